@@ -1,0 +1,145 @@
+"""What a queue's master and its mirrors say to each other.
+
+One ordered conversation per (queue, mirror), in frames over the link from the master's node to the mirror's node,
+answers over the link back. A link delivers in order; when it breaks an unknown suffix is lost, and the master
+starts the conversation again with a new `Attach`. Nothing is ever retransmitted blindly: an attach compares
+*content*, so a broken link, a promotion, a restarted replica and a brand-new mirror are all the same case.
+
+The life of a conversation::
+
+    master                                        mirror
+      | Attach(epoch, attach_id, next_seq_id,       |   adopts the epoch, or refuses an old one;
+      |        origins, digests, horizon)  -------> |   drops whole segments the master has nothing in
+      |                                             |   (the master has settled them) when it may
+      | Ops(index i+1 ...)  ----------------------> |   live operations follow at once
+      | <--------------- AttachReply(mismatched)    |   segments whose digest differs, with what it holds there
+      | Ops(Discard extras, SyncBatch missing ...)  |   the difference, inside the same stream
+      | <--------------- OpsAck(applied, durable)   |   cumulative, batched
+
+*Fill.* A mirror that the record calls synchronised (it lacks nothing confirmed, at most an unfinished tail) is
+filled at once and holds back confirms until it is. Any other mirror is filled when synchronisation is asked for
+(`sync_queue`, ``ha-sync-mode = automatic``), in throttled batches between live operations; a cancel keeps what
+has arrived. A mirror with nothing missing is synchronised, whoever filled it or however the master drained.
+
+*Horizon.* ``horizon`` promises that no message at or above it has been delivered by this master; a promoted mirror
+flags every message below it as redelivered. The master delivers nothing at or above the lowest horizon that its
+mirrors have acknowledged, and moves it ahead in large steps, so the price is one small op per some thousand messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from node.ids import Epoch, OriginId, QueueId, SeqId
+from node.queues.replica import Holding, SegmentDigest, SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOp:
+    """Messages at ``first_seq_id`` and the seq ids after it; ``envelopes`` is their concatenation."""
+
+    first_seq_id: SeqId
+    message_count: int
+    envelopes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOp:
+    """Messages that are gone for good: acked, dropped, purged, delivered without ack."""
+
+    ranges: tuple[SeqRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBatchOp:
+    """Messages the mirror lacks, at explicit ascending positions; those it has are skipped."""
+
+    seq_ids: tuple[SeqId, ...]
+    envelopes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonOp:
+    """The master may from now on deliver everything below ``horizon``."""
+
+    horizon: SeqId
+
+
+@dataclass(frozen=True, slots=True)
+class OriginsOp:
+    """High-water counters of origins whose messages were never stored (delivered without ack to a waiting consumer)."""
+
+    origins: Mapping[OriginId, int]
+
+
+MirrorOp = PublishOp | SettleOp | SyncBatchOp | HorizonOp | OriginsOp
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Master to mirror: begin (again)."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    #: Grows with every attach of this mirror in this epoch. Everything said under another number is ignored.
+    attach_id: int
+    #: Index of the last op before this attach: the first `Ops` frame after it begins at ``index + 1``.
+    index: int
+    next_seq_id: SeqId
+    horizon: SeqId
+    origins: Mapping[OriginId, int]
+    digests: tuple[SegmentDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHoldings:
+    """What the mirror holds in a segment whose digest differed."""
+
+    segment: int
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachReply:
+    """Mirror to master: the difference as the mirror sees it, below ``Attach.next_seq_id``."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    attach_id: int
+    mismatched: tuple[SegmentHoldings, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRefused:
+    """Mirror to master: a higher epoch is known here; the sender is fenced."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    #: The epoch that fences the sender.
+    known_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """Master to mirror: operations ``first_index``, ``first_index + 1`` ..."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    attach_id: int
+    first_index: int
+    ops: tuple[MirrorOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsAck:
+    """Mirror to master: cumulative progress. ``durable_index <= applied_index``."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    attach_id: int
+    applied_index: int
+    durable_index: int
+
+
+MirrorMessage = Attach | AttachReply | AttachRefused | Ops | OpsAck

@@ -1,0 +1,66 @@
+"""Errors, sorted by who must act.
+
+`AmqpError`    the client asked for something refused: a channel closes (`ChannelError`, soft) or the
+               connection does (`ConnectionFailure`, hard), with the reply code of the specification.
+`StorageError` a disk failed or holds damaged data: the store concerned goes out of service.
+`ConfigError`  the operator wrote something we cannot use: the text names the key and what to do.
+
+Our own mistakes are plain ``assert`` failures and are not caught.
+"""
+
+from __future__ import annotations
+
+#: Names of the reply codes (AMQP 0-9-1 specification, section 1.2), as RabbitMQ prints them before the text.
+REPLY_NAMES = {
+    311: "CONTENT_TOO_LARGE",
+    312: "NO_ROUTE",
+    313: "NO_CONSUMERS",
+    320: "CONNECTION_FORCED",
+    402: "INVALID_PATH",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR",
+    502: "SYNTAX_ERROR",
+    503: "COMMAND_INVALID",
+    504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME",
+    506: "RESOURCE_ERROR",
+    530: "NOT_ALLOWED",
+    540: "NOT_IMPLEMENTED",
+    541: "INTERNAL_ERROR",
+}
+
+
+class WarrenError(Exception):
+    """Root of every error that Warren raises on purpose."""
+
+
+class AmqpError(WarrenError):
+    """A request that the protocol refuses with a reply code.
+
+    ``reply_text`` is ``NAME - text`` cut to the 255 bytes of a short string, as clients know it from RabbitMQ.
+    """
+
+    def __init__(self, reply_code: int, text: str) -> None:
+        self.reply_code = reply_code
+        full = f"{REPLY_NAMES[reply_code]} - {text}"
+        self.reply_text = full.encode()[:255].decode(errors="ignore")
+        super().__init__(self.reply_text)
+
+
+class ChannelError(AmqpError):
+    """Soft error: the server closes the channel, the connection lives on."""
+
+
+class ConnectionFailure(AmqpError):
+    """Hard error: the server closes the connection."""
+
+
+class StorageError(WarrenError):
+    """The disk refused an operation, or what it holds is damaged."""
+
+
+class ConfigError(WarrenError):
+    """The configuration cannot be used; the text says which key and what to write instead."""

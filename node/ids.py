@@ -1,0 +1,50 @@
+"""Identifiers: one distinct type per kind of number, so that mypy refuses to mix them."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, NewType
+
+#: Name of a node, as in the configuration (``n1``). Stable over restarts.
+NodeName = NewType("NodeName", str)
+#: Position of a message in one queue: dense, monotone, never reused in the life of the queue, in any epoch.
+SeqId = NewType("SeqId", int)
+#: Identity of one publish: ``ORIGIN_BYTES`` of origin, then a big-endian counter that grows by one per publish.
+MsgId = NewType("MsgId", bytes)
+#: Who made a message id: one random value per channel of an entry node.
+OriginId = NewType("OriginId", bytes)
+#: Identity of one life of a queue. A queue that is deleted and declared again gets another one.
+QueueId = NewType("QueueId", int)
+#: Generation of a queue's mastership. A higher epoch fences every lower one.
+Epoch = NewType("Epoch", int)
+#: Number of a start of a node: grows at every start. Tells a restarted process from the one before.
+Incarnation = NewType("Incarnation", int)
+
+MSG_ID_BYTES = 16
+ORIGIN_BYTES = 8
+_COUNTER = struct.Struct(">Q")
+
+
+class QueueName(NamedTuple):
+    """What a client calls a queue."""
+
+    vhost: str
+    name: str
+
+
+class ChannelKey(NamedTuple):
+    """One AMQP channel, unique in the cluster as long as its node lives."""
+
+    node: NodeName
+    #: Counted by the entry node from 1; never reused within an incarnation of that node.
+    channel_id: int
+
+
+def make_msg_id(origin: OriginId, counter: int) -> MsgId:
+    """Identity of the ``counter``-th publish of ``origin`` (counter from 1, below 2**64)."""
+    return MsgId(origin + _COUNTER.pack(counter))
+
+
+def split_msg_id(msg_id: MsgId) -> tuple[OriginId, int]:
+    """The origin and the counter of an id that `make_msg_id` made."""
+    return OriginId(msg_id[:ORIGIN_BYTES]), _COUNTER.unpack_from(msg_id, ORIGIN_BYTES)[0]

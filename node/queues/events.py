@@ -1,0 +1,71 @@
+"""What goes into and comes out of a queue process, the same whether its channel is on this node or another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.ids import ChannelKey
+from node.queues.backing_queue import Delivery
+
+#: Deliveries that a queue sends to one consumer before the channel says they were written to the socket
+#: (`QueueProcess.grant`). Bounds what piles up for a client that does not read, at a message per credit.
+DELIVERY_WINDOW_MESSAGES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """A request to consume, as `basic.consume` gives it."""
+
+    consumer_tag: str
+    no_ack: bool
+    exclusive: bool
+    #: Unacked deliveries allowed to this consumer, 0 = no limit. Ignored with ``no_ack``.
+    prefetch_count: int = 0
+    #: ``x-priority``: higher is served first.
+    priority: int = 0
+    #: ``x-cancel-on-ha-failover``: cancel instead of re-attaching when the master changes.
+    cancel_on_failover: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Deliveries for one consumer, in order."""
+
+    channel: ChannelKey
+    consumer_tag: str
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmPublished:
+    """These publishes of the channel are safe in this queue (publish sequence numbers, any order)."""
+
+    channel: ChannelKey
+    publish_seqs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectPublished:
+    """These publishes of the channel were refused by this queue (overflow ``reject-publish``)."""
+
+    channel: ChannelKey
+    publish_seqs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelConsumer:
+    """The queue ends this consumer: the queue is deleted, or moved and the consumer asked for it."""
+
+    channel: ChannelKey
+    consumer_tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUnused:
+    """An auto-delete queue has lost its last consumer: its owner must delete it."""
+
+
+QueueEffect = Deliver | ConfirmPublished | RejectPublished | CancelConsumer | DeleteUnused

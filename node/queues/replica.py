@@ -1,0 +1,104 @@
+"""What mirroring needs of a local queue beyond `BackingQueue`: explicit positions and a description of its content.
+
+A master's local queue and a mirror are the same engine. A mirror never decides anything: it stores what the
+master tells it at the seq id the master chose, and at promotion it becomes a master's local queue as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from node.ids import MsgId, OriginId, SeqId
+from node.message import Message
+from node.queues.backing_queue import BackingQueue
+
+#: Seq ids per digest segment: the same as entries per index file, so that a digest is cheap to keep per file.
+DIGEST_SEGMENT_ENTRIES = 4096
+
+
+class SeqRange(NamedTuple):
+    """Seq ids from ``first`` (inclusive) to ``end`` (exclusive)."""
+
+    first: SeqId
+    end: SeqId
+
+
+class SegmentDigest(NamedTuple):
+    """Content of one segment of `DIGEST_SEGMENT_ENTRIES` seq ids: how many live messages (`entries`), and a 64-bit digest.
+
+    The digest is the sum modulo 2**64 of `entry_digest` over the live entries, so it can be kept up to date by
+    adding and subtracting, whatever the order.
+    """
+
+    segment: int
+    entries: int
+    digest: int
+
+
+class Holding(NamedTuple):
+    """One live message that a replica has."""
+
+    seq_id: SeqId
+    msg_id: MsgId
+
+
+def entry_digest(seq_id: int, msg_id: bytes) -> int:
+    """Digest of one (position, identity) pair, 64 bits; the same on every node and in every run."""
+    low = int.from_bytes(msg_id[:8], "big")
+    high = int.from_bytes(msg_id[8:], "big")
+    mixed = (low * 0x9E3779B97F4A7C15 ^ (high + seq_id) * 0xC2B2AE3D27D4EB4F) & 0xFFFFFFFFFFFFFFFF
+    mixed ^= mixed >> 29
+    return (mixed * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+
+
+class ReplicaQueue(BackingQueue, Protocol):
+    """A local queue that mirroring can drive by position. Live = ready or unacked."""
+
+    @property
+    def next_seq_id(self) -> SeqId:
+        """The seq id the next `publish` will use."""
+
+    @property
+    def first_live_seq_id(self) -> SeqId:
+        """Lowest live seq id, or `next_seq_id` if nothing is live."""
+
+    def insert(self, seq_ids: Sequence[SeqId], messages: Sequence[Message], envelopes: Sequence[bytes]) -> None:
+        """Store messages, ready, at the given ascending positions; positions already live are skipped.
+
+        Used by a mirror for published batches (at the tail) and for sync batches (anywhere below it). Raises
+        `next_seq_id` above the highest position and the origins' high-water counters. ``envelopes[i]`` is
+        ``messages[i].envelope()``, at hand already.
+        """
+
+    def remove(self, ranges: Iterable[SeqRange]) -> int:
+        """Settle whatever is live in the ranges, ready or unacked. Returns how many messages."""
+
+    def advance_next_seq_id(self, next_seq_id: SeqId) -> None:
+        """Raise (never lower) the position of the next publish."""
+
+    def digests(self) -> list[SegmentDigest]:
+        """One digest per segment that has a live message, ascending."""
+
+    def holdings(self, segment: int) -> list[Holding]:
+        """The live messages of one segment, ascending."""
+
+    def read(self, seq_ids: Sequence[SeqId]) -> list[tuple[SeqId, bytes]]:
+        """Envelopes of the live messages among ``seq_ids``, in that order; bodies come from disk if need be."""
+
+    def origins(self) -> Mapping[OriginId, int]:
+        """Highest accepted counter per origin, for `is_duplicate` on another replica."""
+
+    def merge_origins(self, origins: Mapping[OriginId, int]) -> None:
+        """Raise the high-water counters to at least these."""
+
+    def mark_delivered_below(self, seq_id: SeqId) -> None:
+        """Every live message below ``seq_id`` counts as possibly delivered: its next delivery is flagged."""
+
+    @property
+    def write_generation(self) -> int:
+        """Generation of the group commit that a write made now belongs to."""
+
+    @property
+    def durable_generation(self) -> int:
+        """Highest generation that is on disk for this queue. ``durable >= g``: every write stamped g is safe."""

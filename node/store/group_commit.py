@@ -1,0 +1,85 @@
+"""Group commit: one round of fsync serves everybody who waits.
+
+Every write belongs to the *open generation*. `begin` closes that generation and returns the files it touched;
+a thread syncs them; `complete` makes the generation durable. While the round runs, writes go on into the next
+generation, which shares the next round. So the cost of safety is one fsync per file and round, whatever the
+number of messages, and the loop never waits.
+
+An fsync that fails is never tried again on the same file (the kernel may have dropped the dirty pages):
+`fail` stops the generations for good and the owner takes the stores out of service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from node.errors import StorageError
+
+
+class Syncable(Protocol):
+    """A file that can be synced from another thread while the owner writes on or closes it."""
+
+    def sync(self) -> None:
+        """Make all earlier writes durable. A file already deleted is no error. Raises `StorageError`."""
+
+
+class SyncRound:
+    """The files of one closed generation. `run` is the only method called off the loop's thread."""
+
+    __slots__ = ("files", "generation")
+
+    def __init__(self, generation: int, files: Sequence[Syncable]) -> None:
+        self.generation = generation
+        self.files = files
+
+    def run(self) -> None:
+        for file in self.files:
+            file.sync()
+
+
+class GroupCommit:
+    """Bookkeeping of the generations of one node. Pure: the owner brings the thread."""
+
+    def __init__(self) -> None:
+        #: Stamp of writes made now.
+        self.open_generation = 1
+        #: Every write stamped with this or less is on disk.
+        self.durable_generation = 0
+        #: Set once by `fail`; no generation becomes durable after it.
+        self.failure: StorageError | None = None
+        self._dirty: dict[int, Syncable] = {}
+        self._running: SyncRound | None = None
+
+    def mark_dirty(self, file: Syncable) -> None:
+        """``file`` was written in the open generation."""
+        self._dirty[id(file)] = file
+
+    @property
+    def has_dirty(self) -> bool:
+        """True if somebody wrote since the last `begin`."""
+        return bool(self._dirty)
+
+    def begin(self) -> SyncRound | None:
+        """Close the open generation. ``None`` while a round runs, after a failure, or if nothing is dirty."""
+        if self._running is not None or not self._dirty or self.failure is not None:
+            return None
+        self._running = SyncRound(self.open_generation, list(self._dirty.values()))
+        self._dirty.clear()
+        self.open_generation += 1
+        return self._running
+
+    def complete(self, finished: SyncRound) -> None:
+        """The round has run: its generation is durable."""
+        assert finished is self._running, "rounds finish in the order they began, one at a time"
+        self.durable_generation = finished.generation
+        self._running = None
+
+    def fail(self, finished: SyncRound, error: StorageError) -> None:
+        """The round raised: nothing is ever durable again through this object."""
+        assert finished is self._running, "rounds finish in the order they began, one at a time"
+        self.failure = error
+        self._running = None
+
+    def check_invariants(self) -> None:
+        assert self.durable_generation < self.open_generation, "what is still being written cannot be durable"

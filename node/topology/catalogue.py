@@ -1,0 +1,25 @@
+"""How a broker reads and changes the topology, without knowing whether it is alone or in a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from node.topology.commands import TopologyCommand
+
+if TYPE_CHECKING:
+    from node.topology.topology import Topology
+
+
+class Catalogue(Protocol):
+    """Topology as this node knows it, and the one way to change it."""
+
+    @property
+    def topology(self) -> Topology:
+        """Local replica, read only. Reads are as new as the last change this node has applied."""
+
+    async def submit(self, command: TopologyCommand) -> Any:
+        """Carry out a change; returns after this node has applied it.
+
+        Returns what `Topology.apply` returns (for `DeclareQueue` the `QueueRecord`). Raises `ChannelError` or
+        `ConnectionFailure` when the change is refused, `ConnectionFailure` 541 if no quorum can be had in time.
+        """
