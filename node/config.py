@@ -1,0 +1,310 @@
+"""The configuration of a node: ``key = value`` lines, as in ``rabbitmq.conf``.
+
+A file has one setting per line; ``#`` starts a comment (a ``#`` inside a value needs a backslash before it).
+Where a key means what it means in RabbitMQ it has RabbitMQ's name. ``--set key=value`` on the command line wins
+over the file. A key that nothing uses is an error, not a silence: a limit that is not enforced is worse than one
+that is missing.
+
+`node.config_keys.KEYS` is the one list of what there is. The parser, the reference table of the documentation
+(`reference_table`) and the spelling suggestions are made from it. `NodeConfig` holds the values as the rest of the
+code uses them.
+
+Three stages, so that every complaint can name file and line: text -> `Setting` (`parse_settings`), settings ->
+values by key (`_Reader`), values -> a `NodeConfig` whose parts fit each other (`build_config`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.config_keys import KEYS, Address, Key, Member, parse_address, reference_table
+from node.errors import ConfigError
+from node.ids import NodeName
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]+\Z")
+#: A follower must be able to miss a heartbeat or two without starting an election.
+ELECTION_TO_HEARTBEAT_RATIO = 3
+#: A shorter secret could be guessed over the network.
+COOKIE_MIN_CHARACTERS = 16
+
+__all__ = [
+    "KEYS",
+    "Address",
+    "Member",
+    "NodeConfig",
+    "Setting",
+    "build_config",
+    "load_config",
+    "parse_address",
+    "parse_override",
+    "parse_settings",
+    "reference_table",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything a node needs to know before it starts. Sizes in bytes, times as the name says.
+
+    Fields carry the names of the keys in `KEYS`, where their meaning and default stand.
+    """
+
+    node_name: NodeName
+    data_dir: Path
+    amqp_listener: Address
+    amqp_advertised_address: Address
+    cluster_listener: Address
+    cluster_advertised_address: Address
+    #: All members of the cluster, this node included, as the operator listed them; this node alone if none.
+    members: tuple[Member, ...]
+    #: Shared secret of nodes and command line tools; empty only for a node that is alone.
+    cluster_cookie: str = field(repr=False)
+    default_user: str
+    default_pass: str = field(repr=False)
+    default_vhost: str
+    #: Users who may only log in from this machine.
+    loopback_users: frozenset[str]
+    heartbeat_s: int
+    frame_max_bytes: int
+    channel_max: int
+    handshake_timeout_ms: int
+    max_message_size_bytes: int
+    queue_index_embed_msgs_below_bytes: int
+    msg_store_file_size_limit_bytes: int
+    #: ``fsync``: a confirm waits for the disk. ``flush``: it waits for the operating system only.
+    durability: str
+    cluster_partition_handling: str
+    mirroring_sync_batch_size: int
+    #: Bytes per second and queue; 0 means no limit.
+    mirroring_sync_max_throughput_bytes: int
+    cluster_silence_timeout_ms: int
+    raft_heartbeat_ms: int
+    raft_election_timeout_ms: int
+    log_level: str
+    #: ``None``: standard error.
+    log_file: Path | None
+
+    @property
+    def is_clustered(self) -> bool:
+        """True if there are other members."""
+        return len(self.members) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One ``key = value`` and where it was written, for messages."""
+
+    key: str
+    value: str
+    #: ``file, line N`` or ``--set``.
+    where: str
+
+
+# --- text -> settings -------------------------------------------------------------------------------------------
+
+
+def parse_settings(text: str, source: str) -> list[Setting]:
+    """The settings of a file named ``source`` (for messages). Raises `ConfigError` with the line."""
+    settings = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(?<!\\)#.*", "", raw).replace("\\#", "#").strip()
+        if line:
+            settings.append(_parse_setting(line, f"{source}, line {number}"))
+    return settings
+
+
+def parse_override(text: str) -> Setting:
+    """One ``key=value`` of ``--set``. Raises `ConfigError`."""
+    return _parse_setting(text.strip(), f"--set {text.strip().partition('=')[0].strip()}")
+
+
+def _parse_setting(line: str, where: str) -> Setting:
+    key, equals, value = (part.strip() for part in line.partition("="))
+    if not equals or not _KEY.match(key):
+        raise ConfigError(f"{where}: write `key = value`, for instance `node_name = n1`; found `{line}`")
+    return Setting(key, value, where)
+
+
+# --- settings -> values -----------------------------------------------------------------------------------------
+
+
+def _find_key(setting: Setting) -> Key:
+    for key in KEYS:
+        if key.matches(setting.key):
+            return key
+    names = [key.name for key in KEYS]
+    close = difflib.get_close_matches(setting.key, names, n=1, cutoff=0.6)
+    hint = f"did you mean `{close[0]}`?" if close else "see the table of keys in README.md"
+    raise ConfigError(f"{setting.where}: unknown key `{setting.key}`; {hint}")
+
+
+class _Reader:
+    """The converted values of all settings, and where each was written."""
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self._values: dict[str, tuple[Any, str]] = {}
+        for setting in settings:
+            key = _find_key(setting)
+            try:
+                value = key.convert(setting.value)
+            except ValueError as error:
+                found = "" if key.name in ("cluster.cookie", "default_pass") else f" `{setting.value}`"
+                raise ConfigError(f"{setting.where}: bad value{found} for `{setting.key}`: {error}") from None
+            self._values[setting.key] = (value, setting.where)
+
+    def get(self, name: str) -> Any:
+        """The value of a key, or its default, or ``None`` if it has none."""
+        if name in self._values:
+            return self._values[name][0]
+        key = next(key for key in KEYS if key.name == name)
+        return key.convert(key.default) if key.default else None
+
+    def where(self, name: str) -> str:
+        return self._values[name][1] if name in self._values else "the default"
+
+    def family(self, name: str) -> dict[str, Any]:
+        """Last word of the key -> value, for a key that ends in ``.N``; numbers in the order of counting."""
+        prefix = name[:-1]
+        found = {key.removeprefix(prefix): value for key, (value, _) in self._values.items() if key.startswith(prefix)}
+        return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+# --- values -> configuration ------------------------------------------------------------------------------------
+
+
+def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str] | None = None) -> NodeConfig:
+    """The configuration that ``settings`` describe; of two settings of one key the later wins.
+
+    ``read_secret`` reads ``cluster.cookie_file``. Raises `ConfigError` for what cannot be used.
+    """
+    reader = _Reader(settings)
+    node_name: NodeName = reader.get("node_name")
+    amqp_listener: Address = reader.get("listeners.tcp.default")
+    cluster_listener: Address = reader.get("cluster.listener")
+    members = _read_members(reader, node_name)
+    own_line = next((member.cluster_address for member in members if member.node == node_name), None)
+    cluster_address = reader.get("cluster.advertised_address") or own_line or _reachable(cluster_listener)
+    amqp_address = reader.get("advertised_address") or _reachable(amqp_listener, cluster_address.host)
+    _check_timing(reader)
+    return NodeConfig(
+        node_name=node_name,
+        data_dir=reader.get("data_dir"),
+        amqp_listener=amqp_listener,
+        amqp_advertised_address=amqp_address,
+        cluster_listener=cluster_listener,
+        cluster_advertised_address=cluster_address,
+        members=members or (Member(node_name, cluster_address),),
+        cluster_cookie=_read_cookie(reader, read_secret, is_needed=len(members) > 1),
+        default_user=reader.get("default_user"),
+        default_pass=reader.get("default_pass"),
+        default_vhost=reader.get("default_vhost"),
+        loopback_users=_read_loopback_users(reader),
+        heartbeat_s=reader.get("heartbeat"),
+        frame_max_bytes=reader.get("frame_max"),
+        channel_max=reader.get("channel_max"),
+        handshake_timeout_ms=reader.get("handshake_timeout"),
+        max_message_size_bytes=reader.get("max_message_size"),
+        queue_index_embed_msgs_below_bytes=reader.get("queue_index_embed_msgs_below"),
+        msg_store_file_size_limit_bytes=reader.get("msg_store_file_size_limit"),
+        durability=reader.get("durability"),
+        cluster_partition_handling=reader.get("cluster_partition_handling"),
+        mirroring_sync_batch_size=reader.get("mirroring_sync_batch_size"),
+        mirroring_sync_max_throughput_bytes=reader.get("mirroring_sync_max_throughput"),
+        cluster_silence_timeout_ms=reader.get("cluster.silence_timeout_ms"),
+        raft_heartbeat_ms=reader.get("raft.heartbeat_ms"),
+        raft_election_timeout_ms=reader.get("raft.election_timeout_ms"),
+        log_level=reader.get("log.level"),
+        log_file=reader.get("log.file"),
+    )
+
+
+def _reachable(listener: Address, host: str = "127.0.0.1") -> Address:
+    """An address that can be told to others: a wildcard is replaced by ``host``."""
+    return Address(host, listener.port) if listener.is_wildcard else listener
+
+
+def _read_members(reader: _Reader, node_name: NodeName) -> tuple[Member, ...]:
+    members: tuple[Member, ...] = tuple(reader.family("cluster_formation.classic_config.nodes.N").values())
+    if not members:
+        return ()
+    names = [member.node for member in members]
+    prefix = "cluster_formation.classic_config.nodes"
+    if len(set(names)) != len(names):
+        raise ConfigError(f"`{prefix}`: a node is listed twice; list each of the members once")
+    addresses = [member.cluster_address for member in members]
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError(f"`{prefix}`: two nodes have the same address; each listens on its own")
+    if node_name not in names:
+        raise ConfigError(
+            f"`{prefix}`: this node, {node_name}, is not among the members ({', '.join(names)}); "
+            "list all members, this one included, or correct `node_name`"
+        )
+    return members
+
+
+def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, is_needed: bool) -> str:
+    cookie: str | None = reader.get("cluster.cookie")
+    path: Path | None = reader.get("cluster.cookie_file")
+    where = reader.where("cluster.cookie")
+    if cookie is not None and path is not None:
+        raise ConfigError(
+            f"{reader.where('cluster.cookie_file')}: both `cluster.cookie` and `cluster.cookie_file` are set; keep one"
+        )
+    if path is not None:
+        where = f"{reader.where('cluster.cookie_file')}: {path}"
+        if read_secret is None:
+            raise ConfigError(f"{where}: `cluster.cookie_file` cannot be read here; use `cluster.cookie`")
+        try:
+            cookie = read_secret(path).strip()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"{where}: cannot read the file of `cluster.cookie_file`: {reason}") from None
+    if cookie is None:
+        if is_needed:
+            raise ConfigError(
+                "`cluster.cookie` is missing: members of a cluster share a secret of "
+                f"{COOKIE_MIN_CHARACTERS} characters or more; set `cluster.cookie` or `cluster.cookie_file`"
+            )
+        return ""
+    if len(cookie) < COOKIE_MIN_CHARACTERS:
+        raise ConfigError(f"{where}: the secret is too short; use {COOKIE_MIN_CHARACTERS} characters or more")
+    return cookie
+
+
+def _read_loopback_users(reader: _Reader) -> frozenset[str]:
+    chosen = reader.family("loopback_users.N")
+    has_none = reader.where("loopback_users") != "the default"
+    users = {} if has_none else {"guest": True}
+    return frozenset(user for user, is_bound in (users | chosen).items() if is_bound)
+
+
+def _check_timing(reader: _Reader) -> None:
+    heartbeat, election = reader.get("raft.heartbeat_ms"), reader.get("raft.election_timeout_ms")
+    if election < ELECTION_TO_HEARTBEAT_RATIO * heartbeat:
+        raise ConfigError(
+            f"{reader.where('raft.election_timeout_ms')}: `raft.election_timeout_ms` is {election}; it must be at "
+            f"least {ELECTION_TO_HEARTBEAT_RATIO} times `raft.heartbeat_ms` ({heartbeat}), or a late heartbeat "
+            "starts an election"
+        )
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
+    """The configuration in the file ``path`` (``None``: defaults) with ``key=value`` overrides on top.
+
+    Raises `ConfigError`, also if the file cannot be read.
+    """
+    settings: list[Setting] = []
+    if path is not None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{path}: cannot read the configuration: {reason}") from None
+        settings += parse_settings(text, str(path))
+    settings += [parse_override(text) for text in overrides]
+    return build_config(settings, lambda secret_path: secret_path.read_text(encoding="utf-8"))

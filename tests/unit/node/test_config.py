@@ -1,0 +1,243 @@
+"""What an operator may write in a configuration file, and what the node says when it cannot be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from node.config import (
+    KEYS,
+    Address,
+    Member,
+    NodeConfig,
+    build_config,
+    load_config,
+    parse_address,
+    parse_settings,
+    reference_table,
+)
+from node.errors import ConfigError
+from node.ids import NodeName
+
+COOKIE = "correct horse battery"
+THREE_NODES = f"""
+node_name = n2
+cluster_formation.classic_config.nodes.1 = n1@10.0.0.1:25672
+cluster_formation.classic_config.nodes.2 = n2@10.0.0.2:25672
+cluster_formation.classic_config.nodes.3 = n3@10.0.0.3:25672
+cluster.cookie = {COOKIE}
+"""
+
+
+def config_of(text: str) -> NodeConfig:
+    return build_config(parse_settings(text, "node.conf"))
+
+
+def complaint_about(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config_of(text)
+    return str(caught.value)
+
+
+def test_an_empty_file_is_a_node_alone_on_loopback() -> None:
+    config = config_of("")
+    assert config.node_name == "n1"
+    assert config.amqp_listener == Address("127.0.0.1", 5672)
+    assert config.members == (Member(NodeName("n1"), Address("127.0.0.1", 25672)),)
+    assert not config.is_clustered
+    assert (config.frame_max_bytes, config.channel_max, config.heartbeat_s) == (131072, 2047, 60)
+    assert config.durability == "fsync"
+    assert config.cluster_partition_handling == "pause_minority"
+    assert config.loopback_users == {"guest"}
+    assert config.log_file is None
+
+
+def test_comments_blank_lines_and_spaces_do_not_matter() -> None:
+    config = config_of("# a node\n\n  node_name=n7   # its name\n\theartbeat = 10\n")
+    assert config.node_name == "n7"
+    assert config.heartbeat_s == 10
+
+
+def test_a_hash_in_a_value_is_written_with_a_backslash() -> None:
+    assert config_of(r"default_pass = s\#cret # comment").default_pass == "s#cret"
+
+
+def test_the_last_setting_of_a_key_wins() -> None:
+    assert config_of("heartbeat = 10\nheartbeat = 20").heartbeat_s == 20
+
+
+def test_three_members_and_own_address() -> None:
+    config = config_of(THREE_NODES)
+    assert [member.node for member in config.members] == ["n1", "n2", "n3"]
+    assert config.cluster_advertised_address == Address("10.0.0.2", 25672)
+    assert config.is_clustered
+
+
+def test_ten_members_are_ordered_by_number_not_by_text() -> None:
+    lines = [f"cluster_formation.classic_config.nodes.{i} = n{i}@h{i}:1" for i in (10, 2, 1)]
+    config = config_of("\n".join([*lines, f"cluster.cookie = {COOKIE}"]))
+    assert [member.node for member in config.members] == ["n1", "n2", "n10"]
+
+
+def test_a_wildcard_listener_is_not_advertised() -> None:
+    config = config_of(THREE_NODES + "listeners.tcp.default = 5672")
+    assert config.amqp_listener == Address("0.0.0.0", 5672)
+    assert config.amqp_advertised_address == Address("10.0.0.2", 5672)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("localhost:1", Address("localhost", 1)), ("[::1]:5672", Address("::1", 5672))],
+)
+def test_an_address_prints_as_it_was_written(text: str, expected: Address) -> None:
+    assert parse_address(text) == expected
+    assert str(expected) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "size_bytes"),
+    [
+        ("queue_index_embed_msgs_below", "4kb", 4096),
+        ("queue_index_embed_msgs_below", "4KB", 4096),
+        ("queue_index_embed_msgs_below", "0", 0),
+        ("msg_store_file_size_limit", "16mb", 16 * 1024 * 1024),
+        ("max_message_size", "512 MiB", 512 * 1024 * 1024),
+        ("mirroring_sync_max_throughput", "10MB", 10_000_000),
+        ("mirroring_sync_max_throughput", "10MiB", 10 * 1024 * 1024),
+        ("mirroring_sync_max_throughput", "1k", 1024),
+    ],
+)
+def test_sizes_take_units(key: str, text: str, size_bytes: int) -> None:
+    assert getattr(config_of(f"{key} = {text}"), f"{key}_bytes") == size_bytes
+
+
+def test_loopback_users() -> None:
+    assert config_of("loopback_users.guest = false").loopback_users == frozenset()
+    assert config_of("loopback_users = none").loopback_users == frozenset()
+    assert config_of("loopback_users.ops = true").loopback_users == {"guest", "ops"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\nheartbeet = 3", "node.conf, line 2: unknown key `heartbeet`; did you mean `heartbeat`?"),
+        ("zzz = 3", "node.conf, line 1: unknown key `zzz`; see the table of keys in README.md"),
+        ("heartbeat", "node.conf, line 1: write `key = value`, for instance `node_name = n1`; found `heartbeat`"),
+        (
+            "heartbeat = soon",
+            "node.conf, line 1: bad value `soon` for `heartbeat`: write a whole number from 0 to 65535",
+        ),
+        (
+            "listeners.tcp.default = 99999",
+            "node.conf, line 1: bad value `99999` for `listeners.tcp.default`: a port is a number from 1 to 65535",
+        ),
+        ("durability = yes", "node.conf, line 1: bad value `yes` for `durability`: write fsync or flush"),
+        (
+            "max_message_size = 1gb",
+            "node.conf, line 1: bad value `1gb` for `max_message_size`: "
+            "that is 1073741824 bytes; it must be from 1 to 536870912",
+        ),
+        (
+            "max_message_size = 3 parsec",
+            "node.conf, line 1: bad value `3 parsec` for `max_message_size`: "
+            "write a number of bytes, with a unit if you like: 4096, 4kb, 16mb",
+        ),
+        (
+            "cluster.listener = ::1:5",
+            "node.conf, line 1: bad value `::1:5` for `cluster.listener`: "
+            "put an IPv6 address in brackets, for instance [::1]:5672",
+        ),
+        ("cluster.cookie = short", "node.conf, line 1: the secret is too short; use 16 characters or more"),
+    ],
+)
+def test_a_complaint_names_the_line_the_key_and_what_to_write(text: str, message: str) -> None:
+    assert complaint_about(text) == message
+
+
+def test_a_bad_secret_is_not_repeated() -> None:
+    assert "hunter2" not in complaint_about("cluster.cookie = hunter2")
+    assert "hunter2" not in repr(config_of("default_pass = hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (THREE_NODES.replace("node_name = n2", "node_name = n9"), "this node, n9, is not among the members"),
+        (THREE_NODES.replace("n3@", "n1@"), "a node is listed twice"),
+        (THREE_NODES.replace("10.0.0.3", "10.0.0.1"), "two nodes have the same address"),
+        (THREE_NODES.replace("cluster.cookie", "# "), "`cluster.cookie` is missing"),
+        (THREE_NODES + "cluster.cookie_file = /x", "both `cluster.cookie` and `cluster.cookie_file`"),
+        ("raft.heartbeat_ms = 1000", "at least 3 times `raft.heartbeat_ms` (1000)"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_refused(text: str, words: str) -> None:
+    assert words in complaint_about(text)
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "n1.conf"
+    path.write_text("heartbeat = 10\nchannel_max = 5\n")
+    config = load_config(path, ["heartbeat=30"])
+    assert (config.heartbeat_s, config.channel_max) == (30, 5)
+
+
+def test_a_bad_override_is_named() -> None:
+    with pytest.raises(ConfigError, match=re.escape("--set heartbeat: bad value `x` for `heartbeat`")):
+        load_config(None, ["heartbeat=x"])
+
+
+def test_the_secret_can_be_in_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "cookie"
+    secret.write_text(COOKIE + "\n")
+    assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
+    with pytest.raises(ConfigError, match=r"cannot read the file of `cluster\.cookie_file`: No such file"):
+        load_config(None, [f"cluster.cookie_file={secret}.gone"])
+
+
+def test_a_missing_file_is_a_complaint_not_a_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"n1\.conf: cannot read the configuration: No such file or directory"):
+        load_config(tmp_path / "n1.conf")
+
+
+def test_every_key_converts_its_own_default_and_is_in_the_table() -> None:
+    table = reference_table()
+    for key in KEYS:
+        if key.default:
+            key.convert(key.default)
+        assert f"| `{key.name}` |" in table
+    assert len({key.name for key in KEYS}) == len(KEYS)
+
+
+def test_every_field_is_reached_by_some_key() -> None:
+    """A field that no setting changes would be a constant in disguise."""
+    changed = """
+        data_dir = /d
+        listeners.tcp.default = 1.2.3.4:1
+        cluster.listener = 1.2.3.4:2
+        default_user = u
+        default_pass = p
+        default_vhost = v
+        loopback_users = none
+        heartbeat = 1
+        frame_max = 4096
+        channel_max = 1
+        handshake_timeout = 100
+        max_message_size = 1
+        queue_index_embed_msgs_below = 0
+        msg_store_file_size_limit = 64kb
+        durability = flush
+        cluster_partition_handling = ignore
+        mirroring_sync_batch_size = 1
+        mirroring_sync_max_throughput = 1
+        cluster.silence_timeout_ms = 100
+        raft.heartbeat_ms = 10
+        raft.election_timeout_ms = 50
+        log.level = debug
+        log.file = /l
+    """
+    one, other = config_of(""), config_of(THREE_NODES + changed)
+    for item in dataclasses.fields(NodeConfig):
+        assert getattr(one, item.name) != getattr(other, item.name), item.name
