@@ -1,0 +1,180 @@
+"""Checks of the optional arguments (`x-...`) of queues, exchanges and bindings, with RabbitMQ's error texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from node.errors import ChannelError
+
+#: Arguments that decide whether two declarations of a queue are equivalent; all others are kept and not compared.
+COMPARED_QUEUE_ARGUMENTS = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-master-locator",
+)
+#: Arguments that decide whether two declarations of an exchange are equivalent.
+COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+
+#: Arguments of quorum queues and streams; a classic queue that ignored them would surprise its owner.
+_OTHER_QUEUE_TYPES_ARGUMENTS = frozenset(
+    {
+        "x-delivery-limit",
+        "x-quorum-initial-group-size",
+        "x-initial-cluster-size",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-dead-letter-strategy",
+    }
+)
+#: Longest timer the reference accepts: 2**32 - 1 milliseconds.
+TIMER_MS_MAX = 0xFFFFFFFF
+#: Highest number of priority levels that the reference accepts.
+PRIORITY_LEVELS_MAX = 255
+HEADERS_MATCH_KINDS = ("all", "any", "all-with-x", "any-with-x")
+
+_INT32_MIN = -(2**31)
+_INT32_END = 2**31
+
+
+def describe_queue(vhost: str, name: str) -> str:
+    return f"queue '{name}' in vhost '{vhost}'"
+
+
+def describe_exchange(vhost: str, name: str) -> str:
+    return f"exchange '{name}' in vhost '{vhost}'"
+
+
+def _whole_number(minimum: int, maximum: int | None = None) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"expected a whole number, received '{value}'"
+        if value < minimum:
+            return f"value {value} is below the minimum {minimum}"
+        if maximum is not None and value > maximum:
+            return f"value {value} is above the maximum {maximum}"
+        return ""
+
+    return check
+
+
+def _one_of(*allowed: Any) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if isinstance(value, bool) or value not in allowed:
+            return f"expected one of {', '.join(str(each) for each in allowed)}, received '{value}'"
+        return ""
+
+    return check
+
+
+def _string(value: Any) -> str:
+    return "" if isinstance(value, str) else f"expected a string, received '{value}'"
+
+
+def _boolean(value: Any) -> str:
+    return "" if isinstance(value, bool) else f"expected true or false, received '{value}'"
+
+
+_QUEUE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {
+    "x-expires": _whole_number(1, TIMER_MS_MAX),
+    "x-message-ttl": _whole_number(0, TIMER_MS_MAX),
+    "x-max-length": _whole_number(0),
+    "x-max-length-bytes": _whole_number(0),
+    "x-max-priority": _whole_number(1, PRIORITY_LEVELS_MAX),
+    "x-dead-letter-exchange": _string,
+    "x-dead-letter-routing-key": _string,
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+    "x-queue-mode": _one_of("default", "lazy"),
+    "x-queue-version": _one_of(1, 2),
+    "x-queue-type": _one_of("classic"),
+    "x-queue-master-locator": _one_of("client-local", "min-masters", "random"),
+    "x-single-active-consumer": _boolean,
+}
+
+
+def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `ChannelError` 406 ``invalid arg`` for a value that cannot be used."""
+    for key, value in arguments.items():
+        if key in _OTHER_QUEUE_TYPES_ARGUMENTS:
+            problem = "not an argument of a classic queue"
+        elif key in _QUEUE_ARGUMENT_CHECKS:
+            problem = _QUEUE_ARGUMENT_CHECKS[key](value)
+        else:
+            continue
+        if problem:
+            raise ChannelError(406, f"invalid arg '{key}' for {describe_queue(vhost, name)}: {problem}")
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise ChannelError(
+            406,
+            f"invalid arg 'x-dead-letter-routing-key' for {describe_queue(vhost, name)}: "
+            "it needs x-dead-letter-exchange as well",
+        )
+
+
+def check_exchange_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `ChannelError` 406 for an alternate exchange that is not a name."""
+    if "alternate-exchange" in arguments and (problem := _string(arguments["alternate-exchange"])):
+        raise ChannelError(406, f"invalid arg 'alternate-exchange' for {describe_exchange(vhost, name)}: {problem}")
+
+
+def check_headers_binding(arguments: Mapping[str, Any]) -> None:
+    """Raises `ChannelError` 406 for an unknown ``x-match`` of a binding to a headers exchange."""
+    kind = arguments.get("x-match", "all")
+    if kind not in HEADERS_MATCH_KINDS:
+        raise ChannelError(
+            406, f"invalid x-match field value '{kind}'; expected one of {', '.join(HEADERS_MATCH_KINDS)}"
+        )
+
+
+def check_equivalent_field(what: str, field: str, received: object, current: object) -> None:
+    """Raises `ChannelError` 406 ``inequivalent arg`` unless the two values of a fixed field agree."""
+    if received != current:
+        raise ChannelError(
+            406,
+            f"inequivalent arg '{field}' for {what}: "
+            f"received '{_field_text(received)}' but current is '{_field_text(current)}'",
+        )
+
+
+def check_equivalent_arguments(
+    what: str, keys: Iterable[str], received: Mapping[str, Any], current: Mapping[str, Any]
+) -> None:
+    """Raises `ChannelError` 406 ``inequivalent arg`` unless the optional arguments ``keys`` agree."""
+    for key in keys:
+        new, old = received.get(key), current.get(key)
+        if new != old:
+            raise ChannelError(
+                406,
+                f"inequivalent arg '{key}' for {what}: "
+                f"received {_argument_text(new)} but current is {_argument_text(old)}",
+            )
+
+
+def _field_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _argument_text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        kind = "bool"
+    elif isinstance(value, int):
+        kind = "signedint" if _INT32_MIN <= value < _INT32_END else "long"
+    elif isinstance(value, str):
+        kind = "longstr"
+    else:
+        kind = type(value).__name__
+    return f"the value '{_field_text(value)}' of type '{kind}'"

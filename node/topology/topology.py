@@ -1,0 +1,526 @@
+"""The topology: vhosts with their exchanges, queues and bindings.
+
+Definitions. A *binding* joins a source exchange to a destination (queue or exchange). Its identity is (source,
+kind, destination, key, arguments): binding the same thing twice changes nothing, and two bindings that differ
+only in arguments are two. The *default exchange* (name ``""``) has an implicit binding to every queue by its
+name; those are not stored, cannot be made or removed, and `bindings` lists them as the reference does.
+
+Flow. `apply` carries out one `TopologyCommand` and is deterministic: the same commands on the same state give
+the same state and the same answers on every node, so it can run inside a replicated state machine. It either
+changes everything it should or raises and changes nothing. `TopologyObserver`s hear each elementary change
+after it happened; that is how the router keeps its indexes without rebuilding them.
+
+Cascades. Deleting a queue removes its bindings; removing the last binding of an auto-delete exchange as a
+source deletes that exchange, which removes its bindings, and so on. An auto-delete exchange that never had a
+binding stays.
+
+Ownership. The caller chooses the `QueueId` of a new queue, because only it knows how to make one that the whole
+cluster agrees on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from node.errors import ChannelError, ConnectionFailure
+from node.ids import QueueId
+from node.topology.arguments import (
+    COMPARED_EXCHANGE_ARGUMENTS,
+    COMPARED_QUEUE_ARGUMENTS,
+    check_equivalent_arguments,
+    check_equivalent_field,
+    check_exchange_arguments,
+    check_headers_binding,
+    check_queue_arguments,
+    describe_exchange,
+    describe_queue,
+)
+from node.topology.commands import (
+    Bind,
+    CreateVhost,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteVhost,
+    DestinationKind,
+    TopologyCommand,
+    Unbind,
+)
+from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
+
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+DEFAULT_EXCHANGE = ""
+#: Exchanges of every vhost: name -> (type, internal). All durable.
+PREDECLARED_EXCHANGES: Mapping[str, tuple[str, bool]] = {
+    DEFAULT_EXCHANGE: ("direct", False),
+    "amq.direct": ("direct", False),
+    "amq.fanout": ("fanout", False),
+    "amq.topic": ("topic", False),
+    "amq.headers": ("headers", False),
+    "amq.match": ("headers", False),
+    "amq.rabbitmq.trace": ("topic", True),
+}
+RESERVED_PREFIX = "amq."
+#: Prefix of the names that the broker makes for clients; the one reserved prefix that a new queue may have.
+SERVER_NAMED_PREFIX = "amq.gen-"
+
+
+class Destination(NamedTuple):
+    """Where a binding leads, inside one vhost."""
+
+    kind: DestinationKind
+    name: str
+
+
+BindingIdentity = tuple[str, DestinationKind, str, str, object]
+
+
+class TopologyObserver:
+    """Hears of changes, after they happened. Override what matters."""
+
+    def queue_added(self, queue: QueueRecord) -> None: ...
+
+    def queue_removed(self, queue: QueueRecord) -> None: ...
+
+    def exchange_added(self, exchange: ExchangeRecord) -> None: ...
+
+    def exchange_removed(self, exchange: ExchangeRecord) -> None: ...
+
+    def binding_added(self, binding: BindingRecord) -> None: ...
+
+    def binding_removed(self, binding: BindingRecord) -> None: ...
+
+    def topology_restored(self) -> None:
+        """Everything may have changed (`Topology.restore`); the elementary changes are not told."""
+
+
+class _Vhost:
+    """Content of one vhost."""
+
+    __slots__ = ("by_destination", "by_source", "exchanges", "queues")
+
+    def __init__(self) -> None:
+        self.exchanges: dict[str, ExchangeRecord] = {}
+        self.queues: dict[str, QueueRecord] = {}
+        #: Every stored binding, twice: by its source and by its destination. No empty inner dict is kept.
+        self.by_source: dict[str, dict[BindingIdentity, BindingRecord]] = {}
+        self.by_destination: dict[Destination, dict[BindingIdentity, BindingRecord]] = {}
+
+
+class Topology:
+    """See the top of this module."""
+
+    def __init__(self) -> None:
+        self._vhosts: dict[str, _Vhost] = {}
+        self._queues_by_id: dict[QueueId, QueueRecord] = {}
+        self._observers: list[TopologyObserver] = []
+
+    # --- reading ---
+
+    def vhosts(self) -> list[str]:
+        return list(self._vhosts)
+
+    def has_vhost(self, vhost: str) -> bool:
+        return vhost in self._vhosts
+
+    def queues(self, vhost: str) -> list[QueueRecord]:
+        """Queues of a vhost; none if the vhost is unknown."""
+        content = self._vhosts.get(vhost)
+        return list(content.queues.values()) if content else []
+
+    def queue(self, vhost: str, name: str) -> QueueRecord | None:
+        content = self._vhosts.get(vhost)
+        return content.queues.get(name) if content else None
+
+    def queue_by_id(self, queue_id: QueueId) -> QueueRecord | None:
+        return self._queues_by_id.get(queue_id)
+
+    def all_queues(self) -> Iterable[QueueRecord]:
+        """Queues of every vhost."""
+        return self._queues_by_id.values()
+
+    def exchanges(self, vhost: str) -> list[ExchangeRecord]:
+        content = self._vhosts.get(vhost)
+        return list(content.exchanges.values()) if content else []
+
+    def exchange(self, vhost: str, name: str) -> ExchangeRecord | None:
+        content = self._vhosts.get(vhost)
+        return content.exchanges.get(name) if content else None
+
+    def bindings(self, vhost: str) -> list[BindingRecord]:
+        """All bindings of a vhost: the implicit ones of the default exchange first, then the stored ones."""
+        content = self._vhosts.get(vhost)
+        if content is None:
+            return []
+        implicit = [BindingRecord(vhost, DEFAULT_EXCHANGE, name, "queue", name, {}) for name in content.queues]
+        return implicit + [binding for group in content.by_source.values() for binding in group.values()]
+
+    def bindings_from(self, vhost: str, source: str) -> list[BindingRecord]:
+        """Stored bindings with this exchange as source."""
+        content = self._vhosts.get(vhost)
+        return list(content.by_source.get(source, {}).values()) if content else []
+
+    def bindings_to(self, vhost: str, kind: DestinationKind, name: str) -> list[BindingRecord]:
+        """Stored bindings that lead to this queue or exchange."""
+        content = self._vhosts.get(vhost)
+        return list(content.by_destination.get(Destination(kind, name), {}).values()) if content else []
+
+    def observe(self, observer: TopologyObserver) -> None:
+        """Tell ``observer`` of every later change."""
+        self._observers.append(observer)
+
+    def equivalent_queue(self, command: DeclareQueue) -> QueueRecord | None:
+        """The existing queue that ``command`` declares again, or ``None`` if there is none.
+
+        Raises `ChannelError` 405 if it belongs to another connection (or is not exclusive as asked), 406
+        ``inequivalent arg`` if it differs.
+        """
+        existing = self.queue(command.vhost, command.name)
+        if existing is None:
+            return None
+        what = describe_queue(command.vhost, command.name)
+        if existing.exclusive_owner != command.exclusive_owner:
+            raise locked_queue(existing)
+        check_equivalent_field(what, "durable", _is_durable(command), existing.durable)
+        check_equivalent_field(what, "auto_delete", command.auto_delete, existing.auto_delete)
+        check_equivalent_arguments(what, COMPARED_QUEUE_ARGUMENTS, command.arguments, existing.arguments)
+        return existing
+
+    def equivalent_exchange(self, command: DeclareExchange) -> ExchangeRecord | None:
+        """The existing exchange that ``command`` declares again, or ``None``. Raises `ChannelError` 406."""
+        existing = self.exchange(command.vhost, command.name)
+        if existing is None:
+            return None
+        what = describe_exchange(command.vhost, command.name)
+        for field in ("type", "durable", "auto_delete", "internal"):
+            check_equivalent_field(what, field, getattr(command, field), getattr(existing, field))
+        check_equivalent_arguments(what, COMPARED_EXCHANGE_ARGUMENTS, command.arguments, existing.arguments)
+        return existing
+
+    # --- changing ---
+
+    def apply(self, command: TopologyCommand, queue_id: QueueId | None = None) -> Any:
+        """Carry out a change. Returns:
+
+        `DeclareQueue`     the `QueueRecord`, new (with ``queue_id``) or existing;
+        `DeclareExchange`  the `ExchangeRecord`, new or existing;
+        `DeleteQueue`      the deleted `QueueRecord`, or ``None`` if there was none;
+        `DeleteVhost`      tuple of the deleted `QueueRecord`s;
+        `Bind`             the `BindingRecord`, new or existing;
+        others             ``None``.
+
+        Raises `ChannelError` or `ConnectionFailure` with RabbitMQ's codes and texts; then nothing has changed.
+        """
+        match command:
+            case DeclareQueue():
+                return self._declare_queue(command, queue_id)
+            case DeleteQueue():
+                return self._delete_queue(command)
+            case DeclareExchange():
+                return self._declare_exchange(command)
+            case DeleteExchange():
+                return self._delete_exchange(command)
+            case Bind():
+                return self._bind(command)
+            case Unbind():
+                return self._unbind(command)
+            case CreateVhost():
+                return self._create_vhost(command.vhost)
+            case DeleteVhost():
+                return self._delete_vhost(command.vhost)
+
+    def _create_vhost(self, vhost: str) -> None:
+        if vhost in self._vhosts:
+            return
+        self._vhosts[vhost] = _Vhost()
+        for name, (kind, internal) in PREDECLARED_EXCHANGES.items():
+            self._add_exchange(ExchangeRecord(vhost, name, kind, True, False, internal, {}))
+
+    def _delete_vhost(self, vhost: str) -> tuple[QueueRecord, ...]:
+        content = self._vhosts.get(vhost)
+        if content is None:
+            return ()
+        deleted = tuple(content.queues.values())
+        for queue in deleted:
+            self._remove_queue(queue)
+        for exchange in list(content.exchanges.values()):
+            if content.exchanges.get(exchange.name) is exchange:  # a cascade may have been faster
+                self._remove_exchange(exchange)
+        assert not content.by_source, "bindings go with their ends"
+        del self._vhosts[vhost]
+        return deleted
+
+    def _declare_queue(self, command: DeclareQueue, queue_id: QueueId | None) -> QueueRecord:
+        content = self._content(command.vhost)
+        existing = self.equivalent_queue(command)
+        if existing is not None:
+            return existing
+        if command.name.startswith(RESERVED_PREFIX) and not command.name.startswith(SERVER_NAMED_PREFIX):
+            raise ChannelError(403, f"queue name '{command.name}' contains reserved prefix 'amq.*'")
+        check_queue_arguments(command.vhost, command.name, command.arguments)
+        assert queue_id is not None, "the caller chooses the identity of a new queue"
+        assert queue_id not in self._queues_by_id, "an identity is used once"
+        queue = QueueRecord(
+            queue_id,
+            command.vhost,
+            command.name,
+            _is_durable(command),
+            command.exclusive_owner,
+            command.auto_delete,
+            dict(command.arguments),
+        )
+        content.queues[queue.name] = queue
+        self._queues_by_id[queue_id] = queue
+        for observer in self._observers:
+            observer.queue_added(queue)
+        return queue
+
+    def _delete_queue(self, command: DeleteQueue) -> QueueRecord | None:
+        queue = self.queue(command.vhost, command.name)
+        if queue is None or command.queue_id not in (None, queue.queue_id):
+            return None
+        self._remove_queue(queue)
+        return queue
+
+    def _declare_exchange(self, command: DeclareExchange) -> ExchangeRecord:
+        self._content(command.vhost)
+        _refuse_default_exchange(command.name)
+        if command.type not in EXCHANGE_TYPES:
+            raise ConnectionFailure(503, f"unknown exchange type '{command.type}'")
+        existing = self.equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        if command.name.startswith(RESERVED_PREFIX):
+            raise ChannelError(403, f"exchange name '{command.name}' contains reserved prefix 'amq.*'")
+        check_exchange_arguments(command.vhost, command.name, command.arguments)
+        exchange = ExchangeRecord(
+            command.vhost,
+            command.name,
+            command.type,
+            command.durable,
+            command.auto_delete,
+            command.internal,
+            dict(command.arguments),
+        )
+        self._add_exchange(exchange)
+        return exchange
+
+    def _delete_exchange(self, command: DeleteExchange) -> None:
+        content = self._content(command.vhost)
+        _refuse_default_exchange(command.name)
+        what = describe_exchange(command.vhost, command.name)
+        if command.name.startswith(RESERVED_PREFIX):
+            raise ChannelError(403, f"deletion of system {what} not allowed")
+        exchange = content.exchanges.get(command.name)
+        if exchange is None:
+            return
+        if command.if_unused and content.by_source.get(command.name):
+            raise ChannelError(406, f"{what} in use")
+        self._remove_exchange(exchange)
+
+    def _bind(self, command: Bind) -> BindingRecord:
+        content = self._content(command.vhost)
+        _refuse_default_exchange(command.source)
+        source = content.exchanges.get(command.source)
+        if source is None:
+            raise missing_exchange(command.vhost, command.source)
+        if command.destination_kind == "queue":
+            if command.destination not in content.queues:
+                raise missing_queue(command.vhost, command.destination)
+        else:
+            _refuse_default_exchange(command.destination)
+            if command.destination not in content.exchanges:
+                raise missing_exchange(command.vhost, command.destination)
+        if source.type == "headers":
+            check_headers_binding(command.arguments)
+        identity = _binding_identity(command)
+        existing = content.by_source.get(command.source, {}).get(identity)
+        if existing is not None:
+            return existing
+        binding = BindingRecord(
+            command.vhost,
+            command.source,
+            command.destination,
+            command.destination_kind,
+            command.routing_key,
+            dict(command.arguments),
+        )
+        self._add_binding(content, identity, binding)
+        for observer in self._observers:
+            observer.binding_added(binding)
+        return binding
+
+    def _unbind(self, command: Unbind) -> None:
+        content = self._content(command.vhost)
+        _refuse_default_exchange(command.source)
+        binding = content.by_source.get(command.source, {}).get(_binding_identity(command))
+        if binding is not None:
+            self._remove_bindings(content, [binding])
+
+    # --- elementary changes ---
+
+    def _content(self, vhost: str) -> _Vhost:
+        content = self._vhosts.get(vhost)
+        if content is None:
+            raise ConnectionFailure(530, f"vhost {vhost} not found")
+        return content
+
+    def _add_exchange(self, exchange: ExchangeRecord) -> None:
+        self._vhosts[exchange.vhost].exchanges[exchange.name] = exchange
+        for observer in self._observers:
+            observer.exchange_added(exchange)
+
+    @staticmethod
+    def _add_binding(content: _Vhost, identity: BindingIdentity, binding: BindingRecord) -> None:
+        content.by_source.setdefault(binding.source, {})[identity] = binding
+        content.by_destination.setdefault(Destination(binding.destination_kind, binding.destination), {})[identity] = (
+            binding
+        )
+
+    def _remove_queue(self, queue: QueueRecord) -> None:
+        content = self._vhosts[queue.vhost]
+        del content.queues[queue.name]
+        del self._queues_by_id[queue.queue_id]
+        self._remove_bindings(content, self.bindings_to(queue.vhost, "queue", queue.name))
+        for observer in self._observers:
+            observer.queue_removed(queue)
+
+    def _remove_exchange(self, exchange: ExchangeRecord) -> None:
+        content = self._vhosts[exchange.vhost]
+        del content.exchanges[exchange.name]
+        gone = self.bindings_from(exchange.vhost, exchange.name)
+        # A loop back to itself is in both lists: removing it twice would tell observers twice.
+        gone += [b for b in self.bindings_to(exchange.vhost, "exchange", exchange.name) if b.source != exchange.name]
+        self._remove_bindings(content, gone)
+        for observer in self._observers:
+            observer.exchange_removed(exchange)
+
+    def _remove_bindings(self, content: _Vhost, gone: list[BindingRecord]) -> None:
+        for binding in gone:
+            identity = _binding_identity(binding)
+            _remove_from_group(content.by_source, binding.source, identity)
+            destination = Destination(binding.destination_kind, binding.destination)
+            _remove_from_group(content.by_destination, destination, identity)
+            for observer in self._observers:
+                observer.binding_removed(binding)
+        for name in dict.fromkeys(binding.source for binding in gone):
+            source = content.exchanges.get(name)
+            if source is not None and source.auto_delete and name not in content.by_source:
+                self._remove_exchange(source)
+
+    # --- snapshot ---
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as plain data (dict, list, str, int, bytes, float, bool, None), for `restore`."""
+        return {
+            "vhosts": [
+                {
+                    "name": name,
+                    "exchanges": [_plain(exchange) for exchange in content.exchanges.values()],
+                    "queues": [_plain(queue) for queue in content.queues.values()],
+                    "bindings": [_plain(b) for group in content.by_source.values() for b in group.values()],
+                }
+                for name, content in self._vhosts.items()
+            ]
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Replace the whole state by what `snapshot` gave. Observers hear `topology_restored`."""
+        self._vhosts = {}
+        self._queues_by_id = {}
+        for entry in data["vhosts"]:
+            vhost = entry["name"]
+            content = self._vhosts[vhost] = _Vhost()
+            for fields in entry["exchanges"]:
+                exchange = ExchangeRecord(vhost=vhost, **fields)
+                content.exchanges[exchange.name] = exchange
+            for fields in entry["queues"]:
+                queue = QueueRecord(vhost=vhost, **fields)
+                content.queues[queue.name] = queue
+                self._queues_by_id[queue.queue_id] = queue
+            for fields in entry["bindings"]:
+                binding = BindingRecord(vhost=vhost, **fields)
+                self._add_binding(content, _binding_identity(binding), binding)
+        for observer in self._observers:
+            observer.topology_restored()
+
+    def check_invariants(self) -> None:
+        by_id = 0
+        for vhost, content in self._vhosts.items():
+            assert set(PREDECLARED_EXCHANGES) <= set(content.exchanges), "predeclared exchanges cannot be deleted"
+            for name, queue in content.queues.items():
+                assert (queue.vhost, queue.name) == (vhost, name), "a queue is filed under its own name"
+                assert self._queues_by_id[queue.queue_id] is queue, "both indexes hold the same queues"
+                by_id += 1
+            from_sources = {i: b for group in content.by_source.values() for i, b in group.items()}
+            from_destinations = {i: b for group in content.by_destination.values() for i, b in group.items()}
+            assert from_sources == from_destinations, "both indexes hold the same bindings"
+            assert all(content.by_source.values()), "an empty group would hide that an exchange is unused"
+            for binding in from_sources.values():
+                assert binding.source in content.exchanges, "a binding goes with its source"
+                ends = content.queues if binding.destination_kind == "queue" else content.exchanges
+                assert binding.destination in ends, "a binding goes with its destination"
+        assert by_id == len(self._queues_by_id), "no queue is known by its identity only"
+
+
+def missing_queue(vhost: str, name: str) -> ChannelError:
+    return ChannelError(404, f"no {describe_queue(vhost, name)}")
+
+
+def missing_exchange(vhost: str, name: str) -> ChannelError:
+    return ChannelError(404, f"no {describe_exchange(vhost, name)}")
+
+
+def locked_queue(queue: QueueRecord) -> ChannelError:
+    """The refusal for a connection that does not own an exclusive queue."""
+    return ChannelError(
+        405,
+        f"cannot obtain exclusive access to locked {describe_queue(queue.vhost, queue.name)}. It could be originally "
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration.",
+    )
+
+
+def _is_durable(command: DeclareQueue) -> bool:
+    """An exclusive queue dies with its connection, so it is never durable whatever the client says."""
+    return command.durable and command.exclusive_owner is None
+
+
+def _refuse_default_exchange(name: str) -> None:
+    if name == DEFAULT_EXCHANGE:
+        raise ChannelError(403, "operation not permitted on the default exchange")
+
+
+def _binding_identity(binding: Bind | Unbind | BindingRecord) -> BindingIdentity:
+    return (
+        binding.source,
+        binding.destination_kind,
+        binding.destination,
+        binding.routing_key,
+        _canonical(binding.arguments) if binding.arguments else (),
+    )
+
+
+def _canonical(value: Any) -> object:
+    """A hashable twin of an argument value. The type is part of it: true, 1 and 1.0 are three values."""
+    if isinstance(value, Mapping):
+        return tuple((key, _canonical(value[key])) for key in sorted(value))
+    if isinstance(value, list | tuple):
+        return ("list", *map(_canonical, value))
+    return (type(value).__name__, value)
+
+
+def _remove_from_group(groups: dict[Any, dict[BindingIdentity, BindingRecord]], key: object, identity: object) -> None:
+    group = groups[key]
+    del group[identity]  # type: ignore[arg-type]
+    if not group:
+        del groups[key]
+
+
+def _plain(record: ExchangeRecord | QueueRecord | BindingRecord) -> dict[str, Any]:
+    fields = asdict(record)
+    del fields["vhost"]
+    return fields
