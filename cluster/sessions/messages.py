@@ -10,7 +10,7 @@ session number, so that a straggler of an earlier conversation is ignored. Sessi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from node.ids import Epoch, QueueId, SeqId
 from node.queues.events import ConsumerSpec
@@ -147,7 +147,7 @@ class SessionReply:
     number: int = 0
     consumers: int = 0
     #: ``get`` with a message: its seq id, redelivered flag and envelope; ``envelope`` empty = queue empty.
-    seq_id: SeqId = SeqId(0)
+    seq_id: SeqId = field(default=SeqId(0))
     redelivered: bool = False
     envelope: bytes = b""
 

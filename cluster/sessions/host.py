@@ -1,0 +1,198 @@
+"""`SessionHost`: the master's end of the sessions of other nodes (see `cluster.sessions.messages`).
+
+The channels of another node look to a queue process like any other: their `ChannelKey` names that node. The host turns
+messages into calls and effects into messages, and it releases a node's channels (unacked messages go back to their
+places) when its session ends, for whatever reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.sessions.entry import LocalQueues, settle_locally
+from cluster.sessions.messages import (
+    SessionCall,
+    SessionChannelClosed,
+    SessionConfirm,
+    SessionConsumerCancelled,
+    SessionDeliver,
+    SessionGrant,
+    SessionMessage,
+    SessionOpen,
+    SessionOpened,
+    SessionPublish,
+    SessionReply,
+    SessionSettle,
+)
+from node.errors import ChannelError
+from node.ids import ChannelKey, NodeName, QueueId
+from node.message import iter_envelopes, pack_envelopes
+from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, QueueEffect, RejectPublished
+from node.queues.queue_process import QueueProcess
+
+
+class MasterSession:
+    """One entry node's use of one queue."""
+
+    __slots__ = ("channels", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        #: Channel ids that this session has named: what to release at its end.
+        self.channels: set[int] = set()
+
+
+class SessionHost:
+    """All sessions that other nodes hold with queues mastered here."""
+
+    def __init__(self, local: LocalQueues, send: Callable[[NodeName, SessionMessage], None]) -> None:
+        self._local = local
+        self._send = send
+        self._sessions: dict[tuple[NodeName, QueueId], MasterSession] = {}
+
+    # --- messages in ---
+
+    def receive(self, node: NodeName, message: SessionMessage) -> None:
+        """One message of an entry node. A straggler of an earlier session is ignored."""
+        queue_id = message.queue_id
+        process = self._local.process(queue_id)
+        if isinstance(message, SessionOpen):
+            self._open(node, message, process)
+            return
+        session = self._sessions.get((node, queue_id))
+        if session is None or session.number != message.session or process is None:
+            return
+        if isinstance(message, SessionPublish):
+            session.channels.add(message.channel_id)
+            channel = ChannelKey(node, message.channel_id)
+            process.publish(channel, list(iter_envelopes(message.envelopes)), message.publish_seqs)
+        elif isinstance(message, SessionSettle):
+            settle_locally(process, ChannelKey(node, message.channel_id), message.outcome, message.seq_ids)
+        elif isinstance(message, SessionGrant):
+            process.grant(ChannelKey(node, message.channel_id), message.consumer_tag, message.written)
+        elif isinstance(message, SessionChannelClosed):
+            session.channels.discard(message.channel_id)
+            process.channel_down(ChannelKey(node, message.channel_id))
+        elif isinstance(message, SessionCall):
+            session.channels.add(message.channel_id)
+            self._send(node, self._answer(node, message, process))
+        self._local.touch(queue_id)
+
+    def _open(self, node: NodeName, message: SessionOpen, process: QueueProcess | None) -> None:
+        queue_id = message.queue_id
+        self._release(node, queue_id)
+        refused = ""
+        if process is None:
+            refused = "this node does not master the queue"
+        else:
+            self._sessions[node, queue_id] = MasterSession(message.session)
+        self._send(node, SessionOpened(queue_id, message.session, refused))
+
+    def _answer(self, node: NodeName, call: SessionCall, process: QueueProcess) -> SessionReply:
+        try:
+            return self._carry_out(ChannelKey(node, call.channel_id), call, process)
+        except ChannelError as error:
+            # The text without its "NAME - " prefix: the entry node's `ChannelError` puts it on again.
+            text = error.reply_text.partition(" - ")[2]
+            return SessionReply(call.queue_id, call.session, call.call_id, reply_code=error.reply_code, reply_text=text)
+
+    def _carry_out(self, channel: ChannelKey, call: SessionCall, process: QueueProcess) -> SessionReply:
+        base = (call.queue_id, call.session, call.call_id)
+        if call.verb == "consume":
+            assert call.consumer is not None, "a consume call carries its consumer"
+            process.consume(channel, call.consumer)
+            return SessionReply(*base)
+        if call.verb == "cancel":
+            process.cancel(channel, call.consumer_tag)
+            return SessionReply(*base)
+        if call.verb == "get":
+            got = process.get(channel, call.no_ack)
+            if got is None:
+                return SessionReply(*base)
+            return SessionReply(
+                *base,
+                number=process.ready,
+                seq_id=got.seq_id,
+                redelivered=got.redelivered,
+                envelope=got.message.envelope(),
+            )
+        if call.verb == "purge":
+            return SessionReply(*base, number=process.purge())
+        if call.verb == "delete_if":
+            return SessionReply(*base, number=process.seal_for_delete(call.if_unused, call.if_empty))
+        assert call.verb == "counts", f"unknown verb {call.verb!r}"
+        return SessionReply(*base, number=process.ready, consumers=process.consumer_count)
+
+    # --- effects out ---
+
+    def remote_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
+        """Effects of a queue process here for channels of other nodes."""
+        for effect in effects:
+            if not isinstance(effect, Deliver | ConfirmPublished | RejectPublished | CancelConsumer):
+                continue
+            node, channel_id = effect.channel
+            session = self._sessions.get((node, queue_id))
+            if session is not None:
+                self._send(node, _as_message(queue_id, session.number, channel_id, effect))
+
+    # --- ends of sessions ---
+
+    def node_lost(self, node: NodeName) -> None:
+        """The node died or its link broke: its channels are released.
+
+        If it lives, it opens new sessions when it sees the link again; until then its stragglers are ignored.
+        """
+        for owner, queue_id in list(self._sessions):
+            if owner == node:
+                self._release(owner, queue_id)
+
+    def link_restored(self, node: NodeName, lost: Sequence[tuple[QueueId, int]]) -> None:
+        """Our link to an entry node is back after a break: sessions whose answers may be lost must start again."""
+        for queue_id, number in lost:
+            self._send(node, SessionOpened(queue_id, number, "the link from the master was interrupted"))
+
+    def sessions_of(self, node: NodeName) -> list[tuple[QueueId, int]]:
+        """The open sessions of a node, as `link_restored` wants them."""
+        return [(queue_id, session.number) for (owner, queue_id), session in self._sessions.items() if owner == node]
+
+    def queue_stopped(self, queue_id: QueueId) -> None:
+        """This node no longer masters the queue: its process is gone, so are the sessions."""
+        for key in [key for key in self._sessions if key[1] == queue_id]:
+            del self._sessions[key]
+
+    def _release(self, node: NodeName, queue_id: QueueId) -> None:
+        session = self._sessions.pop((node, queue_id), None)
+        process = self._local.process(queue_id)
+        if session is None or process is None:
+            return
+        for channel_id in sorted(session.channels):
+            process.channel_down(ChannelKey(node, channel_id))
+        self._local.touch(queue_id)
+
+    def check_invariants(self) -> None:
+        for _, queue_id in self._sessions:
+            assert self._local.process(queue_id) is not None, "sessions end with the queue process they talk to"
+
+
+def _as_message(
+    queue_id: QueueId,
+    session: int,
+    channel_id: int,
+    effect: Deliver | ConfirmPublished | RejectPublished | CancelConsumer,
+) -> SessionMessage:
+    if isinstance(effect, Deliver):
+        deliveries = effect.deliveries
+        return SessionDeliver(
+            queue_id,
+            session,
+            channel_id,
+            effect.consumer_tag,
+            [delivery.seq_id for delivery in deliveries],
+            [delivery.redelivered for delivery in deliveries],
+            pack_envelopes([delivery.message for delivery in deliveries]),
+        )
+    if isinstance(effect, CancelConsumer):
+        return SessionConsumerCancelled(queue_id, session, channel_id, effect.consumer_tag)
+    return SessionConfirm(
+        queue_id, session, channel_id, effect.publish_seqs, rejected=isinstance(effect, RejectPublished)
+    )
