@@ -1,0 +1,220 @@
+"""Blocking client of one node's admin service, for warrenctl and the laboratory.
+
+Methods are those of `cluster.transport.admin_port.AdminPort`, without ``await``. Every one raises `AdminError`;
+a node that cannot be reached, or that refuses the cookie, is exit code 69.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from cluster.metadata.records import PolicyRecord
+from cluster.transport import admin_codec as codec
+from cluster.transport.admin_port import ExitCode, MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.wire import admin_pb2 as pb
+from cluster.wire.admin_pb2_grpc import AdminStub
+from node.errors import WarrenError
+
+#: Seconds for one request, as rabbitmqctl's listings; synchronisation has no limit unless asked for.
+DEFAULT_TIMEOUT_S = 60.0
+#: A listing of a million queues fits; a runaway answer does not.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+
+
+class AdminError(WarrenError):
+    """The node refused, or there is no node. ``exit_code`` is what warrenctl returns to the shell."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        self.message = message
+        super().__init__(message)
+
+
+class AdminClient:
+    """One node's admin service at ``host:port``, the address of its cluster listener.
+
+    Use it as a context manager or call `close`. Safe to use from several threads. ``timeout_s`` bounds each request.
+    ``channel_credentials`` secures the connection (TLS); without them it is plain.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        cookie: str = "",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        channel_credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        options = [
+            ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+            # A laboratory talks to many short-lived nodes on one address: no shared connection, short backoff.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if channel_credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, channel_credentials, options)
+        self._metadata = ((codec.COOKIE_METADATA_KEY, cookie.encode()),)
+        self._stub = AdminStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- policies ---
+
+    def set_policy(self, policy: PolicyRecord) -> None:
+        self._call(self._stub.SetPolicy, codec.policy_to_wire(policy))
+
+    def clear_policy(self, vhost: str, name: str) -> None:
+        self._call(self._stub.ClearPolicy, pb.PolicyName(vhost=vhost, name=name))
+
+    def list_policies(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListPolicies, vhost, columns)
+
+    # --- queues ---
+
+    def list_queues(
+        self, vhost: str = "/", columns: Sequence[str] = (), selection: QueueSelection | None = None
+    ) -> Table:
+        request = codec.listing_to_wire(vhost, columns, selection)
+        return codec.table_from_wire(self._call(self._stub.ListQueues, request))
+
+    def sync_queue(self, vhost: str, name: str, *, timeout_s: float | None = None) -> Iterator[SyncProgress]:
+        """Progress until the queue is synchronised or the synchronisation is cancelled; no time limit by default."""
+        request = pb.QueueRef(vhost=vhost, name=name)
+        try:
+            for progress in self._stub.SyncQueue(request, timeout=timeout_s, metadata=self._metadata):
+                yield codec.progress_from_wire(progress)
+        except grpc.RpcError as error:
+            raise self._admin_error(error) from None
+
+    def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        self._call(self._stub.CancelSyncQueue, pb.QueueRef(vhost=vhost, name=name))
+
+    def purge_queue(self, vhost: str, name: str) -> int:
+        """Number of ready messages that were removed."""
+        return self._call(self._stub.PurgeQueue, pb.QueueRef(vhost=vhost, name=name)).messages
+
+    def delete_queue(self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Number of ready messages that went with the queue."""
+        request = pb.DeleteQueueRequest(vhost=vhost, name=name, if_empty=if_empty, if_unused=if_unused)
+        return self._call(self._stub.DeleteQueue, request).messages
+
+    # --- node and cluster ---
+
+    def cluster_status(self) -> dict[str, Any]:
+        return self._document(self._stub.ClusterStatus)
+
+    def status(self) -> dict[str, Any]:
+        return self._document(self._stub.Status)
+
+    def set_vm_memory_high_watermark(self, limit: MemoryLimit) -> None:
+        self._call(self._stub.SetVmMemoryHighWatermark, codec.limit_to_wire(limit))
+
+    def set_disk_free_limit(self, limit: MemoryLimit) -> None:
+        self._call(self._stub.SetDiskFreeLimit, codec.limit_to_wire(limit))
+
+    def shutdown(self) -> None:
+        """Begin an orderly stop; returns before the node is gone."""
+        self._call(self._stub.Shutdown, pb.Nothing())
+
+    # --- listings ---
+
+    def list_connections(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListConnections, "", columns)
+
+    def list_channels(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListChannels, "", columns)
+
+    def list_consumers(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListConsumers, vhost, columns)
+
+    def list_exchanges(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListExchanges, vhost, columns)
+
+    def list_bindings(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListBindings, vhost, columns)
+
+    def list_vhosts(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListVhosts, "", columns)
+
+    def list_users(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListUsers, "", columns)
+
+    def list_permissions(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListPermissions, vhost, columns)
+
+    # --- users and vhosts ---
+
+    def add_user(self, name: str, password: str, tags: Sequence[str] = ()) -> None:
+        self._call(self._stub.AddUser, pb.User(name=name, password=password, tags=tags))
+
+    def delete_user(self, name: str) -> None:
+        self._call(self._stub.DeleteUser, pb.User(name=name))
+
+    def change_password(self, name: str, password: str) -> None:
+        self._call(self._stub.ChangePassword, pb.User(name=name, password=password))
+
+    def set_user_tags(self, name: str, tags: Sequence[str]) -> None:
+        self._call(self._stub.SetUserTags, pb.User(name=name, tags=tags))
+
+    def set_permissions(self, vhost: str, user: str, configure: str, write: str, read: str) -> None:
+        request = pb.Permissions(vhost=vhost, user=user, configure=configure, write=write, read=read)
+        self._call(self._stub.SetPermissions, request)
+
+    def clear_permissions(self, vhost: str, user: str) -> None:
+        self._call(self._stub.ClearPermissions, pb.Permissions(vhost=vhost, user=user))
+
+    def add_vhost(self, name: str) -> None:
+        self._call(self._stub.AddVhost, pb.Vhost(name=name))
+
+    def delete_vhost(self, name: str) -> None:
+        self._call(self._stub.DeleteVhost, pb.Vhost(name=name))
+
+    # --- plumbing ---
+
+    def _call(self, method: Callable[..., _Answer], request: object) -> _Answer:
+        try:
+            return method(request, timeout=self.timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._admin_error(error) from None
+
+    def _list(self, method: Callable[..., pb.Table], vhost: str, columns: Sequence[str]) -> Table:
+        return codec.table_from_wire(self._call(method, codec.listing_to_wire(vhost, columns)))
+
+    def _document(self, method: Callable[..., pb.Document]) -> dict[str, Any]:
+        document: Mapping[str, Any] = json.loads(self._call(method, pb.Nothing()).json)
+        return dict(document)
+
+    def _admin_error(self, error: grpc.RpcError) -> AdminError:
+        call: Any = error  # grpc raises the call itself as the error, which its types cannot express
+        for key, value in call.trailing_metadata() or ():
+            if key == codec.EXIT_CODE_METADATA_KEY:
+                return AdminError(int(value), call.details() or "")
+        status = call.code()
+        if status is grpc.StatusCode.UNAVAILABLE:
+            return AdminError(ExitCode.UNAVAILABLE, f"unable to connect to {self.address}: {call.details()}")
+        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return AdminError(ExitCode.SOFTWARE, f"{self.address} did not answer in time")
+        return AdminError(ExitCode.SOFTWARE, f"{self.address}: {status.name}: {call.details()}")

@@ -1,0 +1,99 @@
+"""Admin requests and answers as protobuf, and the two metadata keys that go with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from cluster.metadata.records import PolicyRecord
+from cluster.transport.admin_port import MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.wire import admin_pb2 as pb
+
+#: Shared secret of the cluster, UTF-8, sent with every admin request.
+COOKIE_METADATA_KEY = "warren-cookie-bin"
+#: Exit code of a refused request, decimal, in the trailing metadata.
+EXIT_CODE_METADATA_KEY = "warren-exit-code"
+
+
+def table_to_wire(table: Table) -> pb.Table:
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    rows = [pb.Row(cells=[encode(cell) for cell in row]) for row in table.rows]
+    return pb.Table(columns=table.columns, rows=rows)
+
+
+def table_from_wire(table: pb.Table) -> Table:
+    decode = json.JSONDecoder().decode
+    return Table(
+        columns=tuple(table.columns),
+        rows=tuple(tuple(decode(cell) for cell in row.cells) for row in table.rows),
+    )
+
+
+def policy_to_wire(policy: PolicyRecord) -> pb.Policy:
+    return pb.Policy(
+        vhost=policy.vhost,
+        name=policy.name,
+        pattern=policy.pattern,
+        definition=json.dumps(dict(policy.definition)),
+        priority=policy.priority,
+        apply_to=policy.apply_to,
+    )
+
+
+def policy_from_wire(policy: pb.Policy) -> PolicyRecord:
+    """Raises `ValueError` if the definition is not a JSON object."""
+    definition = json.loads(policy.definition)
+    if not isinstance(definition, dict):
+        raise ValueError(f"a policy definition is a JSON object, not {policy.definition!r}")
+    return PolicyRecord(
+        vhost=policy.vhost,
+        name=policy.name,
+        pattern=policy.pattern,
+        definition=definition,
+        priority=policy.priority,
+        apply_to=policy.apply_to or "all",
+    )
+
+
+def listing_to_wire(vhost: str, columns: Sequence[str], selection: QueueSelection | None = None) -> pb.Listing:
+    selection = selection or QueueSelection()
+    return pb.Listing(
+        vhost=vhost,
+        columns=columns,
+        online=selection.online,
+        offline=selection.offline,
+        local=selection.local,
+    )
+
+
+def selection_from_wire(listing: pb.Listing) -> QueueSelection:
+    return QueueSelection(online=listing.online, offline=listing.offline, local=listing.local)
+
+
+def limit_to_wire(limit: MemoryLimit) -> pb.Watermark:
+    if limit.ram_fraction is not None:
+        return pb.Watermark(ram_fraction=limit.ram_fraction)
+    assert limit.absolute_bytes is not None, "MemoryLimit has exactly one of the two"
+    return pb.Watermark(absolute_bytes=limit.absolute_bytes)
+
+
+def limit_from_wire(watermark: pb.Watermark) -> MemoryLimit:
+    """Raises `ValueError` if neither limit is given."""
+    which = watermark.WhichOneof("limit")
+    if which is None:
+        raise ValueError("a limit needs ram_fraction or absolute_bytes")
+    if which == "ram_fraction":
+        return MemoryLimit(ram_fraction=watermark.ram_fraction)
+    return MemoryLimit(absolute_bytes=watermark.absolute_bytes)
+
+
+def progress_to_wire(progress: SyncProgress) -> pb.SyncProgress:
+    return pb.SyncProgress(
+        synchronised_messages=progress.synchronised_messages,
+        total_messages=progress.total_messages,
+        is_finished=progress.is_finished,
+    )
+
+
+def progress_from_wire(progress: pb.SyncProgress) -> SyncProgress:
+    return SyncProgress(progress.synchronised_messages, progress.total_messages, progress.is_finished)

@@ -1,0 +1,172 @@
+"""What the admin service asks of the daemon, in plain values.
+
+The daemon implements `AdminPort`; `cluster.transport.admin_server` carries it over gRPC and
+`cluster.transport.admin_client.AdminClient` offers the same methods, blocking, to warrenctl and the laboratory.
+An implementation refuses a request by raising `AdminRefused`, or lets any `WarrenError` through, see `exit_code_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+from cluster.metadata.records import PolicyRecord
+from node.errors import AmqpError, ConfigError, WarrenError
+
+
+class ExitCode(IntEnum):
+    """Exit codes of rabbitmqctl (sysexits.h)."""
+
+    OK = 0
+    #: The arguments make no sense, or a condition (``--if-empty``) failed.
+    USAGE = 64
+    #: What is named does not exist, or cannot be parsed.
+    DATA = 65
+    NO_USER = 67
+    #: The node does not answer, or refuses our cookie.
+    UNAVAILABLE = 69
+    SOFTWARE = 70
+    #: Worth trying again: no quorum at the moment, timeout.
+    TEMPORARY = 75
+    CONFIG = 78
+
+
+class AdminRefused(WarrenError):
+    """A request that is refused, with the exit code and the text that the operator sees."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = ExitCode(exit_code)
+        self.message = message
+        super().__init__(message)
+
+
+def exit_code_of(error: WarrenError) -> ExitCode:
+    """Exit code for an error that a node raised: `AdminRefused` says it itself, AMQP's 404 is a data error."""
+    if isinstance(error, AdminRefused):
+        return error.exit_code
+    if isinstance(error, AmqpError):
+        return {404: ExitCode.DATA, 406: ExitCode.USAGE}.get(error.reply_code, ExitCode.SOFTWARE)
+    if isinstance(error, ConfigError):
+        return ExitCode.CONFIG
+    return ExitCode.SOFTWARE
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A listing. Cells are JSON values (str, int, float, bool, None, list, dict), one per column."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """One dict per row, keyed by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncProgress:
+    """How far ``sync_queue`` is."""
+
+    #: Messages that the slowest mirror being filled has, of ``total_messages`` that it must have.
+    synchronised_messages: int
+    total_messages: int
+    is_finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSelection:
+    """Which queues `AdminPort.list_queues` lists; no flag: all of the vhost."""
+
+    #: Only queues whose master is up.
+    online: bool = False
+    #: Only queues whose master is down.
+    offline: bool = False
+    #: Only queues whose master is on the node asked; overrides both others.
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A watermark: a part of the machine's RAM, or bytes. Exactly one is given."""
+
+    ram_fraction: float | None = None
+    absolute_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.ram_fraction is None) != (self.absolute_bytes is None), "a limit is either relative or absolute"
+
+
+class AdminPort(Protocol):
+    """The daemon as the admin service sees it. In listings, empty ``columns`` means the default columns of
+    rabbitmqctl for that listing, and an unknown column is refused with `ExitCode.USAGE`."""
+
+    async def set_policy(self, policy: PolicyRecord) -> None:
+        """Create or replace a policy; an invalid definition is `ExitCode.SOFTWARE`, as in rabbitmqctl."""
+
+    async def clear_policy(self, vhost: str, name: str) -> None: ...
+
+    async def list_policies(self, vhost: str, columns: Sequence[str]) -> Table: ...
+
+    async def list_queues(self, vhost: str, columns: Sequence[str], selection: QueueSelection) -> Table: ...
+
+    def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        """Fill the unsynchronised mirrors; the last value, ``is_finished``, comes when every mirror is synchronised
+        or the synchronisation was cancelled. The caller going away does not cancel it."""
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        """Stop filling; success too when nothing is being filled."""
+
+    async def purge_queue(self, vhost: str, name: str) -> int:
+        """Number of ready messages that were removed."""
+
+    async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
+        """Number of ready messages that went with it; a condition that fails is `ExitCode.USAGE`."""
+
+    async def cluster_status(self) -> Mapping[str, Any]:
+        """JSON object with the keys of ``rabbitmqctl cluster_status --formatter json``."""
+
+    async def status(self) -> Mapping[str, Any]:
+        """JSON object about the node asked."""
+
+    async def set_vm_memory_high_watermark(self, limit: MemoryLimit) -> None:
+        """On the node asked, until it restarts."""
+
+    async def set_disk_free_limit(self, limit: MemoryLimit) -> None:
+        """On the node asked, until it restarts."""
+
+    async def shutdown(self) -> None:
+        """Begin an orderly stop of the node asked; returns before the node is gone."""
+
+    async def list_connections(self, columns: Sequence[str]) -> Table: ...
+
+    async def list_channels(self, columns: Sequence[str]) -> Table: ...
+
+    async def list_consumers(self, vhost: str, columns: Sequence[str]) -> Table: ...
+
+    async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
+
+    async def list_bindings(self, vhost: str, columns: Sequence[str]) -> Table: ...
+
+    async def list_vhosts(self, columns: Sequence[str]) -> Table: ...
+
+    async def list_users(self, columns: Sequence[str]) -> Table: ...
+
+    async def list_permissions(self, vhost: str, columns: Sequence[str]) -> Table: ...
+
+    async def add_user(self, name: str, password: str, tags: Sequence[str]) -> None: ...
+
+    async def delete_user(self, name: str) -> None: ...
+
+    async def change_password(self, name: str, password: str) -> None: ...
+
+    async def set_user_tags(self, name: str, tags: Sequence[str]) -> None: ...
+
+    async def set_permissions(self, vhost: str, user: str, configure: str, write: str, read: str) -> None: ...
+
+    async def clear_permissions(self, vhost: str, user: str) -> None: ...
+
+    async def add_vhost(self, name: str) -> None: ...
+
+    async def delete_vhost(self, name: str) -> None: ...

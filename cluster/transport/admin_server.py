@@ -1,0 +1,230 @@
+"""The Admin service: unpacks requests, calls the `AdminPort`, packs answers, turns errors into statuses.
+
+It is added to the mesh's gRPC server (`Mesh.start(extra_services=...)`), so a node has one cluster port.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from cluster.transport import admin_codec as codec
+from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Table, exit_code_of
+from cluster.wire import admin_pb2 as pb
+from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from node.errors import WarrenError
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+_STATUS_OF_EXIT_CODE = {
+    ExitCode.USAGE: grpc.StatusCode.INVALID_ARGUMENT,
+    ExitCode.DATA: grpc.StatusCode.NOT_FOUND,
+    ExitCode.NO_USER: grpc.StatusCode.NOT_FOUND,
+    ExitCode.UNAVAILABLE: grpc.StatusCode.UNAUTHENTICATED,
+    ExitCode.SOFTWARE: grpc.StatusCode.FAILED_PRECONDITION,
+    ExitCode.TEMPORARY: grpc.StatusCode.UNAVAILABLE,
+    ExitCode.CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+async def _refuse(context: _Context, exit_code: ExitCode, message: str) -> NoReturn:
+    metadata = ((codec.EXIT_CODE_METADATA_KEY, str(int(exit_code))),)
+    await context.abort(_STATUS_OF_EXIT_CODE[exit_code], message, metadata)
+    raise AssertionError("abort raises")
+
+
+class AdminService(AdminServicer):
+    """One node's admin service. ``cookie`` is the secret that callers must present."""
+
+    def __init__(self, port: AdminPort, cookie: str) -> None:
+        self._port = port
+        self._cookie = cookie.encode()
+
+    def add_to_server(self, server: grpc.aio.Server) -> None:
+        add_AdminServicer_to_server(self, server)
+
+    # --- policies ---
+
+    async def SetPolicy(self, request: pb.Policy, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        try:
+            policy = codec.policy_from_wire(request)
+        except ValueError as error:
+            await _refuse(context, ExitCode.DATA, f"JSON decoding error. Reason: {error}")
+        return await self._done(self._port.set_policy(policy), context)
+
+    async def ClearPolicy(self, request: pb.PolicyName, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.clear_policy(request.vhost, request.name), context)
+
+    async def ListPolicies(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_policies(request.vhost, list(request.columns)), context)
+
+    # --- queues ---
+
+    async def ListQueues(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        selection = codec.selection_from_wire(request)
+        return await self._table(self._port.list_queues(request.vhost, list(request.columns), selection), context)
+
+    async def SyncQueue(self, request: pb.QueueRef, context: _Context) -> AsyncIterator[pb.SyncProgress]:
+        await self._check_cookie(context)
+        try:
+            async for progress in self._port.sync_queue(request.vhost, request.name):
+                yield codec.progress_to_wire(progress)
+        except WarrenError as error:
+            await _refuse(context, exit_code_of(error), str(error))
+
+    async def CancelSyncQueue(self, request: pb.QueueRef, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.cancel_sync_queue(request.vhost, request.name), context)
+
+    async def PurgeQueue(self, request: pb.QueueRef, context: _Context) -> pb.MessageCount:
+        await self._check_cookie(context)
+        return pb.MessageCount(messages=await self._run(self._port.purge_queue(request.vhost, request.name), context))
+
+    async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: _Context) -> pb.MessageCount:
+        await self._check_cookie(context)
+        deletion = self._port.delete_queue(
+            request.vhost, request.name, if_empty=request.if_empty, if_unused=request.if_unused
+        )
+        return pb.MessageCount(messages=await self._run(deletion, context))
+
+    # --- node and cluster ---
+
+    async def ClusterStatus(self, request: pb.Nothing, context: _Context) -> pb.Document:
+        await self._check_cookie(context)
+        return await self._document(self._port.cluster_status(), context)
+
+    async def Status(self, request: pb.Nothing, context: _Context) -> pb.Document:
+        await self._check_cookie(context)
+        return await self._document(self._port.status(), context)
+
+    async def SetVmMemoryHighWatermark(self, request: pb.Watermark, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        try:
+            limit = codec.limit_from_wire(request)
+        except ValueError as error:
+            await _refuse(context, ExitCode.USAGE, str(error))
+        return await self._done(self._port.set_vm_memory_high_watermark(limit), context)
+
+    async def SetDiskFreeLimit(self, request: pb.Watermark, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        try:
+            limit = codec.limit_from_wire(request)
+        except ValueError as error:
+            await _refuse(context, ExitCode.USAGE, str(error))
+        return await self._done(self._port.set_disk_free_limit(limit), context)
+
+    async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.shutdown(), context)
+
+    # --- listings ---
+
+    async def ListConnections(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_connections(list(request.columns)), context)
+
+    async def ListChannels(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_channels(list(request.columns)), context)
+
+    async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_consumers(request.vhost, list(request.columns)), context)
+
+    async def ListExchanges(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_exchanges(request.vhost, list(request.columns)), context)
+
+    async def ListBindings(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_bindings(request.vhost, list(request.columns)), context)
+
+    async def ListVhosts(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_vhosts(list(request.columns)), context)
+
+    async def ListUsers(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_users(list(request.columns)), context)
+
+    async def ListPermissions(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_permissions(request.vhost, list(request.columns)), context)
+
+    # --- users and vhosts ---
+
+    async def AddUser(self, request: pb.User, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.add_user(request.name, request.password, list(request.tags)), context)
+
+    async def DeleteUser(self, request: pb.User, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.delete_user(request.name), context)
+
+    async def ChangePassword(self, request: pb.User, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.change_password(request.name, request.password), context)
+
+    async def SetUserTags(self, request: pb.User, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.set_user_tags(request.name, list(request.tags)), context)
+
+    async def SetPermissions(self, request: pb.Permissions, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        change = self._port.set_permissions(request.vhost, request.user, request.configure, request.write, request.read)
+        return await self._done(change, context)
+
+    async def ClearPermissions(self, request: pb.Permissions, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.clear_permissions(request.vhost, request.user), context)
+
+    async def AddVhost(self, request: pb.Vhost, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.add_vhost(request.name), context)
+
+    async def DeleteVhost(self, request: pb.Vhost, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.delete_vhost(request.name), context)
+
+    # --- plumbing ---
+
+    async def _check_cookie(self, context: _Context) -> None:
+        given = b""
+        for key, value in context.invocation_metadata() or ():
+            if key == codec.COOKIE_METADATA_KEY:
+                given = value if isinstance(value, bytes) else value.encode()
+        if not hmac.compare_digest(given, self._cookie):
+            logger.warning("admin request from %s refused: wrong cookie", context.peer())
+            await _refuse(context, ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
+
+    async def _run(self, work: Awaitable[_Result], context: _Context) -> _Result:
+        try:
+            return await work
+        except WarrenError as error:
+            message = error.message if isinstance(error, AdminRefused) else str(error)
+            await _refuse(context, exit_code_of(error), message)
+        except TimeoutError as error:
+            await _refuse(context, ExitCode.TEMPORARY, f"the cluster did not answer in time: {error}")
+
+    async def _done(self, work: Awaitable[None], context: _Context) -> pb.Done:
+        await self._run(work, context)
+        return pb.Done()
+
+    async def _table(self, work: Awaitable[Table], context: _Context) -> pb.Table:
+        return codec.table_to_wire(await self._run(work, context))
+
+    async def _document(self, work: Awaitable[Mapping[str, Any]], context: _Context) -> pb.Document:
+        return pb.Document(json=json.dumps(dict(await self._run(work, context))))

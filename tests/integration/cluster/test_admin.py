@@ -1,0 +1,184 @@
+"""The admin service over a real socket: every request reaches the port as it was meant, every refusal comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import grpc.aio
+import pytest
+
+from cluster.metadata.records import PolicyRecord
+from cluster.transport.admin_client import AdminClient, AdminError
+from cluster.transport.admin_port import AdminRefused, ExitCode, MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_server import AdminService
+from node.errors import ChannelError
+
+pytestmark = pytest.mark.integration
+
+COOKIE = "wörtlich geheim"
+POLICY = PolicyRecord("/", "ha", "^q", {"ha-mode": "exactly", "ha-params": 2}, 3, "queues")
+LISTED = Table(("name", "messages", "arguments"), (("q", 3, {"x-max-length": 5}), ("r", None, {})))
+
+_T = TypeVar("_T")
+
+
+class RecordingPort:
+    """An `AdminPort` that remembers what it was asked, and refuses when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.refusal: Exception | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def record(*arguments: Any, **keywords: Any) -> Any:
+            self.calls.append((name, *arguments, *(sorted(keywords.items()))))
+            if self.refusal is not None:
+                raise self.refusal
+            if name.startswith("list_"):
+                return LISTED
+            return {"purge_queue": 7, "delete_queue": 9, "status": {"pid": 1}, "cluster_status": {"n": [1]}}.get(name)
+
+        return record
+
+    async def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        self.calls.append(("sync_queue", vhost, name))
+        yield SyncProgress(1, 2, False)
+        if self.refusal is not None:
+            raise self.refusal
+        yield SyncProgress(2, 2, True)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[RecordingPort, str]]:
+    port = RecordingPort()
+    server = grpc.aio.server()
+    AdminService(port, COOKIE).add_to_server(server)
+    number = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield port, f"127.0.0.1:{number}"
+    await server.stop(grace=0)
+
+
+async def ask(address: str, question: Callable[[AdminClient], _T], cookie: str = COOKIE) -> _T:
+    """Put a question from another thread, as the blocking client is used outside the node."""
+
+    def put() -> _T:
+        with AdminClient(address, cookie, timeout_s=5) as client:
+            return question(client)
+
+    return await asyncio.to_thread(put)
+
+
+QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
+    (lambda c: c.set_policy(POLICY), ("set_policy", POLICY), None),
+    (lambda c: c.clear_policy("/", "ha"), ("clear_policy", "/", "ha"), None),
+    (lambda c: c.list_policies("v", ["name"]), ("list_policies", "v", ["name"]), LISTED),
+    (
+        lambda c: c.list_queues("v", ["name"], QueueSelection(local=True)),
+        ("list_queues", "v", ["name"], QueueSelection(local=True)),
+        LISTED,
+    ),
+    (lambda c: c.cancel_sync_queue("/", "q"), ("cancel_sync_queue", "/", "q"), None),
+    (lambda c: c.purge_queue("/", "q"), ("purge_queue", "/", "q"), 7),
+    (
+        lambda c: c.delete_queue("/", "q", if_empty=True),
+        ("delete_queue", "/", "q", ("if_empty", True), ("if_unused", False)),
+        9,
+    ),
+    (lambda c: c.cluster_status(), ("cluster_status",), {"n": [1]}),
+    (lambda c: c.status(), ("status",), {"pid": 1}),
+    (
+        lambda c: c.set_vm_memory_high_watermark(MemoryLimit(ram_fraction=0.0)),
+        ("set_vm_memory_high_watermark", MemoryLimit(ram_fraction=0.0)),
+        None,
+    ),
+    (
+        lambda c: c.set_disk_free_limit(MemoryLimit(absolute_bytes=5)),
+        ("set_disk_free_limit", MemoryLimit(absolute_bytes=5)),
+        None,
+    ),
+    (lambda c: c.shutdown(), ("shutdown",), None),
+    (lambda c: c.list_connections(["user"]), ("list_connections", ["user"]), LISTED),
+    (lambda c: c.list_channels(), ("list_channels", []), LISTED),
+    (lambda c: c.list_consumers("v"), ("list_consumers", "v", []), LISTED),
+    (lambda c: c.list_exchanges("v"), ("list_exchanges", "v", []), LISTED),
+    (lambda c: c.list_bindings("v"), ("list_bindings", "v", []), LISTED),
+    (lambda c: c.list_vhosts(), ("list_vhosts", []), LISTED),
+    (lambda c: c.list_users(), ("list_users", []), LISTED),
+    (lambda c: c.list_permissions("v"), ("list_permissions", "v", []), LISTED),
+    (lambda c: c.add_user("u", "p", ["administrator"]), ("add_user", "u", "p", ["administrator"]), None),
+    (lambda c: c.delete_user("u"), ("delete_user", "u"), None),
+    (lambda c: c.change_password("u", "p"), ("change_password", "u", "p"), None),
+    (lambda c: c.set_user_tags("u", ["a", "b"]), ("set_user_tags", "u", ["a", "b"]), None),
+    (lambda c: c.set_permissions("v", "u", "c", "w", "r"), ("set_permissions", "v", "u", "c", "w", "r"), None),
+    (lambda c: c.clear_permissions("v", "u"), ("clear_permissions", "v", "u"), None),
+    (lambda c: c.add_vhost("v"), ("add_vhost", "v"), None),
+    (lambda c: c.delete_vhost("v"), ("delete_vhost", "v"), None),
+]
+
+
+async def test_every_request_arrives_and_is_answered(served: tuple[RecordingPort, str]) -> None:
+    port, address = served
+
+    def ask_all(client: AdminClient) -> list[Any]:
+        return [question(client) for question, _, _ in QUESTIONS]
+
+    answers = await ask(address, ask_all)
+    assert port.calls == [expected for _, expected, _ in QUESTIONS]
+    assert answers == [answer for _, _, answer in QUESTIONS]
+
+
+async def test_synchronisation_streams_its_progress(served: tuple[RecordingPort, str]) -> None:
+    port, address = served
+    assert await ask(address, lambda c: list(c.sync_queue("/", "q"))) == [
+        SyncProgress(1, 2, False),
+        SyncProgress(2, 2, True),
+    ]
+    port.refusal = AdminRefused(ExitCode.SOFTWARE, "not_mirrored")
+    with pytest.raises(AdminError, match="not_mirrored") as caught:
+        await ask(address, lambda c: list(c.sync_queue("/", "q")))
+    assert caught.value.exit_code == 70
+
+
+@pytest.mark.parametrize(
+    ("refusal", "exit_code", "text"),
+    [
+        (AdminRefused(ExitCode.NO_USER, 'User "u" does not exist'), 67, 'User "u" does not exist'),
+        (AdminRefused(ExitCode.DATA, "Virtual host 'x' does not exist"), 65, "Virtual host 'x' does not exist"),
+        (ChannelError(404, "no queue 'q' in vhost '/'"), 65, "NOT_FOUND - no queue 'q' in vhost '/'"),
+        (TimeoutError("no leader"), 75, "the cluster did not answer in time: no leader"),
+    ],
+)
+async def test_a_refusal_keeps_its_exit_code_and_text(
+    served: tuple[RecordingPort, str], refusal: Exception, exit_code: int, text: str
+) -> None:
+    port, address = served
+    port.refusal = refusal
+    with pytest.raises(AdminError) as caught:
+        await ask(address, lambda c: c.delete_user("u"))
+    assert (caught.value.exit_code, caught.value.message) == (exit_code, text)
+
+
+async def test_a_wrong_cookie_is_refused_before_the_port_is_asked(served: tuple[RecordingPort, str]) -> None:
+    port, address = served
+    with pytest.raises(AdminError, match="cookie") as caught:
+        await ask(address, lambda c: c.shutdown(), cookie="guess")
+    assert caught.value.exit_code == 69
+    assert port.calls == []
+
+
+async def test_no_node_is_exit_code_69() -> None:
+    server = grpc.aio.server()
+    number = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await server.stop(grace=None)
+    with pytest.raises(AdminError, match="unable to connect") as caught:
+        await ask(f"127.0.0.1:{number}", lambda c: c.status())
+    assert caught.value.exit_code == 69
+
+
+def test_a_table_reads_as_dicts() -> None:
+    rows: Sequence[Mapping[str, Any]] = LISTED.as_dicts()
+    assert rows[0] == {"name": "q", "messages": 3, "arguments": {"x-max-length": 5}}
