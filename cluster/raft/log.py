@@ -1,0 +1,225 @@
+"""The replicated log as one node sees it in memory.
+
+```
+   base           snapshot      handed_out      last
+    |  retained      |    applied <= stable <= handed_out
+----+----------------+------------------+---------+
+    compacted        |   entries ...              |
+```
+
+``base``        the entry before the first one kept (index and term known, content compacted away).
+``snapshot``    newest snapshot; its index is at or above ``base``: the entries between serve slow followers.
+``handed_out``  entries up to here were given to the shell to be written.
+``stable``      entries up to here are durable on this node.
+``commit``      entries up to here are decided by the cluster; may exceed ``stable``.
+``applied``     entries up to here were given to the state machine; never above ``commit`` or ``stable``.
+
+A truncation while writes are on their way is the delicate case: the confirmation of an older write must not
+make an entry count as stable that was written, cut off, and appended again. `note_stable` therefore ignores the
+confirmations of all `Ready` objects handed out before the one that carries the truncation; that one, which
+always carries entries as well, covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cluster.raft.messages import Entry, EntryKind, Snapshot
+from node.ids import NodeName
+
+#: Entries kept behind a snapshot, so that a follower slower by that many needs no snapshot. Metadata commands are
+#: rare (declares, failovers), so this is minutes of history and at most some MB.
+RETAINED_ENTRIES = 1000
+
+
+class RaftLog:
+    """Entries, their durability and the configuration they imply."""
+
+    __slots__ = (
+        "_cut_at_ready",
+        "_entries",
+        "_voter_history",
+        "applied",
+        "base_index",
+        "base_term",
+        "commit",
+        "handed_out",
+        "snapshot",
+        "stable",
+    )
+
+    def __init__(self, snapshot: Snapshot, entries: Iterable[Entry] = (), commit: int = 0) -> None:
+        """A log as read from disk. Entries at or below ``snapshot.index`` are kept for slow followers."""
+        kept = list(entries)
+        self.snapshot = snapshot
+        self.base_index = snapshot.index
+        self.base_term = snapshot.term
+        if kept and kept[0].index <= snapshot.index:
+            kept = [entry for entry in kept if entry.index > snapshot.index]
+        self._entries = kept
+        self.handed_out = self.stable = self.last_index
+        self.commit = max(snapshot.index, min(commit, self.last_index))
+        self.applied = snapshot.index
+        #: (index of the entry that made it, voters as of that entry), ascending; the first is the snapshot's.
+        self._voter_history: list[tuple[int, tuple[NodeName, ...]]] = [(snapshot.index, snapshot.voters)]
+        #: Number of the `Ready` that carries the newest truncation; confirmations of earlier ones say nothing.
+        self._cut_at_ready = 0
+        self._follow_configuration(kept)
+
+    @property
+    def last_index(self) -> int:
+        return self.base_index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1].term if self._entries else self.base_term
+
+    @property
+    def voters(self) -> tuple[NodeName, ...]:
+        """Who votes: the newest configuration in the log, committed or not."""
+        return self._voter_history[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        """Index of the entry that made `voters`."""
+        return self._voter_history[-1][0]
+
+    def voters_at(self, index: int) -> tuple[NodeName, ...]:
+        """Who votes as of the entry ``index``."""
+        return next(voters for made_at, voters in reversed(self._voter_history) if made_at <= index)
+
+    def term_at(self, index: int) -> int | None:
+        """Term of an entry, ``None`` if it was compacted away or does not exist."""
+        if index == self.base_index:
+            return self.base_term
+        if self.base_index < index <= self.last_index:
+            return self._entries[index - self.base_index - 1].term
+        return None
+
+    def matches(self, index: int, term: int) -> bool:
+        """True if the log has the entry ``(index, term)``."""
+        return self.term_at(index) == term
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """True if a log that ends like that may lead this one (Raft paper, 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def slice(self, first: int, end: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Entries from ``first`` up to ``end`` (exclusive), at least one if there is one, about ``max_bytes``."""
+        assert first > self.base_index, "compacted entries cannot be read"
+        taken = self._entries[first - self.base_index - 1 : max(first, end) - self.base_index - 1]
+        size = 0
+        for count, entry in enumerate(taken):
+            size += len(entry.payload)
+            if size > max_bytes and count:
+                return tuple(taken[:count])
+        return tuple(taken)
+
+    def first_index_of_term(self, index: int) -> int:
+        """First index in the run of entries with the term of ``index``, not below the first entry kept."""
+        term = self.term_at(index)
+        while index > self.base_index + 1 and self.term_at(index - 1) == term:
+            index -= 1
+        return index
+
+    def last_index_with_term_at_most(self, term: int, index: int) -> int:
+        """Highest index at or below ``index`` whose term is ``term`` or less (`base_index` at the least)."""
+        index = min(index, self.last_index)
+        while index > self.base_index and (self.term_at(index) or 0) > term:
+            index -= 1
+        return index
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries after the last one (the leader's way)."""
+        assert entries[0].index == self.last_index + 1, "a log has no holes"
+        self._entries.extend(entries)
+        self._follow_configuration(entries)
+
+    def merge(self, entries: Sequence[Entry], next_ready: int) -> None:
+        """Take entries from the leader; the first that differs from ours cuts off our tail (the follower's way).
+
+        ``next_ready`` is the number of the `Ready` that will carry the truncation to the disk.
+        """
+        for position, entry in enumerate(entries):
+            if self.matches(entry.index, entry.term):
+                continue
+            if entry.index <= self.last_index:
+                self._truncate_to(entry.index - 1, next_ready)
+            self.append(entries[position:])
+            return
+
+    def _truncate_to(self, index: int, next_ready: int) -> None:
+        assert index >= self.commit, "committed entries are never cut off"
+        del self._entries[index - self.base_index :]
+        while len(self._voter_history) > 1 and self._voter_history[-1][0] > index:
+            self._voter_history.pop()
+        self.handed_out = min(self.handed_out, index)
+        self.stable = min(self.stable, index)
+        self._cut_at_ready = next_ready
+
+    def _follow_configuration(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.kind is EntryKind.ADD_VOTER:
+                changed = (*(v for v in self.voters if v != entry.payload.decode()), NodeName(entry.payload.decode()))
+                self._voter_history.append((entry.index, changed))
+            elif entry.kind is EntryKind.REMOVE_VOTER:
+                changed = tuple(v for v in self.voters if v != entry.payload.decode())
+                self._voter_history.append((entry.index, changed))
+
+    def take_unwritten(self) -> tuple[Entry, ...]:
+        """Entries not yet given to the shell; they count as given from now on."""
+        unwritten = tuple(self._entries[self.handed_out - self.base_index :])
+        self.handed_out = self.last_index
+        return unwritten
+
+    def note_stable(self, index: int, ready_number: int) -> None:
+        """The write of a `Ready` that ended with ``index`` is durable."""
+        if ready_number < self._cut_at_ready:
+            return
+        self.stable = max(self.stable, min(index, self.handed_out))
+
+    def take_committed(self) -> tuple[Entry, ...]:
+        """Entries to apply now: decided by the cluster and durable here. They count as applied from now on."""
+        end = min(self.commit, self.stable)
+        if end <= self.applied:
+            return ()
+        entries = tuple(self._entries[self.applied - self.base_index : end - self.base_index])
+        self.applied = end
+        return entries
+
+    def reset_to(self, snapshot: Snapshot, next_ready: int) -> None:
+        """Forget everything and start from a snapshot received from the leader."""
+        assert snapshot.index > self.commit, "a snapshot never takes back what is committed"
+        self.snapshot = snapshot
+        self.base_index, self.base_term = snapshot.index, snapshot.term
+        self._entries = []
+        self._voter_history = [(snapshot.index, snapshot.voters)]
+        self.commit = self.applied = self.handed_out = self.stable = snapshot.index
+        self._cut_at_ready = next_ready
+
+    def compact(self, index: int, data: bytes, retained_entries: int = RETAINED_ENTRIES) -> Snapshot:
+        """Replace the prefix up to ``index`` (applied) by a snapshot, keep ``retained_entries`` before it."""
+        assert self.snapshot.index < index <= self.applied, "only what is applied can be in a snapshot"
+        term = self.term_at(index)
+        assert term is not None, "an applied entry above the last snapshot is still in the log"
+        self.snapshot = Snapshot(index, term, self.voters_at(index), data)
+        new_base = max(self.base_index, index - retained_entries)
+        base_term = self.term_at(new_base)
+        assert base_term is not None, "the new base is an entry we have"
+        del self._entries[: new_base - self.base_index]
+        self.base_index, self.base_term = new_base, base_term
+        current = self.voters_at(new_base)
+        self._voter_history = [(new_base, current), *(step for step in self._voter_history if step[0] > new_base)]
+        return self.snapshot
+
+    def check_invariants(self) -> None:
+        assert self.base_index <= self.snapshot.index, "what is compacted is in the snapshot"
+        assert self.snapshot.index <= self.last_index, "a snapshot is of entries that exist"
+        assert self.applied <= self.commit, "only what is committed is applied"
+        assert self.applied <= self.stable, "only what is durable here is applied"
+        assert self.stable <= self.handed_out <= self.last_index, "durable comes after written"
+        assert self.commit <= self.last_index, "nothing unknown counts as committed"
+        terms = [entry.term for entry in self._entries]
+        assert terms == sorted(terms), "terms never fall along the log"
+        indexes = [entry.index for entry in self._entries]
+        assert indexes == list(range(self.base_index + 1, self.last_index + 1)), "a log has no holes"

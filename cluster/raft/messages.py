@@ -1,0 +1,244 @@
+"""What Raft nodes say to each other, and what they keep.
+
+Every message is a frozen value with its sender and receiver; the transport carries it unchanged and may lose,
+delay, repeat or reorder it. ``term`` 0 means that the message stands outside of terms (a forwarded request).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from node.ids import NodeName
+
+
+class EntryKind(IntEnum):
+    """What an entry of the log means. The values are stored on disk: never renumber them."""
+
+    #: First entry of a term; carries nothing, makes the entries of earlier terms committable.
+    NOOP = 0
+    #: A payload for the state machine.
+    COMMAND = 1
+    #: The payload is the name (UTF-8) of a node that votes from this entry on.
+    ADD_VOTER = 2
+    #: The payload is the name (UTF-8) of a node that no longer votes from this entry on.
+    REMOVE_VOTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One position of the replicated log. ``(index, term)`` names its content in the whole cluster."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a node must not forget: its term and its vote in it. ``commit`` only saves work after a restart."""
+
+    term: int = 0
+    voted_for: NodeName | None = None
+    commit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State of the state machine after the entry ``index``, and who votes as of that entry.
+
+    A log begins with an empty snapshot at index 0, without voters.
+    """
+
+    index: int
+    term: int
+    voters: tuple[NodeName, ...]
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteRequest:
+    """Would you vote for me in ``term`` (one above mine)? Nobody changes its state for the question."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteResponse:
+    """``term`` is the term asked for if granted, else the term of the responder."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    last_index: int
+    last_term: int
+    #: The leader itself asked for this election, so it does not count as disturbing a live leader.
+    is_transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Entries that follow ``(previous_index, previous_term)``; may be empty (a probe, or news of ``commit``)."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    previous_index: int
+    previous_term: int
+    entries: tuple[Entry, ...]
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse:
+    """``accepted``: everything up to ``index`` is on the responder's disk and equals the leader's log.
+
+    Refused: ``index`` is the ``previous_index`` that did not fit, and the responder's log has
+    ``conflict_term`` from ``conflict_index`` on (0: its log ends before ``conflict_index``).
+    """
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    accepted: bool
+    index: int
+    conflict_index: int = 0
+    conflict_term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """``commit`` never exceeds what the leader knows the receiver to hold."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    commit: int
+    #: Counts the rounds of heartbeats of this leader; the answer repeats it.
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """The whole state, for a follower that lacks entries the leader has compacted. Answer: `AppendResponse`."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """Stand for election at once: the leader wants the receiver to take over."""
+
+    sender: NodeName
+    receiver: NodeName
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedProposal:
+    """Commands proposed at a follower. May get lost; the proposer repeats them under the same request id."""
+
+    sender: NodeName
+    receiver: NodeName
+    payloads: tuple[bytes, ...]
+    term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRequest:
+    """Up to which index must I have applied to read nothing stale? ``context`` comes back in the answer."""
+
+    sender: NodeName
+    receiver: NodeName
+    context: int
+    term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexResponse:
+    sender: NodeName
+    receiver: NodeName
+    context: int
+    index: int
+    term: int = 0
+
+
+Message = (
+    PreVoteRequest
+    | PreVoteResponse
+    | VoteRequest
+    | VoteResponse
+    | AppendRequest
+    | AppendResponse
+    | Heartbeat
+    | HeartbeatResponse
+    | InstallSnapshot
+    | TimeoutNow
+    | ForwardedProposal
+    | ReadIndexRequest
+    | ReadIndexResponse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Whoever has applied ``index`` may answer the read that was asked under ``context``."""
+
+    context: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the shell has to do, in this order.
+
+    1. Send ``messages_now``.
+    2. Write ``snapshot`` (replaces the log), ``entries_to_append`` (from the first one's index on they replace what
+       the disk has) and ``hard_state``; sync them if ``needs_sync``.
+    3. Once this and every earlier `Ready` are durable: send ``messages_after_append`` and call
+       `RaftCore.appended` with this object. Sending them earlier breaks Raft.
+    4. Restore the state machine from ``snapshot``, then apply ``committed``; this need not wait for the disk, but
+       keeps the order of the `Ready` objects.
+    """
+
+    number: int
+    messages_now: tuple[Message, ...]
+    snapshot: Snapshot | None
+    entries_to_append: tuple[Entry, ...]
+    hard_state: HardState | None
+    needs_sync: bool
+    messages_after_append: tuple[Message, ...]
+    committed: tuple[Entry, ...]
+    reads: tuple[ReadState, ...]

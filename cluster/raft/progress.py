@@ -1,0 +1,104 @@
+"""What a leader knows about one follower's log, and how much it may send.
+
+`PROBE`      the leader guesses where the logs agree: one request at a time, until one is accepted.
+`REPLICATE`  they agree: requests are streamed without waiting, up to a window.
+`SNAPSHOT`   the follower needs entries that are compacted: a snapshot is on its way, nothing else is sent.
+
+``match`` is below ``next`` always: ``match`` is known to be on the follower's disk, ``next`` is what is sent next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+#: Append requests sent and not answered. With `MAX_APPEND_BYTES` each it bounds the memory a slow follower costs.
+MAX_IN_FLIGHT_REQUESTS = 32
+
+
+class ProgressState(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One follower (or the leader itself, whose ``match`` is its own durable log)."""
+
+    __slots__ = (
+        "commit_sent",
+        "heartbeat_round",
+        "in_flight",
+        "is_probe_sent",
+        "last_heard_ms",
+        "match",
+        "next",
+        "snapshot_index",
+        "snapshot_sent_ms",
+        "state",
+    )
+
+    def __init__(self, next_index: int, now_ms: int) -> None:
+        self.state = ProgressState.PROBE
+        #: Highest index known to be durable and equal on the follower.
+        self.match = 0
+        #: Index of the next entry to send.
+        self.next = next_index
+        #: Last index of each request sent and not yet answered, ascending.
+        self.in_flight: deque[int] = deque()
+        #: In `PROBE`: a request is on its way.
+        self.is_probe_sent = False
+        #: Highest commit index the follower was told.
+        self.commit_sent = 0
+        #: When anything of the current term came from it; the leader's grace period begins at its election.
+        self.last_heard_ms: int | None = now_ms
+        #: Highest heartbeat round it answered.
+        self.heartbeat_round = 0
+        #: In `SNAPSHOT`: which one is on its way, and since when.
+        self.snapshot_index = 0
+        self.snapshot_sent_ms = 0
+
+    def become_probe(self, next_index: int) -> None:
+        self.state = ProgressState.PROBE
+        self.next = max(self.match + 1, next_index)
+        self.in_flight.clear()
+        self.is_probe_sent = False
+
+    def become_replicate(self) -> None:
+        self.state = ProgressState.REPLICATE
+        self.next = self.match + 1
+        self.in_flight.clear()
+
+    def become_snapshot(self, index: int, now_ms: int) -> None:
+        self.state = ProgressState.SNAPSHOT
+        self.in_flight.clear()
+        self.snapshot_index = index
+        self.snapshot_sent_ms = now_ms
+
+    @property
+    def is_paused(self) -> bool:
+        """True if no append request may be sent now."""
+        if self.state is ProgressState.REPLICATE:
+            return len(self.in_flight) >= MAX_IN_FLIGHT_REQUESTS
+        return self.state is ProgressState.SNAPSHOT or self.is_probe_sent
+
+    def note_sent(self, last_index: int) -> None:
+        """A request with entries up to ``last_index`` goes out."""
+        if self.state is ProgressState.REPLICATE:
+            self.next = last_index + 1
+            self.in_flight.append(last_index)
+        else:
+            self.is_probe_sent = True
+
+    def note_accepted(self, index: int) -> bool:
+        """The follower holds everything up to ``index``. True if that is news."""
+        is_news = index > self.match
+        self.match = max(self.match, index)
+        self.next = max(self.next, self.match + 1)
+        while self.in_flight and self.in_flight[0] <= index:
+            self.in_flight.popleft()
+        return is_news
+
+    def check_invariants(self) -> None:
+        assert self.match < self.next, "what is matched need not be sent"
+        assert len(self.in_flight) <= MAX_IN_FLIGHT_REQUESTS, "the window bounds what a slow follower costs"
