@@ -21,6 +21,13 @@ filled at once and holds back confirms until it is. Any other mirror is filled w
 (`sync_queue`, ``ha-sync-mode = automatic``), in throttled batches between live operations; a cancel keeps what
 has arrived. A mirror with nothing missing is synchronised, whoever filled it or however the master drained.
 
+*Replies.* The difference may take several `AttachReply` frames (each bounded); the first `OpsAck` of an attach ends them.
+Every attach takes an index of the conversation for itself, so that ack also says when all the mirror held then is durable.
+
+*End of the difference.* A `SyncBatchOp` without positions tells the mirror that it now lacks nothing. Only then does it
+believe ``Attach.origins``: high-water counters above messages that it lacks would make it take the second sending
+of a lost message for a duplicate (the full argument is in `cluster.mirroring.promotion`).
+
 *Horizon.* ``horizon`` promises that no message at or above it has been delivered by this master; a promoted mirror
 flags every message below it as redelivered. The master delivers nothing at or above the lowest horizon that its
 mirrors have acknowledged, and moves it ahead in large steps, so the price is one small op per some thousand messages.
@@ -53,7 +60,10 @@ class SettleOp:
 
 @dataclass(frozen=True, slots=True)
 class SyncBatchOp:
-    """Messages the mirror lacks, at explicit ascending positions; those it has are skipped."""
+    """Messages the mirror lacks, at explicit ascending positions; those it has are skipped.
+
+    Without positions: the end of the difference, from here on the mirror lacks nothing.
+    """
 
     seq_ids: tuple[SeqId, ...]
     envelopes: bytes
@@ -84,7 +94,7 @@ class Attach:
     epoch: Epoch
     #: Grows with every attach of this mirror in this epoch. Everything said under another number is ignored.
     attach_id: int
-    #: Index of the last op before this attach: the first `Ops` frame after it begins at ``index + 1``.
+    #: Index of the attach itself in the conversation: the first `Ops` frame after it begins at ``index + 1``.
     index: int
     next_seq_id: SeqId
     horizon: SeqId
@@ -102,7 +112,7 @@ class SegmentHoldings:
 
 @dataclass(frozen=True, slots=True)
 class AttachReply:
-    """Mirror to master: the difference as the mirror sees it, below ``Attach.next_seq_id``."""
+    """Mirror to master: (a part of) the difference as the mirror sees it, below ``Attach.next_seq_id``."""
 
     queue_id: QueueId
     epoch: Epoch

@@ -101,4 +101,7 @@ class ReplicaQueue(BackingQueue, Protocol):
 
     @property
     def durable_generation(self) -> int:
-        """Highest generation that is on disk for this queue. ``durable >= g``: every write stamped g is safe."""
+        """Highest generation that is on disk for this queue. ``durable >= g``: every write stamped g is safe.
+
+        While nothing of this queue waits for a sync it is at least `write_generation`: an idle queue is durable.
+        """
