@@ -1,0 +1,160 @@
+"""One index per exchange, by its type: which destinations match a routing key (and headers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from node.routing.topic_trie import TopicTrie
+from node.topology.records import BindingRecord
+from node.topology.topology import Destination
+
+Headers = Mapping[str, Any]
+
+
+class ExchangeMatcher(Protocol):
+    """Index of the bindings of one exchange, kept up to date binding by binding."""
+
+    def add(self, binding: BindingRecord) -> None: ...
+
+    def remove(self, binding: BindingRecord) -> None: ...
+
+    def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
+        """Destinations for a message, each once. ``headers`` decodes the headers table when called."""
+
+
+def _destination(binding: BindingRecord) -> Destination:
+    return Destination(binding.destination_kind, binding.destination)
+
+
+class _CountedDestinations:
+    """A set of destinations in which one may stand several times (bindings that differ in arguments)."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[Destination, int] = {}
+
+    def add(self, destination: Destination) -> None:
+        self.counts[destination] = self.counts.get(destination, 0) + 1
+
+    def remove(self, destination: Destination) -> None:
+        self.counts[destination] -= 1
+        if not self.counts[destination]:
+            del self.counts[destination]
+
+
+class DirectMatcher:
+    """Binding key equal to a routing key."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, _CountedDestinations] = {}
+
+    def add(self, binding: BindingRecord) -> None:
+        self._by_key.setdefault(binding.routing_key, _CountedDestinations()).add(_destination(binding))
+
+    def remove(self, binding: BindingRecord) -> None:
+        group = self._by_key[binding.routing_key]
+        group.remove(_destination(binding))
+        if not group.counts:
+            del self._by_key[binding.routing_key]
+
+    def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
+        found: dict[Destination, None] = {}
+        for key in routing_keys:
+            group = self._by_key.get(key)
+            if group is not None:
+                found.update(dict.fromkeys(group.counts))
+        return found
+
+
+class FanoutMatcher:
+    """Every binding."""
+
+    __slots__ = ("_destinations",)
+
+    def __init__(self) -> None:
+        self._destinations = _CountedDestinations()
+
+    def add(self, binding: BindingRecord) -> None:
+        self._destinations.add(_destination(binding))
+
+    def remove(self, binding: BindingRecord) -> None:
+        self._destinations.remove(_destination(binding))
+
+    def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
+        return list(self._destinations.counts)
+
+
+class TopicMatcher:
+    """Binding key pattern matches a routing key (`node.routing.topic_trie`)."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self) -> None:
+        self._trie = TopicTrie()
+
+    def add(self, binding: BindingRecord) -> None:
+        self._trie.add(binding.routing_key, _destination(binding))
+
+    def remove(self, binding: BindingRecord) -> None:
+        self._trie.remove(binding.routing_key, _destination(binding))
+
+    def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
+        found: set[Destination] = set()
+        for key in routing_keys:
+            found |= self._trie.match(key)
+        return sorted(found)
+
+
+class HeadersMatcher:
+    """Binding arguments compared with the headers of the message."""
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self) -> None:
+        self._bindings: list[BindingRecord] = []
+
+    def add(self, binding: BindingRecord) -> None:
+        self._bindings.append(binding)
+
+    def remove(self, binding: BindingRecord) -> None:
+        self._bindings.remove(binding)
+
+    def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
+        if not self._bindings:
+            return ()
+        table = headers()
+        return dict.fromkeys(_destination(each) for each in self._bindings if headers_match(each.arguments, table))
+
+
+def headers_match(arguments: Headers, headers: Headers) -> bool:
+    """Whether a binding of a headers exchange takes a message (reference section 5, point 5).
+
+    ``x-match`` all (the default) or any; keys that begin with ``x-`` count only with all-with-x and any-with-x. A void
+    argument asks for presence only. With nothing to compare, all matches every message and any none.
+    """
+    kind = arguments.get("x-match", "all")
+    with_x = kind in ("all-with-x", "any-with-x")
+    conditions = (
+        key in headers and (value is None or headers[key] == value)
+        for key, value in arguments.items()
+        if key != "x-match" and (with_x or not key.startswith("x-"))
+    )
+    return all(conditions) if kind in ("all", "all-with-x") else any(conditions)
+
+
+def make_matcher(exchange_type: str) -> ExchangeMatcher:
+    """An empty index for an exchange type of `node.topology.topology.EXCHANGE_TYPES`."""
+    match exchange_type:
+        case "direct":
+            return DirectMatcher()
+        case "fanout":
+            return FanoutMatcher()
+        case "topic":
+            return TopicMatcher()
+        case "headers":
+            return HeadersMatcher()
+    raise AssertionError(f"the topology admits no exchange type {exchange_type!r}")
