@@ -75,9 +75,18 @@ class ClusterUnderTest(Protocol):
         """``host:port`` of the admin service."""
         ...
 
+    @property
+    def admin_cookie(self) -> str:
+        """The shared secret that the admin service wants; empty when it wants none."""
+        ...
+
     def log_path(self, node: str) -> Path | None:
         """Where the node writes its log, for the error message of a run that failed."""
         ...
+
+
+class AdminUnavailable(Exception):
+    """The node cannot be asked now, or refused: it may be down, paused or without a quorum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ class QueueSample:
 
 
 class ClusterAdmin(Protocol):
-    """An operator's questions to one node."""
+    """An operator's questions to one node. A node that does not answer, or refuses, raises `AdminUnavailable`."""
 
     async def list_queues(self) -> list[QueueSample]:
         """Every queue of the default vhost, as this node sees it now."""
@@ -107,7 +116,7 @@ class ClusterAdmin(Protocol):
         ...
 
     async def sync_queue(self, queue: str) -> None:
-        """Start filling the unsynchronised mirrors of a queue; returns when the command is accepted."""
+        """Fill the unsynchronised mirrors of a queue; returns when they are synchronised."""
         ...
 
     async def close(self) -> None:
