@@ -141,7 +141,7 @@ class BrokerChannel(Protocol):
     async def declare_exchange(
         self,
         name: str,
-        type: str,  # noqa: A002 - the specification's name
+        type: str,
         *,
         passive: bool,
         durable: bool,
