@@ -5,6 +5,9 @@ a thread syncs them; `complete` makes the generation durable. While the round ru
 generation, which shares the next round. So the cost of safety is one fsync per file and round, whatever the
 number of messages, and the loop never waits.
 
+Owners that collect writes in memory (`WriteBuffer`) register themselves: `begin` makes them write first, so that a
+generation never closes over bytes that have not reached their file.
+
 An fsync that fails is never tried again on the same file (the kernel may have dropped the dirty pages):
 `fail` stops the generations for good and the owner takes the stores out of service.
 """
@@ -22,6 +25,17 @@ class Syncable(Protocol):
 
     def sync(self) -> None:
         """Make all earlier writes durable. A file already deleted is no error. Raises `StorageError`."""
+
+
+class WriteBuffer(Protocol):
+    """Somebody who collects writes of a turn in memory."""
+
+    @property
+    def has_unflushed(self) -> bool:
+        """True if `flush_writes` would write something."""
+
+    def flush_writes(self) -> None:
+        """Write everything collected into the files and mark them dirty. Does not raise: failures are kept."""
 
 
 class SyncRound:
@@ -50,6 +64,15 @@ class GroupCommit:
         self.failure: StorageError | None = None
         self._dirty: dict[int, Syncable] = {}
         self._running: SyncRound | None = None
+        self._buffers: list[WriteBuffer] = []
+
+    def add_buffer(self, buffer: WriteBuffer) -> None:
+        """From now on `begin` flushes ``buffer`` first."""
+        self._buffers.append(buffer)
+
+    def remove_buffer(self, buffer: WriteBuffer) -> None:
+        """``buffer`` is closed."""
+        self._buffers.remove(buffer)
 
     def mark_dirty(self, file: Syncable) -> None:
         """``file`` was written in the open generation."""
@@ -57,12 +80,17 @@ class GroupCommit:
 
     @property
     def has_dirty(self) -> bool:
-        """True if somebody wrote since the last `begin`."""
-        return bool(self._dirty)
+        """True if somebody wrote, or means to write, since the last `begin`."""
+        return bool(self._dirty) or any(buffer.has_unflushed for buffer in self._buffers)
 
     def begin(self) -> SyncRound | None:
         """Close the open generation. ``None`` while a round runs, after a failure, or if nothing is dirty."""
-        if self._running is not None or not self._dirty or self.failure is not None:
+        if self._running is not None or self.failure is not None:
+            return None
+        for buffer in self._buffers:
+            if buffer.has_unflushed:
+                buffer.flush_writes()
+        if not self._dirty:
             return None
         self._running = SyncRound(self.open_generation, list(self._dirty.values()))
         self._dirty.clear()

@@ -1,0 +1,334 @@
+"""The one door to the disk. Everything that Warren keeps in files goes through a `Disk`.
+
+`RealDisk` is the operating system; `node.store.simulated_disk.SimulatedDisk` is its twin in memory, which can lose,
+tear, refuse and run full. Paths are plain strings with ``/``; errors of the system come out as `StorageError`.
+
+Threads. All methods are called on the loop's thread, except `DiskFile.sync` and `DirectorySync.sync`, which the group
+commit calls on its own thread. The owner may write on, close or unlink a file while it is being synced:
+
+- `DiskFile.close` of a file with unsynced writes keeps the descriptor until the next `sync` has made them durable, so
+  that a file may be closed as soon as nobody writes to it any more and a confirm still never comes too early;
+- `DiskFile.abandon` (after `Disk.unlink`) gives the descriptor up without a sync: nobody needs the bytes.
+
+Neither waits for a running sync: the last of the two to finish closes the descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from node.errors import StorageError
+
+
+class DiskFile(Protocol):
+    """An open file, for reading and writing. Satisfies `node.store.group_commit.Syncable`."""
+
+    @property
+    def path(self) -> str:
+        """Where the file was when it was opened."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as the owner sees it."""
+
+    @property
+    def has_unsynced(self) -> bool:
+        """True if a write happened since the last successful `sync` began."""
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Write at the end; returns the offset of the first byte. Raises `StorageError`: the tail is then undefined."""
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write at ``offset``; a gap before it reads as zeros. Raises `StorageError`."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file. Raises `StorageError`."""
+
+    def truncate(self, size: int) -> None:
+        """Cut to ``size`` bytes, or extend with zeros. Raises `StorageError`."""
+
+    def sync(self) -> None:
+        """Make all earlier writes durable. Any thread. Raises `StorageError`; then never try again on this file."""
+
+    def close(self) -> None:
+        """No more reads and writes. Unsynced writes stay due for the next `sync`."""
+
+    def abandon(self) -> None:
+        """No more reads and writes, and nobody needs the content: `sync` becomes a no-op."""
+
+
+class DirectorySync(Protocol):
+    """The entries of one directory as something to sync: created, renamed and unlinked names become durable."""
+
+    def sync(self) -> None:
+        """Any thread. A directory that is gone is no error. Raises `StorageError`."""
+
+
+class Disk(Protocol):
+    """File system operations. All raise `StorageError`."""
+
+    def open(self, path: str) -> DiskFile:
+        """Open an existing file."""
+
+    def create(self, path: str) -> DiskFile:
+        """Create an empty file, or empty an existing one. Its name is durable after `sync_directory`."""
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """Atomic; replaces ``new_path``."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file. A missing file is no error."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory and everything below it. A missing directory is no error."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+
+    def exists(self, path: str) -> bool:
+        """True if ``path`` is a file or directory."""
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents. An existing directory is no error."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the entries of a directory durable."""
+
+    def directory(self, path: str) -> DirectorySync:
+        """The directory as something the group commit can sync."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written on the file system of ``path``."""
+
+
+def read_whole(disk: Disk, path: str) -> bytes:
+    """Content of a file. Raises `StorageError` if it cannot be read."""
+    file = disk.open(path)
+    try:
+        return file.pread(file.size, 0)
+    finally:
+        file.close()
+
+
+def write_durably(disk: Disk, path: str, content: bytes) -> None:
+    """Replace a small file as a whole: after a crash it holds the old content or the new, never a mixture."""
+    directory, _, _ = path.rpartition("/")
+    temporary = path + ".tmp"
+    file = disk.create(temporary)
+    try:
+        file.pwrite(content, 0)
+        file.sync()
+    except StorageError:
+        file.abandon()
+        raise
+    file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+
+
+def _failure(operation: str, path: str, error: OSError) -> StorageError:
+    return StorageError(f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})")
+
+
+class RealFile:
+    """`DiskFile` on a descriptor of the operating system."""
+
+    __slots__ = ("_abandoned", "_closed", "_fd", "_lock", "_path", "_size", "_syncing", "_unsynced")
+
+    def __init__(self, path: str, fd: int, size: int, unsynced: bool) -> None:
+        self._path = path
+        #: -1 once the descriptor is given back.
+        self._fd = fd
+        self._size = size
+        self._unsynced = unsynced
+        self._syncing = 0
+        self._closed = False
+        self._abandoned = False
+        #: Guards the life of the descriptor only; never held during input or output.
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self._unsynced
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        offset = self._size
+        self.pwrite(data, offset)
+        return offset
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        assert not self._closed, "a closed file takes no writes"
+        end = offset + len(data)
+        try:
+            written = os.pwrite(self._fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+        except OSError as error:
+            raise _failure("write", self._path, error) from error
+        self._size = max(self._size, end)
+        # After the write: a sync that began in between may or may not have covered it.
+        self._unsynced = True
+
+    def pread(self, size: int, offset: int) -> bytes:
+        assert not self._closed, "a closed file cannot be read"
+        try:
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise _failure("read", self._path, error) from error
+        return data
+
+    def truncate(self, size: int) -> None:
+        assert not self._closed, "a closed file cannot be cut"
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _failure("truncate", self._path, error) from error
+        self._size = size
+        self._unsynced = True
+
+    def sync(self) -> None:
+        with self._lock:
+            if self._fd < 0 or self._abandoned:
+                return
+            self._syncing += 1
+            self._unsynced = False
+            fd = self._fd
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            self._unsynced = True
+            raise _failure("fsync", self._path, error) from error
+        finally:
+            with self._lock:
+                self._syncing -= 1
+                self._close_if_done()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._close_if_done()
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._closed = self._abandoned = True
+            self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        """Give the descriptor back unless somebody still needs it. The lock is held."""
+        if self._closed and not self._syncing and self._fd >= 0 and (self._abandoned or not self._unsynced):
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDirectorySync:
+    """`DirectorySync` of the operating system."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def sync(self) -> None:
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failure("open", self._path, error) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise _failure("fsync", self._path, error) from error
+        finally:
+            os.close(fd)
+
+
+class RealDisk:
+    """`Disk` of the operating system."""
+
+    def open(self, path: str) -> DiskFile:
+        return self._open(path, os.O_RDWR)
+
+    def create(self, path: str) -> DiskFile:
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def _open(self, path: str, flags: int) -> RealFile:
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+            # What an earlier process wrote and did not sync is unsynced for us too.
+            return RealFile(path, fd, os.fstat(fd).st_size, unsynced=bool(flags & os.O_CREAT))
+        except OSError as error:
+            raise _failure("open", path, error) from error
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        try:
+            Path(old_path).replace(new_path)
+        except OSError as error:
+            raise _failure("rename", old_path, error) from error
+
+    def unlink(self, path: str) -> None:
+        try:
+            Path(path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure("unlink", path, error) from error
+
+    def remove_directory(self, path: str) -> None:
+        directory = Path(path)
+        if not directory.is_dir():
+            return
+        try:
+            for entry in directory.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    self.remove_directory(str(entry))
+                else:
+                    entry.unlink()
+            directory.rmdir()
+        except OSError as error:
+            raise _failure("removal", path, error) from error
+
+    def list(self, path: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
+                return sorted(os.listdir(path))  # noqa: PTH208 - names are wanted, not Path objects
+            except PermissionError as error:
+                raise _failure("listing", path, error) from error
+        return []
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def mkdir(self, path: str) -> None:
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _failure("mkdir", path, error) from error
+
+    def sync_directory(self, path: str) -> None:
+        RealDirectorySync(path).sync()
+
+    def directory(self, path: str) -> DirectorySync:
+        return RealDirectorySync(path)
+
+    def free_bytes(self, path: str) -> int:
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            raise _failure("statvfs", path, error) from error
+        return status.f_bavail * status.f_frsize

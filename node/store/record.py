@@ -1,0 +1,217 @@
+"""Formats of everything the store writes, declared once and used by the writer and by recovery.
+
+All numbers are big-endian, all checksums CRC-32 (`zlib.crc32`). Every file begins with a header of 64 bytes::
+
+    0       4         5      8          16        24                60     64
+    +-------+---------+------+----------+---------+-----------------+------+
+    | magic | version | zero | file key | owner   | zero            | CRC  |
+    +-------+---------+------+----------+---------+-----------------+------+
+
+*file key*: segment number (.qi, .qs) or file number (.rdq), 0 elsewhere. *owner*: queue id, 0 for the shared store.
+
+Index slot (.qi), 32 bytes, slot ``seq_id % 4096`` at ``64 + 32 * slot``::
+
+    0        1       2          3      4        20       24       28     32
+    +--------+-------+----------+------+--------+--------+--------+------+
+    | status | flags | location | zero | msg_id | offset | size   | CRC  |
+    +--------+-------+----------+------+--------+--------+--------+------+
+
+*status* 1 = present; *flags* bit 0 persistent; *location* 1 shared store, 2 per-queue store; *offset* in the .qs file;
+*size* of the envelope. The CRC starts from the seq id, so that a slot in the wrong place or of another segment is
+seen. An ack writes 32 zeros.
+
+Record (.qs, .rdq): 12 bytes, then the envelope (see `node.message`)::
+
+    0        4      8     10     11     12
+    +--------+------+-----+------+------+----------+
+    | length | CRC  | key | mark | zero | envelope |
+    +--------+------+-----+------+------+----------+
+
+*length* of the envelope; *key* the slot number in a .qs file, 0 in a .rdq file; *mark* `RECORD_MARK`, by which a
+scan finds the next record behind damage. The CRC covers the envelope and starts from the key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+HEADER_BYTES = 64
+_HEADER_BODY = struct.Struct(">4sB3xQQ36x")
+CRC = struct.Struct(">I")
+
+#: Entries of one segment: file pairs are deleted as a whole, 4096 is the field's habit (mission S4).
+SEGMENT_ENTRIES = 4096
+SEGMENT_BITS = 12
+SLOT_MASK = SEGMENT_ENTRIES - 1
+SLOT_BYTES = 32
+INDEX_FILE_BYTES = HEADER_BYTES + SEGMENT_ENTRIES * SLOT_BYTES
+#: Everything of a slot but its CRC: status, flags, location, msg_id, offset, size.
+SLOT_BODY = struct.Struct(">BBBx16sII")
+ZERO_SLOT = bytes(SLOT_BYTES)
+STATUS_PRESENT = 1
+SLOT_PERSISTENT = 1
+LOCATION_SHARED = 1
+LOCATION_QUEUE = 2
+SEQ_ID_CRC_MASK = 0xFFFFFFFF
+
+#: length, CRC, key, mark
+RECORD_HEADER = struct.Struct(">IIHBx")
+RECORD_HEADER_BYTES = RECORD_HEADER.size
+RECORD_MARK = 0xA7
+#: Where the mark and the zero after it stand in a record.
+_MARK_AT = 10
+_MARK_BYTES = bytes((RECORD_MARK, 0))
+#: No envelope is longer: the largest body that AMQP settings allow is 512 MiB.
+RECORD_BYTES_MAX = 1 << 30
+#: A hole that the file system left for a page it never wrote.
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """One kind of file."""
+
+    magic: bytes
+    version: int
+    suffix: str
+
+    def header(self, file_key: int, owner: int) -> bytes:
+        """The 64 bytes a file begins with."""
+        body = _HEADER_BODY.pack(self.magic, self.version, file_key, owner)
+        return body + CRC.pack(crc32(body))
+
+    def problem(self, content: bytes, file_key: int, owner: int) -> str:
+        """Why ``content`` does not begin with the right header; empty if it does."""
+        found = content[:HEADER_BYTES]
+        if found == self.header(file_key, owner):
+            return ""
+        if not found.strip(b"\0"):
+            return "the header was never written"
+        if len(found) < HEADER_BYTES or crc32(found[:-4]) != CRC.unpack(found[-4:])[0]:
+            return "the header is damaged"
+        magic, version, found_key, found_owner = _HEADER_BODY.unpack_from(found)
+        return (
+            f"the header is another file's: {magic!r} version {version}, file {found_key}, owner {found_owner}; "
+            f"expected {self.magic!r} version {self.version}, file {file_key}, owner {owner}"
+        )
+
+
+INDEX_FORMAT = FileFormat(b"WRQI", 1, ".qi")
+QUEUE_STORE_FORMAT = FileFormat(b"WRQS", 1, ".qs")
+SHARED_STORE_FORMAT = FileFormat(b"WRDQ", 1, ".rdq")
+TERMS_FORMAT = FileFormat(b"WRTM", 1, ".terms")
+BOUNDS_FORMAT = FileFormat(b"WRSB", 1, ".bounds")
+
+
+class Slot(NamedTuple):
+    """One present index entry."""
+
+    persistent: bool
+    location: int
+    msg_id: bytes
+    #: In the .qs file; 0 for the shared store.
+    offset: int
+    #: Bytes of the envelope.
+    size: int
+
+
+def pack_slot(seq_id: int, slot: Slot) -> bytes:
+    """The 32 bytes of an entry. (`node.store.index_v2` does the same inline, for speed.)"""
+    body = SLOT_BODY.pack(STATUS_PRESENT, slot.persistent, slot.location, slot.msg_id, slot.offset, slot.size)
+    return body + CRC.pack(crc32(body, seq_id & SEQ_ID_CRC_MASK))
+
+
+def unpack_slot(seq_id: int, data: bytes) -> Slot | None:
+    """The entry in 32 bytes of status present; ``None`` if the checksum denies it."""
+    body = data[:-4]
+    if crc32(body, seq_id & SEQ_ID_CRC_MASK) != CRC.unpack(data[-4:])[0]:
+        return None
+    _, flags, location, msg_id, offset, size = SLOT_BODY.unpack(body)
+    return Slot(bool(flags & SLOT_PERSISTENT), location, msg_id, offset, size)
+
+
+def is_torn_slot(data: bytes) -> bool:
+    """True if 32 bytes with a wrong checksum look like a write cut short over zeros: the checksum is missing."""
+    return data[-4:] == b"\0\0\0\0"
+
+
+def pack_record(key: int, envelope: bytes) -> bytes:
+    """Header and envelope. (The hot writers do the same inline.)"""
+    return RECORD_HEADER.pack(len(envelope), crc32(envelope, key), key, RECORD_MARK) + envelope
+
+
+def unpack_record(data: bytes, offset: int, key: int) -> bytes | None:
+    """The envelope of the record at ``offset``; ``None`` if there is none, or the checksum denies it."""
+    start = offset + RECORD_HEADER_BYTES
+    if start > len(data):
+        return None
+    length, checksum, found_key, mark = RECORD_HEADER.unpack_from(data, offset)
+    if mark != RECORD_MARK or found_key != key or start + length > len(data):
+        return None
+    envelope = data[start : start + length]
+    return envelope if crc32(envelope, key) == checksum else None
+
+
+def is_torn_record(data: bytes, offset: int, size: int) -> bool:
+    """True if the unreadable record at ``offset``, with an envelope of ``size`` bytes, looks never (wholly) written.
+
+    It ends behind the end of the file, or one of the pages it lies in (its share of it) is a hole of zeros.
+    """
+    end = offset + RECORD_HEADER_BYTES + size
+    if end > len(data):
+        return True
+    if not data[offset : offset + RECORD_HEADER_BYTES].strip(b"\0"):
+        return True
+    page_start = offset
+    while page_start < end:
+        page_end = min(end, (page_start // _PAGE_BYTES + 1) * _PAGE_BYTES)
+        if page_end - page_start >= RECORD_HEADER_BYTES and not data[page_start:page_end].strip(b"\0"):
+            return True
+        page_start = page_end
+    return False
+
+
+class ScannedRecord(NamedTuple):
+    """One readable record found by `scan_records`."""
+
+    offset: int
+    envelope: bytes
+
+
+class Damage(NamedTuple):
+    """A run of bytes that holds no readable record."""
+
+    offset: int
+    size: int
+    #: True if it is the tail of the file or nothing but zeros: a write that never finished.
+    torn: bool
+
+
+def scan_records(data: bytes, start: int, key: int = 0) -> Iterator[ScannedRecord | Damage]:
+    """Every readable record in order, and the damage between and behind them."""
+    position = start
+    end = len(data)
+    while position < end:
+        envelope = unpack_record(data, position, key)
+        if envelope is not None:
+            yield ScannedRecord(position, envelope)
+            position += RECORD_HEADER_BYTES + len(envelope)
+            continue
+        following = _next_record(data, position + 1, key)
+        torn = following == end or not data[position:following].strip(b"\0")
+        yield Damage(position, following - position, torn)
+        position = following
+
+
+def _next_record(data: bytes, position: int, key: int) -> int:
+    """Offset of the first readable record at or after ``position``, or the end of the data."""
+    mark = data.find(_MARK_BYTES, position + _MARK_AT)
+    while mark >= 0:
+        if unpack_record(data, mark - _MARK_AT, key) is not None:
+            return mark - _MARK_AT
+        mark = data.find(_MARK_BYTES, mark + 1)
+    return len(data)

@@ -1,0 +1,354 @@
+"""A disk in memory that behaves as badly as real ones do, reproducibly.
+
+The model. A file has *durable* bytes (what survives) and *pending* operations (writes and truncations since the last
+sync); the owner sees both, the platter only the first. A directory likewise has durable names and pending name
+changes. `SimulatedFile.sync` moves a file's pending operations into its durable bytes; `sync_directory` does it for
+names. A file whose name is not durable is lost with everything in it, synced or not.
+
+A crash (`crash`) throws the pending operations away, in one of three styles:
+
+- ``DROP``: none of them survives;
+- ``SUBSET``: each pending write survives or not, independently (the kernel writes pages back in any order); of name
+  changes a prefix survives per directory (journaling file systems keep their order);
+- ``TEAR``: as ``SUBSET``, and the last surviving write of every file is cut at a random byte.
+
+Every handle from before the crash is dead afterwards. A failed fsync keeps what real kernels keep: the owner still
+reads the bytes, but they will never reach the platter.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from node.errors import StorageError
+from node.store.disk import DirectorySync, DiskFile
+
+
+class CrashStyle(enum.Enum):
+    """What happens to unsynced operations in a crash; see the module text."""
+
+    DROP = "drop"
+    SUBSET = "subset"
+    TEAR = "tear"
+
+
+class SimulatedCrashError(Exception):
+    """The machine died in the middle of an operation (`SimulatedDisk.crash_after`). Not a `StorageError`: nobody may
+    catch it but the test."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    """One file, whatever its names."""
+
+    #: What the owner reads.
+    content: bytearray = field(default_factory=bytearray)
+    #: What survives every crash.
+    durable: bytearray = field(default_factory=bytearray)
+    #: Unsynced operations in order: (offset, bytes), or (size, None) for a truncation.
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Directory:
+    """Names of one directory; a value of ``None`` in ``pending`` takes a name away."""
+
+    names: dict[str, _Inode] = field(default_factory=dict)
+    durable: dict[str, _Inode] = field(default_factory=dict)
+    #: Each step is one atomic change of one or two names.
+    pending: list[dict[str, _Inode | None]] = field(default_factory=list)
+
+    def change(self, step: dict[str, _Inode | None]) -> None:
+        _apply_names(self.names, step)
+        self.pending.append(step)
+
+    def sync(self) -> None:
+        for step in self.pending:
+            _apply_names(self.durable, step)
+        self.pending.clear()
+
+
+def _apply_names(names: dict[str, _Inode], step: dict[str, _Inode | None]) -> None:
+    for name, inode in step.items():
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
+
+
+def _apply(content: bytearray, operation: tuple[int, bytes | None]) -> None:
+    offset, data = operation
+    if data is None:
+        del content[offset:]
+        content.extend(bytes(offset - len(content)))
+        return
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory, name
+
+
+class SimulatedFile:
+    """`DiskFile` of a `SimulatedDisk`."""
+
+    __slots__ = ("_closed", "_disk", "_inode", "_life", "_path")
+
+    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    @property
+    def has_unsynced(self) -> bool:
+        return bool(self._inode.pending)
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        offset = self.size
+        self.pwrite(data, offset)
+        return offset
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._require_open()
+        try:
+            self._disk.before_write(self._path, max(0, offset + len(data) - self.size))
+        except SimulatedCrashError:
+            # The write was on its way: whether it happened is for the crash to decide.
+            self._record(offset, bytes(data))
+            raise
+        self._record(offset, bytes(data))
+
+    def _record(self, offset: int, data: bytes | None) -> None:
+        self._inode.pending.append((offset, data))
+        _apply(self._inode.content, (offset, data))
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._require_open()
+        self._disk.before_read(self._path)
+        return bytes(self._inode.content[offset : offset + size])
+
+    def truncate(self, size: int) -> None:
+        self._require_open()
+        self._disk.before_write(self._path, max(0, size - self.size))
+        self._record(size, None)
+
+    def sync(self) -> None:
+        if self._life != self._disk.life:
+            return
+        self._disk.before_sync(self._path, self._inode.pending.clear)
+        for operation in self._inode.pending:
+            _apply(self._inode.durable, operation)
+        self._inode.pending.clear()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def abandon(self) -> None:
+        self._closed = True
+
+    def _require_open(self) -> None:
+        assert not self._closed, f"{self._path} is closed"
+        assert self._life == self._disk.life, f"{self._path} was opened before the crash"
+
+
+class _SimulatedDirectorySync:
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self._path)
+
+
+class SimulatedDisk:
+    """`Disk` in memory. Directories themselves (`mkdir`) are durable at once; the names in them are not.
+
+    Faults: `fail_writes`, `fail_syncs` and `fail_reads` take a substring of the paths that shall fail (``None``: none
+    does); `capacity_bytes` bounds the sum of all file sizes; `crash_after` counts down operations that change
+    something and raises `SimulatedCrashError` in the one that reaches zero.
+    """
+
+    def __init__(self, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        #: Operations so far that changed something (writes, syncs, names).
+        self.operations = 0
+        #: Number of crashes; handles of an earlier life are dead.
+        self.life = 0
+        self.fail_writes: str | None = None
+        self.fail_syncs: str | None = None
+        self.fail_reads: str | None = None
+        self.crash_after: int | None = None
+        self._directories: dict[str, _Directory] = {}
+
+    # -- what the files ask before they act
+
+    def before_write(self, path: str, growth_bytes: int) -> None:
+        """Raise the fault that is due, if one is."""
+        self._count()
+        if self.fail_writes is not None and self.fail_writes in path:
+            raise StorageError(f"write of {path} failed: injected error (errno 5)")
+        if growth_bytes and growth_bytes > self.free_bytes(path):
+            raise StorageError(f"write of {path} failed: No space left on device (errno 28)")
+
+    def before_read(self, path: str) -> None:
+        """Raise the fault that is due, if one is."""
+        if self.fail_reads is not None and self.fail_reads in path:
+            raise StorageError(f"read of {path} failed: injected error (errno 5)")
+
+    def before_sync(self, path: str, lose: Callable[[], None]) -> None:
+        """Raise the fault that is due, if one is; ``lose`` forgets the unsynced operations."""
+        self._count()
+        if self.fail_syncs is not None and self.fail_syncs in path:
+            lose()
+            raise StorageError(f"fsync of {path} failed: injected error (errno 5)")
+
+    def _count(self) -> None:
+        self.operations += 1
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            if self.crash_after <= 0:
+                raise SimulatedCrashError(f"crash in operation {self.operations}")
+
+    # -- Disk
+
+    def open(self, path: str) -> DiskFile:
+        inode = self._inode(path)
+        if inode is None:
+            raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
+        return SimulatedFile(self, path, inode)
+
+    def create(self, path: str) -> DiskFile:
+        directory, name = _split(path)
+        if directory not in self._directories:
+            raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
+        self.before_write(path, 0)
+        inode = self._inode(path)
+        if inode is None:
+            inode = _Inode()
+            self._directories[directory].change({name: inode})
+        else:
+            inode.content.clear()
+            inode.pending.append((0, None))
+        return SimulatedFile(self, path, inode)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        old_directory, old_name = _split(old_path)
+        new_directory, new_name = _split(new_path)
+        assert old_directory == new_directory, "files are renamed inside their directory only"
+        inode = self._inode(old_path)
+        if inode is None:
+            raise StorageError(f"rename of {old_path} failed: No such file or directory (errno 2)")
+        self._count()
+        self._directories[old_directory].change({old_name: None, new_name: inode})
+
+    def unlink(self, path: str) -> None:
+        directory, name = _split(path)
+        if self._inode(path) is not None:
+            self._count()
+            self._directories[directory].change({name: None})
+
+    def remove_directory(self, path: str) -> None:
+        for directory in [name for name in self._directories if name == path or name.startswith(path + "/")]:
+            for name in list(self._directories[directory].names):
+                self.unlink(f"{directory}/{name}")
+            self._directories[directory].sync()
+            del self._directories[directory]
+
+    def list(self, path: str) -> list[str]:
+        below = {name[len(path) + 1 :].split("/")[0] for name in self._directories if name.startswith(path + "/")}
+        directory = self._directories.get(path)
+        return sorted(below | set(directory.names if directory else ()))
+
+    def exists(self, path: str) -> bool:
+        return path in self._directories or self._inode(path) is not None
+
+    def mkdir(self, path: str) -> None:
+        self._count()
+        while path and path not in self._directories:
+            self._directories[path] = _Directory()
+            path, _ = _split(path)
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directories.get(path)
+        if directory is not None:
+            self.before_sync(path, lambda: None)
+            directory.sync()
+
+    def directory(self, path: str) -> DirectorySync:
+        return _SimulatedDirectorySync(self, path)
+
+    def free_bytes(self, path: str) -> int:
+        return self.capacity_bytes - self.used_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Sum of the sizes of all files that have a name."""
+        return sum(len(inode.content) for directory in self._directories.values() for inode in directory.names.values())
+
+    # -- the test's side
+
+    def crash(self, style: CrashStyle, rng: random.Random) -> None:
+        """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
+        self.life += 1
+        self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = None
+        for directory in self._directories.values():
+            if style is not CrashStyle.DROP:
+                del directory.pending[rng.randint(0, len(directory.pending)) :]
+                directory.sync()
+            directory.pending.clear()
+            directory.names = dict(directory.durable)
+            for inode in directory.names.values():
+                _lose(inode, style, rng)
+
+    def flip_bit(self, path: str, offset: int) -> None:
+        """Damage one durable bit, as a bad sector does."""
+        inode = self._inode(path)
+        assert inode is not None, f"there is no {path}"
+        inode.content[offset] ^= 1
+        if offset < len(inode.durable):
+            inode.durable[offset] ^= 1
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Content of every file, by path."""
+        return {
+            f"{path}/{name}": bytes(inode.content)
+            for path, directory in self._directories.items()
+            for name, inode in directory.names.items()
+        }
+
+    def _inode(self, path: str) -> _Inode | None:
+        directory, name = _split(path)
+        entry = self._directories.get(directory)
+        return entry.names.get(name) if entry else None
+
+
+def _lose(inode: _Inode, style: CrashStyle, rng: random.Random) -> None:
+    survivors: list[tuple[int, bytes | None]] = []
+    if style is not CrashStyle.DROP:
+        survivors = [operation for operation in inode.pending if rng.random() < 0.5]
+    if style is CrashStyle.TEAR and survivors and survivors[-1][1]:
+        offset, data = survivors[-1]
+        assert data is not None, "only writes are torn"
+        survivors[-1] = (offset, data[: rng.randint(0, len(data))])
+    for operation in survivors:
+        _apply(inode.durable, operation)
+    inode.pending.clear()
+    inode.content = bytearray(inode.durable)
