@@ -1,0 +1,190 @@
+"""Whatever a machine of the cluster says arrives as it was said, alone or together with anything else in a frame."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.mirroring import messages as mirroring
+from cluster.raft import messages as raft
+from cluster.sessions import messages as sessions
+from cluster.wire import convert
+from node.ids import Incarnation, NodeName
+from node.queues.events import ConsumerSpec
+from node.queues.replica import Holding, SegmentDigest, SeqRange
+
+SENDER, RECEIVER = NodeName("n1"), NodeName("n2")
+number = st.integers(0, 2**64 - 1)
+blob = st.binary(max_size=300)
+text = st.text(max_size=20)
+
+
+def tuples_of(element: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(element, max_size=4).map(tuple)
+
+
+def lists_of(element: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(element, max_size=4)
+
+
+entries = st.builds(raft.Entry, number, number, st.sampled_from(raft.EntryKind), blob)
+snapshots = st.builds(raft.Snapshot, number, number, tuples_of(text), blob)
+_ends = (st.just(SENDER), st.just(RECEIVER))
+raft_messages = st.one_of(
+    st.builds(raft.PreVoteRequest, *_ends, number, number, number),
+    st.builds(raft.PreVoteResponse, *_ends, number, st.booleans()),
+    st.builds(raft.VoteRequest, *_ends, number, number, number, st.booleans()),
+    st.builds(raft.VoteResponse, *_ends, number, st.booleans()),
+    st.builds(raft.AppendRequest, *_ends, number, number, number, tuples_of(entries), number),
+    st.builds(raft.AppendResponse, *_ends, number, st.booleans(), number, number, number),
+    st.builds(raft.Heartbeat, *_ends, number, number, number),
+    st.builds(raft.HeartbeatResponse, *_ends, number, number),
+    st.builds(raft.InstallSnapshot, *_ends, number, snapshots),
+    st.builds(raft.TimeoutNow, *_ends, number),
+    st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob)),
+    st.builds(raft.ReadIndexRequest, *_ends, number),
+    st.builds(raft.ReadIndexResponse, *_ends, number, number),
+)
+
+origins = st.dictionaries(st.binary(min_size=8, max_size=8), number, max_size=4)
+digests = st.builds(SegmentDigest, number, number, number)
+holdings = st.builds(Holding, number, st.binary(min_size=16, max_size=16))
+mirror_ops = st.one_of(
+    st.builds(mirroring.PublishOp, number, number, blob),
+    st.builds(mirroring.SettleOp, tuples_of(st.builds(SeqRange, number, number))),
+    st.builds(mirroring.SyncBatchOp, tuples_of(number), blob),
+    st.builds(mirroring.HorizonOp, number),
+    st.builds(mirroring.OriginsOp, origins),
+)
+mirror_messages = st.one_of(
+    st.builds(mirroring.Attach, number, number, number, number, number, number, origins, tuples_of(digests)),
+    st.builds(
+        mirroring.AttachReply,
+        number,
+        number,
+        number,
+        tuples_of(st.builds(mirroring.SegmentHoldings, number, tuples_of(holdings))),
+    ),
+    st.builds(mirroring.AttachRefused, number, number, number),
+    st.builds(mirroring.Ops, number, number, number, number, tuples_of(mirror_ops)),
+    st.builds(mirroring.OpsAck, number, number, number, number, number),
+)
+
+arguments = st.dictionaries(
+    text, st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), text, st.none()), max_size=3
+)
+consumers = st.builds(
+    ConsumerSpec,
+    text,
+    st.booleans(),
+    st.booleans(),
+    number,
+    st.integers(-(2**63), 2**63 - 1),
+    st.booleans(),
+    arguments,
+)
+verbs = st.sampled_from(["consume", "cancel", "get", "purge", "counts", "delete_if"])
+flag = st.booleans()
+session_messages = st.one_of(
+    st.builds(sessions.SessionOpen, number, number, number),
+    st.builds(sessions.SessionPublish, number, number, number, lists_of(number), blob),
+    st.builds(
+        sessions.SessionSettle,
+        number,
+        number,
+        number,
+        st.sampled_from(["ack", "requeue", "discard"]),
+        lists_of(number),
+    ),
+    st.builds(sessions.SessionGrant, number, number, number, text, number),
+    st.builds(sessions.SessionChannelClosed, number, number, number),
+    st.builds(
+        sessions.SessionCall, number, number, number, verbs, number, st.none() | consumers, text, flag, flag, flag
+    ),
+    st.builds(sessions.SessionOpened, number, number, text),
+    lists_of(st.tuples(number, st.booleans())).flatmap(
+        lambda pairs: st.builds(
+            sessions.SessionDeliver,
+            number,
+            number,
+            number,
+            text,
+            st.just([seq_id for seq_id, _ in pairs]),
+            st.just([redelivered for _, redelivered in pairs]),
+            blob,
+        )
+    ),
+    st.builds(sessions.SessionConfirm, number, number, number, lists_of(number), flag),
+    st.builds(sessions.SessionConsumerCancelled, number, number, number, text),
+    st.builds(
+        sessions.SessionReply, number, number, number, st.integers(0, 999), text, number, number, number, flag, blob
+    ),
+)
+
+
+@given(st.lists(raft_messages, max_size=5))
+def test_consensus_frames_round_trip(messages: list[raft.Message]) -> None:
+    frame = b"".join(map(convert.encode_consensus, messages))
+    assert convert.decode_consensus(frame, SENDER, RECEIVER) == messages
+
+
+@given(st.lists(mirror_messages | session_messages, max_size=5))
+def test_queue_frames_round_trip(messages: list[convert.QueueFrameMessage]) -> None:
+    frame = b"".join(map(convert.QueueEncoder().encode, messages))
+    assert convert.decode_queue_frame(frame) == messages
+
+
+@given(tuples_of(mirror_ops), st.lists(st.tuples(number, number, number, number), min_size=2, max_size=3))
+def test_ops_shared_by_mirrors_arrive_at_each_with_its_own_numbers(
+    ops: tuple[mirroring.MirrorOp, ...], mirrors: list[tuple[Any, Any, int, int]]
+) -> None:
+    encoder = convert.QueueEncoder()
+    sent = [mirroring.Ops(queue_id, epoch, attach_id, index, ops) for queue_id, epoch, attach_id, index in mirrors]
+    for message in sent:
+        assert convert.decode_queue_frame(encoder.encode(message)) == [message]
+
+
+@given(blob, text, number, number, number)
+def test_hellos_round_trip(cookie: bytes, name: str, incarnation: int, other: int, link: int) -> None:
+    hello = convert.Hello(
+        cookie, NodeName(name), Incarnation(incarnation), NodeName(name + "x"), Incarnation(other), link
+    )
+    assert convert.decode_hello(convert.encode_hello(hello)) == hello
+    reply = convert.HelloReply(NodeName(name), Incarnation(incarnation), name)
+    assert convert.decode_hello_reply(convert.encode_hello_reply(reply)) == reply
+
+
+@given(blob)
+def test_damage_is_a_wire_error_or_some_message_but_never_anything_else(damage: bytes) -> None:
+    for decode in (
+        convert.decode_hello,
+        convert.decode_hello_reply,
+        convert.decode_queue_frame,
+        lambda frame: convert.decode_consensus(frame, SENDER, RECEIVER),
+    ):
+        with suppress(convert.WireError):
+            decode(damage)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x1a\x00",  # a message without content
+        b"\x1a\x06\x22\x04\x2a\x02\x0a\x00",  # ops with an op without content
+        b"\x1a\x0b\x22\x09\x2a\x07\x0a\x05\x12\x03\x0a\x01\x05",  # a settle op with half a range
+        b"\x1a\x06\x8a\x01\x03\x2a\x01\x07",  # a delivery with a seq id and no redelivered flag
+        b"\x1a\x02",  # cut off
+    ],
+)
+def test_queue_frames_that_make_no_sense_are_refused(frame: bytes) -> None:
+    with pytest.raises(convert.WireError):
+        convert.decode_queue_frame(frame)
+
+
+def test_a_consensus_message_without_content_is_refused() -> None:
+    with pytest.raises(convert.WireError):
+        convert.decode_consensus(b"\x12\x00", SENDER, RECEIVER)
