@@ -1,0 +1,189 @@
+"""The consumers of one queue, and whose turn it is.
+
+A consumer can take messages while it has *capacity*: room in its prefetch and in its delivery window. Those with
+capacity stand in the *rotation*, one line per priority. The line with the highest priority is served first; in a
+line everybody gets one message per turn. With a single active consumer, only that one may stand in the rotation.
+
+A `Turn` is the unit of dispatch: some consumers from the front of one line and a number of rounds, so that the queue
+fetches ``rounds * len(consumers)`` messages at once and deals them out like cards. Taking a turn costs as much as
+the consumers in it, and each of them receives a message; so dispatch costs O(deliveries) however many wait.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from node.ids import ChannelKey
+from node.queues.backing_queue import Delivery
+from node.queues.events import DELIVERY_WINDOW_MESSAGES, ConsumerSpec
+
+
+class Consumer:
+    """One consumer of the queue."""
+
+    __slots__ = ("channel", "in_rotation", "is_cancelled", "outbox", "prefetch_count", "spec", "unacked", "window")
+
+    def __init__(self, channel: ChannelKey, spec: ConsumerSpec) -> None:
+        self.channel = channel
+        self.spec = spec
+        #: 0 = no limit; always 0 for a consumer without acks.
+        self.prefetch_count = 0 if spec.no_ack else spec.prefetch_count
+        #: Deliveries not yet settled.
+        self.unacked = 0
+        #: Deliveries that may still be sent before the channel grants more.
+        self.window = DELIVERY_WINDOW_MESSAGES
+        #: Deliveries since the last drain.
+        self.outbox: list[Delivery] = []
+        #: Kept by `ConsumerSet`: stands in a line and has capacity.
+        self.in_rotation = False
+        #: Removed; it may still hold unacked deliveries.
+        self.is_cancelled = False
+
+    @property
+    def capacity(self) -> int:
+        """Messages that this consumer can take now."""
+        if self.prefetch_count:
+            return min(self.prefetch_count - self.unacked, self.window)
+        return self.window
+
+
+class Turn:
+    """Consumers of one line and one ack mode, each to get up to ``rounds`` messages, dealt one by one."""
+
+    __slots__ = ("consumers", "no_ack", "rounds")
+
+    def __init__(self, consumers: list[Consumer], rounds: int, no_ack: bool) -> None:
+        self.consumers = consumers
+        self.rounds = rounds
+        self.no_ack = no_ack
+
+    @property
+    def messages(self) -> int:
+        return self.rounds * len(self.consumers)
+
+
+class ConsumerSet:
+    """See the top of this module."""
+
+    def __init__(self, single_active: bool) -> None:
+        self._single_active = single_active
+        #: All consumers, in the order they came.
+        self._all: dict[tuple[ChannelKey, str], Consumer] = {}
+        #: Lines of the rotation by negated priority; an empty line may stay until the next `take_turn`.
+        self._lines: dict[int, deque[Consumer]] = {}
+        #: Keys of ``_lines``, ascending: the highest priority first.
+        self._order: list[int] = []
+        #: The one consumer that is served, if only one may be.
+        self.active: Consumer | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self._all.values())
+
+    def find(self, channel: ChannelKey, consumer_tag: str) -> Consumer | None:
+        return self._all.get((channel, consumer_tag))
+
+    def has_exclusive(self) -> bool:
+        # An exclusive consumer is alone.
+        return len(self._all) == 1 and next(iter(self._all.values())).spec.exclusive
+
+    def add(self, consumer: Consumer) -> None:
+        key = (consumer.channel, consumer.spec.consumer_tag)
+        assert key not in self._all, "a consumer tag is used once at a time in a channel"
+        self._all[key] = consumer
+        if self._single_active and self.active is None:
+            self.active = consumer
+        self.refresh(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Take a consumer out; with a single active consumer the next in priority and age takes over."""
+        del self._all[consumer.channel, consumer.spec.consumer_tag]
+        consumer.is_cancelled = True
+        if consumer.in_rotation:
+            consumer.in_rotation = False
+            self._lines[-consumer.spec.priority].remove(consumer)
+        if consumer is self.active:
+            # `max` returns the first of equals, so the oldest.
+            self.active = max(self._all.values(), key=lambda each: each.spec.priority, default=None)
+            if self.active is not None:
+                self.refresh(self.active)
+
+    def refresh(self, consumer: Consumer) -> None:
+        """The consumer may have gained capacity: put it at the end of its line unless it stands there."""
+        if consumer.in_rotation or consumer.is_cancelled or consumer.capacity <= 0:
+            return
+        if self._single_active and consumer is not self.active:
+            return
+        consumer.in_rotation = True
+        key = -consumer.spec.priority
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+            insort(self._order, key)
+        line.append(consumer)
+
+    def take_turn(self, messages: int) -> Turn | None:
+        """The next turn for up to ``messages`` (> 0) messages; ``None`` if nobody can take one.
+
+        Its consumers are out of the rotation until `end_turn`.
+        """
+        line: deque[Consumer] | None = None
+        while self._order:
+            line = self._lines[self._order[0]]
+            if line:
+                break
+            del self._lines[self._order.pop(0)]
+        if not line:
+            return None
+        first = line.popleft()
+        no_ack = first.spec.no_ack
+        consumers = [first]
+        while line and len(consumers) < messages and line[0].spec.no_ack == no_ack:
+            consumers.append(line.popleft())
+        rounds = messages // len(consumers)
+        if line and line[0].spec.no_ack != no_ack:
+            rounds = 1  # the others of this line are to have their turn before these have a second one
+        for consumer in consumers:
+            rounds = min(rounds, consumer.capacity)
+        return Turn(consumers, rounds, no_ack)
+
+    def end_turn(self, turn: Turn, served: int) -> None:
+        """Put the consumers of a turn back, the first ``served`` at the end of the line, the others in front."""
+        consumers = turn.consumers
+        line = self._lines[-consumers[0].spec.priority]
+        for consumer in consumers[:served]:
+            if consumer.capacity > 0:
+                line.append(consumer)
+            else:
+                consumer.in_rotation = False
+        if served < len(consumers):
+            line.extendleft(reversed(consumers[served:]))
+
+    def check_invariants(self) -> None:
+        standing: list[Consumer] = []
+        for key, line in self._lines.items():
+            for consumer in line:
+                assert consumer.spec.priority == -key, "a consumer stands in the line of its priority"
+                standing.append(consumer)
+        assert sorted(self._order) == self._order == sorted(self._lines), "the order lists the lines"
+        assert len(set(map(id, standing))) == len(standing), "nobody stands twice"
+        if self._single_active:
+            assert (self.active is None) == (not self._all), "somebody is active if anybody is there"
+        for consumer in self._all.values():
+            may_be_served = not self._single_active or consumer is self.active
+            expected = may_be_served and consumer.capacity > 0
+            assert consumer.in_rotation == expected, "in the rotation means: may be served and has capacity"
+            assert any(consumer is each for each in standing) == expected, "the flag says where it stands"
+            assert 0 <= consumer.window <= DELIVERY_WINDOW_MESSAGES, "the window is neither overdrawn nor inflated"
+            if consumer.prefetch_count:
+                assert consumer.unacked <= consumer.prefetch_count, "prefetch is never exceeded"
+        assert len(standing) == sum(consumer.in_rotation for consumer in self._all.values()), "only the living stand"
+
+
+def deal(deliveries: Sequence[Delivery], consumers: int, position: int) -> Sequence[Delivery]:
+    """The deliveries for the consumer at ``position`` when they are dealt out one by one."""
+    return deliveries if consumers == 1 else deliveries[position::consumers]

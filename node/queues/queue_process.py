@@ -1,0 +1,496 @@
+"""The queue process: consumers on one side, a backing queue on the other (mission Q1, Q2).
+
+Calls come from channels, on this node or another, and return at once. What must be told to channels collects until
+the owner calls `drain`, once after any number of calls, which also dispatches; so everything leaves in batches.
+
+Publish. A message known already (its node sends it again after a failover) only gets its confirm. Otherwise, if the
+queue is empty and a consumer has capacity, it goes straight there: through `publish_delivered` if it must be acked,
+through `discard` (never stored) if not. Otherwise it is stored, ready. Last, the length limits are applied; they
+count ready messages only, and before they are applied whatever can be delivered is delivered.
+
+Holding. A delivery that needs an ack is *held* by the channel it went to until that channel settles it. A channel can
+settle only what it holds: settling anything else is ignored, since it is a late word about a message that the queue
+took back. When a channel ends, what it held is ready again, in its old place.
+
+Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
+grouped, one effect per channel and drain.
+
+Deleting takes two steps, because the decision must be agreed on by the cluster: `seal_for_delete` checks the
+conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or the
+agreement fails (`unseal`) and the held publishes go on as if nothing had been.
+
+Crash behaviour: nothing here outlives the process. A successor begins with a backing queue in which everything
+unacked is ready again, flagged redelivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import repeat
+from typing import cast
+
+from node.errors import ChannelError
+from node.ids import ORIGIN_BYTES, ChannelKey, NodeName, SeqId
+from node.message import Message
+from node.queues.backing_queue import BackingQueue, Delivery, Publication
+from node.queues.consumers import Consumer, ConsumerSet, Turn, deal
+from node.queues.events import (
+    DELIVERY_WINDOW_MESSAGES,
+    CancelConsumer,
+    ConfirmPublished,
+    ConsumerSpec,
+    DeleteUnused,
+    Deliver,
+    QueueEffect,
+    RejectPublished,
+)
+from node.queues.options import QueueOptions, queue_options
+from node.topology.arguments import describe_queue
+from node.topology.records import QueueRecord
+
+Token = tuple[ChannelKey, int]
+#: Position of a delivery that was never stored: its channel has nothing to settle.
+UNSTORED_SEQ_ID = SeqId(0)
+#: Stands for "this channel does not hold it" where ``None`` means "held, without a consumer".
+_NOT_HELD = Consumer(ChannelKey(NodeName(""), 0), ConsumerSpec("", no_ack=True, exclusive=False))
+
+
+class ChannelHoldings:
+    """What one channel has of this queue."""
+
+    __slots__ = ("consumers", "held")
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, Consumer] = {}
+        #: Unacked deliveries -> their consumer, ``None`` for one that `get` fetched.
+        self.held: dict[SeqId, Consumer | None] = {}
+
+
+class QueueProcess:
+    """See the top of this module."""
+
+    def __init__(self, record: QueueRecord, backing_queue: BackingQueue, options: QueueOptions | None = None) -> None:
+        self.record = record
+        self._backing_queue = backing_queue
+        self._options = options if options is not None else queue_options(record.arguments)
+        self._consumers = ConsumerSet(self._options.single_active_consumer)
+        self._channels: dict[ChannelKey, ChannelHoldings] = {}
+        #: Consumers whose outbox is not empty.
+        self._outgoing: list[Consumer] = []
+        self._confirmed: list[Token] = []
+        self._rejected: list[Token] = []
+        #: Effects to send after deliveries and confirms.
+        self._effects: list[QueueEffect] = []
+        self._is_sealed = False
+        #: Publishes that wait for the fate of a sealed queue; bounded by what publishers may have unconfirmed.
+        self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int]]] = []
+        if backing_queue.unacked:
+            backing_queue.requeue_all()
+
+    # --- what listings show ---
+
+    @property
+    def ready(self) -> int:
+        return self._backing_queue.ready
+
+    @property
+    def unacked(self) -> int:
+        return self._backing_queue.unacked
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def backing_queue(self) -> BackingQueue:
+        return self._backing_queue
+
+    @property
+    def options(self) -> QueueOptions:
+        return self._options
+
+    def consumers(self) -> list[tuple[ChannelKey, ConsumerSpec, bool]]:
+        """Channel, request and whether it is active, of every consumer, oldest first."""
+        active = self._consumers.active
+        return [(each.channel, each.spec, active is None or each is active) for each in self._consumers]
+
+    def channels_of_node(self, node: str) -> list[ChannelKey]:
+        """Channels of that node that hold something of this queue."""
+        return [channel for channel in self._channels if channel.node == node]
+
+    # --- publishing ---
+
+    def publish(self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]) -> None:
+        """Enqueue, in order. ``publish_seqs[i]`` is 0 if nobody waits for the confirm of ``messages[i]``."""
+        if not messages:
+            return
+        if self._is_sealed:
+            self._held_back.append((channel, messages, publish_seqs))
+            return
+        tokens: Sequence[Token | None]
+        if 0 in publish_seqs:
+            tokens = [(channel, seq) if seq else None for seq in publish_seqs]
+        else:
+            tokens = list(zip(repeat(channel), publish_seqs, strict=False))
+        publications = list(map(Publication, messages, tokens))
+        if self._may_be_known(messages):
+            publications = self._without_duplicates(publications)
+        options = self._options
+        if options.is_limited and self._backing_queue.ready:
+            self._dispatch()
+        if options.is_limited and options.rejects_overflow:
+            self._publish_or_reject(publications)
+            return
+        self._store(self._deliver_directly(publications))
+        if options.is_limited:
+            self._drop_excess()
+
+    def _may_be_known(self, messages: Sequence[Message]) -> bool:
+        """Whether a batch needs the per-message look for duplicates.
+
+        The ids of one origin grow (`BackingQueue.is_duplicate`): if the first of a batch is new, so are the others.
+        """
+        first = messages[0].msg_id
+        return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
+
+    def _without_duplicates(self, publications: Sequence[Publication]) -> list[Publication]:
+        backing_queue = self._backing_queue
+        fresh = []
+        for publication in publications:
+            if not backing_queue.is_duplicate(publication.message.msg_id):
+                fresh.append(publication)
+            elif publication.token is not None:
+                backing_queue.confirm_when_safe(publication.message.msg_id, publication.token)
+        return fresh
+
+    def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
+        """Give messages to waiting consumers if the queue is empty. Returns the others."""
+        backing_queue = self._backing_queue
+        consumers = self._consumers
+        taken = 0
+        while taken < len(publications) and not backing_queue.ready:
+            turn = consumers.take_turn(len(publications) - taken)
+            if turn is None:
+                break
+            chunk = publications[taken : taken + turn.messages]
+            if turn.no_ack:
+                backing_queue.discard(chunk)
+                deliveries = [Delivery(UNSTORED_SEQ_ID, publication[0], False) for publication in chunk]
+            else:
+                deliveries = backing_queue.publish_delivered(chunk)
+            self._hand_out(turn, deliveries)
+            taken += len(chunk)
+        return publications[taken:] if taken else publications
+
+    def _store(self, publications: Sequence[Publication]) -> None:
+        if publications:
+            self._backing_queue.publish(publications)
+
+    def _publish_or_reject(self, publications: list[Publication]) -> None:
+        """Overflow ``reject-publish``: take what fits, refuse the rest."""
+        max_length, max_bytes = self._options.max_length, self._options.max_length_bytes
+        if max_bytes is not None:
+            # What can never fit is refused even if a consumer waits, as message by message in the reference.
+            self._refuse([each for each in publications if len(each.message.body) > max_bytes])
+            publications = [each for each in publications if len(each.message.body) <= max_bytes]
+        if max_length != 0:
+            publications = self._deliver_directly(publications)
+        if not publications:
+            return
+        if max_length is not None:
+            room = max(0, max_length - self._backing_queue.ready)
+            self._refuse(publications[room:])
+            publications = publications[:room]
+        if max_bytes is not None:
+            room = max_bytes - self._backing_queue.status().ready_bytes
+            fitting, refused = [], []
+            for publication in publications:
+                size = len(publication.message.body)
+                if size <= room:
+                    room -= size
+                    fitting.append(publication)
+                else:
+                    refused.append(publication)
+            self._refuse(refused)
+            publications = fitting
+        self._store(publications)
+
+    def _refuse(self, publications: Sequence[Publication]) -> None:
+        self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
+
+    def _drop_excess(self) -> None:
+        """Drop from the head what exceeds the length limits."""
+        backing_queue = self._backing_queue
+        max_length, max_bytes = self._options.max_length, self._options.max_length_bytes
+        if max_length is not None and backing_queue.ready > max_length:
+            backing_queue.drop(backing_queue.ready - max_length)
+        if max_bytes is not None:
+            excess = backing_queue.status().ready_bytes - max_bytes
+            while excess > 0 and (dropped := backing_queue.drop(1)):
+                excess -= len(dropped[0].message.body)
+
+    # --- delivering ---
+
+    def _dispatch(self) -> None:
+        """Give ready messages to consumers with capacity. A fetch that falls short is tried at the next drain."""
+        backing_queue = self._backing_queue
+        consumers = self._consumers
+        while not self._is_sealed and (available := backing_queue.ready) > 0:
+            turn = consumers.take_turn(available)
+            if turn is None:
+                return
+            deliveries = backing_queue.fetch(turn.messages, not turn.no_ack)
+            self._hand_out(turn, deliveries)
+            if len(deliveries) < turn.messages:
+                return
+
+    def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> None:
+        number = len(turn.consumers)
+        for position, consumer in enumerate(turn.consumers):
+            share = deal(deliveries, number, position)
+            if not share:
+                break
+            consumer.window -= len(share)
+            if not turn.no_ack:
+                consumer.unacked += len(share)
+                self._channels[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
+            if not consumer.outbox:
+                self._outgoing.append(consumer)
+            consumer.outbox.extend(share)
+        self._consumers.end_turn(turn, min(len(deliveries), number))
+
+    def grant(self, channel: ChannelKey, consumer_tag: str, count: int) -> None:
+        """``count`` deliveries to this consumer were written to its socket: as many more may follow."""
+        consumer = self._consumers.find(channel, consumer_tag)
+        if consumer is not None:
+            consumer.window = min(consumer.window + count, DELIVERY_WINDOW_MESSAGES)
+            self._consumers.refresh(consumer)
+
+    # --- consumers ---
+
+    def consume(self, channel: ChannelKey, spec: ConsumerSpec) -> None:
+        """Start a consumer; its first deliveries come with the next `drain`.
+
+        Raises `ChannelError` 403 if exclusive use stands against it, 404 if the queue is being deleted.
+        """
+        self._refuse_if_sealed()
+        consumers = self._consumers
+        excluded = spec.exclusive and (len(consumers) > 0 or self._options.single_active_consumer)
+        if excluded or consumers.has_exclusive():
+            raise ChannelError(403, f"{self._description} in exclusive use")
+        consumer = Consumer(channel, spec)
+        consumers.add(consumer)
+        self._holdings(channel).consumers[spec.consumer_tag] = consumer
+
+    def cancel(self, channel: ChannelKey, consumer_tag: str) -> None:
+        """Stop a consumer; unknown ones are ignored. What it holds stays held; what is in its outbox still goes out."""
+        consumer = self._consumers.find(channel, consumer_tag)
+        if consumer is None:
+            return
+        self._remove_consumer(consumer)
+        self._forget_if_idle(channel)
+        self._delete_if_unused()
+
+    def _remove_consumer(self, consumer: Consumer) -> None:
+        self._consumers.remove(consumer)
+        del self._channels[consumer.channel].consumers[consumer.spec.consumer_tag]
+
+    def _delete_if_unused(self) -> None:
+        if self.record.auto_delete and not self._consumers:
+            self._effects.append(DeleteUnused())
+
+    def get(self, channel: ChannelKey, no_ack: bool) -> Delivery | None:
+        """One message from the head, or ``None``. Raises `ChannelError` 404 if the queue is being deleted."""
+        self._refuse_if_sealed()
+        deliveries = self._backing_queue.fetch(1, not no_ack)
+        if not deliveries:
+            return None
+        if not no_ack:
+            self._holdings(channel).held[deliveries[0].seq_id] = None
+        return deliveries[0]
+
+    # --- settling ---
+
+    def ack(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
+        """Settle deliveries that ``channel`` holds; others are ignored."""
+        settled = self._release(channel, seq_ids)
+        if settled:
+            self._backing_queue.ack(settled)
+
+    def discard(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
+        """Reject without requeue: the messages are gone."""
+        self.ack(channel, seq_ids)
+
+    def requeue(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
+        """Give deliveries that ``channel`` holds back to their places."""
+        settled = self._release(channel, seq_ids)
+        if settled:
+            self._backing_queue.requeue(settled)
+            if self._options.is_limited:
+                self._drop_excess()
+
+    def _release(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> list[SeqId]:
+        """End the holding of ``seq_ids`` by ``channel``; those it really held."""
+        holdings = self._channels.get(channel)
+        if holdings is None:
+            return []
+        take = holdings.held.pop
+        released = []
+        freed: dict[Consumer, None] = {}
+        for seq_id in seq_ids:
+            consumer = take(seq_id, _NOT_HELD)
+            if consumer is _NOT_HELD:
+                continue
+            released.append(seq_id)
+            if consumer is not None:
+                consumer.unacked -= 1
+                freed[consumer] = None
+        for each in freed:
+            self._consumers.refresh(each)
+        self._forget_if_idle(channel)
+        return released
+
+    def channel_down(self, channel: ChannelKey) -> None:
+        """The channel is gone: what it held is ready again, its consumers are removed."""
+        holdings = self._channels.get(channel)
+        if holdings is None:
+            return
+        had_consumers = bool(holdings.consumers)
+        for consumer in list(holdings.consumers.values()):
+            self._remove_consumer(consumer)
+        # Nobody is there to receive them: those to be acked are requeued below, the others are lost on the way.
+        self._outgoing = [consumer for consumer in self._outgoing if consumer.channel != channel]
+        if holdings.held:
+            self._backing_queue.requeue(sorted(holdings.held))
+        del self._channels[channel]
+        if self._options.is_limited:
+            self._drop_excess()
+        if had_consumers:
+            self._delete_if_unused()
+
+    # --- the queue as a whole ---
+
+    def purge(self) -> int:
+        """Remove every ready message. Returns how many."""
+        return self._backing_queue.purge()
+
+    def set_options(self, options: QueueOptions) -> None:
+        """A policy changed: new limits hold at once."""
+        assert options.single_active_consumer == self._options.single_active_consumer, "an argument, fixed for life"
+        self._options = options
+        self._drop_excess()
+
+    def seal_for_delete(self, if_unused: bool, if_empty: bool) -> int:
+        """Check the conditions of a deletion and close the queue to further use. Returns the ready messages.
+
+        Raises `ChannelError` 406 if a condition fails. `unseal` undoes it. Sealing twice is no error.
+        """
+        if if_unused and self._consumers:
+            raise ChannelError(406, f"{self._description} in use")
+        if if_empty and self._backing_queue.ready:
+            raise ChannelError(406, f"{self._description} is not empty")
+        self._is_sealed = True
+        return self._backing_queue.ready
+
+    def unseal(self) -> None:
+        """The deletion did not come about: go on."""
+        self._is_sealed = False
+        held_back, self._held_back = self._held_back, []
+        for channel, messages, publish_seqs in held_back:
+            self.publish(channel, messages, publish_seqs)
+
+    def delete(self) -> list[QueueEffect]:
+        """The queue is deleted: its last effects. Consumers are cancelled, what is unconfirmed counts as confirmed."""
+        backing_queue = self._backing_queue
+        self._is_sealed = True
+        for channel, _, publish_seqs in self._held_back:
+            self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
+        self._held_back = []
+        backing_queue.requeue_all()
+        backing_queue.purge()
+        effects: list[QueueEffect] = [effect for effect in self.drain() if not isinstance(effect, DeleteUnused)]
+        effects += [CancelConsumer(each.channel, each.spec.consumer_tag) for each in self._consumers]
+        for consumer in list(self._consumers):
+            self._consumers.remove(consumer)
+        self._channels.clear()
+        backing_queue.delete()
+        return effects
+
+    def drain(self) -> list[QueueEffect]:
+        """Dispatch, then hand over everything there is to tell: deliveries, confirms, rejections, the rest."""
+        self._dispatch()
+        effects: list[QueueEffect] = []
+        for consumer in self._outgoing:
+            effects.append(Deliver(consumer.channel, consumer.spec.consumer_tag, consumer.outbox))
+            consumer.outbox = []
+        self._outgoing = []
+        tokens = self._backing_queue.drain_confirmed()
+        if tokens or self._confirmed:
+            by_channel = _group_by_channel([*self._confirmed, *tokens])
+            effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
+            self._confirmed = []
+        if self._rejected:
+            by_channel = _group_by_channel(self._rejected)
+            effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
+            self._rejected = []
+        if self._effects:
+            effects += self._effects
+            self._effects = []
+        return effects
+
+    # --- helpers ---
+
+    @property
+    def _description(self) -> str:
+        return describe_queue(self.record.vhost, self.record.name)
+
+    def _refuse_if_sealed(self) -> None:
+        if self._is_sealed:
+            raise ChannelError(404, f"no {self._description}")
+
+    def _holdings(self, channel: ChannelKey) -> ChannelHoldings:
+        holdings = self._channels.get(channel)
+        if holdings is None:
+            holdings = self._channels[channel] = ChannelHoldings()
+        return holdings
+
+    def _forget_if_idle(self, channel: ChannelKey) -> None:
+        holdings = self._channels[channel]
+        if not holdings.held and not holdings.consumers:
+            del self._channels[channel]
+
+    def check_invariants(self) -> None:
+        self._consumers.check_invariants()
+        held_by_consumer: dict[Consumer, int] = {}
+        held: list[SeqId] = []
+        for holdings in self._channels.values():
+            assert holdings.held or holdings.consumers, "a channel that has nothing of the queue is forgotten"
+            held.extend(holdings.held)
+            for consumer in holdings.held.values():
+                if consumer is not None:
+                    held_by_consumer[consumer] = held_by_consumer.get(consumer, 0) + 1
+        assert len(set(held)) == len(held), "a message is held by one channel at a time"
+        assert len(held) == self._backing_queue.unacked, "every unacked message is held by a channel"
+        for consumer in self._consumers:
+            assert consumer.unacked == held_by_consumer.get(consumer, 0), "a consumer counts what it holds"
+            assert self._channels[consumer.channel].consumers[consumer.spec.consumer_tag] is consumer, (
+                "the channel knows its consumers"
+            )
+        assert sum(len(each.consumers) for each in self._channels.values()) == len(self._consumers), (
+            "no channel remembers a consumer that is gone"
+        )
+        waiting = [consumer for consumer in self._outgoing if consumer.outbox]
+        assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
+        assert self._is_sealed or not self._held_back, "publishes are held back by the seal only"
+
+
+def _group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:
+    grouped: dict[ChannelKey, list[int]] = {}
+    last: ChannelKey | None = None
+    seqs: list[int] = []
+    for channel, seq in cast(Sequence[Token], tokens):
+        if channel is not last:
+            last = channel
+            seqs = grouped.setdefault(channel, [])
+        seqs.append(seq)
+    return grouped
