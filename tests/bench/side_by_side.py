@@ -1,0 +1,157 @@
+"""Warren's three-node mirrored cluster and RabbitMQ's, in turn, under the same load generator.
+
+    python tests/bench/side_by_side.py --load-generator amqp_load --reference rabbitmq_cluster.sh
+
+``--load-generator``: a program called as ``PROGRAM pub HOST PORT QUEUE COUNT BYTES PERSISTENT CONFIRM_WINDOW`` and
+``PROGRAM sub HOST PORT QUEUE COUNT BYTES PREFETCH AUTOACK`` that prints ``pub N in T = R/s ...`` (or ``sub ...``).
+``--reference``: a script with ``up``, ``down`` and ``ctl NODE ARGS...`` that runs RabbitMQ on ports 5672, 5673, 5674.
+
+Each round starts one system, lets it settle, runs a warm-up and the measured run, and stops it before the other starts.
+Prints one JSON line: the rates of every run, the ratio of each pair, the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+AMQP_PORT = 5672
+#: Above this a load run is taken for hung.
+RUN_TIMEOUT_S = 300
+_RATE = re.compile(r"(pub|sub) \d+ in [\d.]+s = (\d+)/s")
+_CONFIRM = re.compile(r"confirm p50 ([\d.]+)ms p99 ([\d.]+)ms")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One publisher, one consumer, one queue."""
+
+    messages: int
+    body_bytes: int
+    confirm_window: int
+    prefetch: int
+    publisher_port: int
+    consumer_port: int
+
+
+def run(arguments: list[str], **options: object) -> str:
+    """Output of a command that must succeed."""
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, **options)  # type: ignore[call-overload]
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return str(done.stdout)
+
+
+def measure(program: str, queue: str, load: Workload) -> dict[str, float]:
+    """One run: the consumer starts first, then the publisher."""
+    consume = [program, "sub", "127.0.0.1", str(load.consumer_port), queue, str(load.messages), str(load.body_bytes)]
+    publish = [program, "pub", "127.0.0.1", str(load.publisher_port), queue, str(load.messages), str(load.body_bytes)]
+    with subprocess.Popen([*consume, str(load.prefetch), "0"], stdout=subprocess.PIPE, text=True) as consumer:
+        try:
+            published = run([*publish, "1", str(load.confirm_window)])
+            consumed, _ = consumer.communicate(timeout=RUN_TIMEOUT_S)
+        finally:
+            consumer.kill()
+    rates = {kind: float(rate) for kind, rate in _RATE.findall(published + consumed)}
+    p50, p99 = _CONFIRM.findall(published)[0]
+    return {
+        "publish_per_s": rates["pub"],
+        "consume_per_s": rates["sub"],
+        "confirm_p50_ms": float(p50),
+        "confirm_p99_ms": float(p99),
+    }
+
+
+@contextmanager
+def warren(python: str, policy: str | None) -> Iterator[None]:
+    """A three-node local cluster."""
+    with tempfile.TemporaryDirectory(prefix="warren-bench-", dir=os.environ.get("WARREN_BENCH_DIR")) as directory:
+        module = [python, "-m", "chaos.cli", "cluster"]
+        run([*module, "up", "--nodes", "3", "--dir", directory, "--amqp-port", str(AMQP_PORT)])
+        try:
+            if policy is not None:
+                control = [python, "-m", "cluster.cli", "-q", "set_policy", "bench", "^bench", policy]
+                run(control, env={**os.environ, "WARREN_CLUSTER_DIR": directory})
+            yield
+        finally:
+            run([*module, "down", "--dir", directory])
+
+
+@contextmanager
+def rabbitmq(script: str, policy: str | None) -> Iterator[None]:
+    """The reference cluster."""
+    run(["bash", script, "up"])
+    try:
+        if policy is not None:
+            run(["bash", script, "ctl", "1", "-q", "set_policy", "bench", "^bench", policy])
+        yield
+    finally:
+        run(["bash", script, "down"])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Warren and RabbitMQ side by side; prints one JSON line.")
+    parser.add_argument("--load-generator", required=True)
+    parser.add_argument("--reference", required=True, help="script that runs the RabbitMQ cluster")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=60_000)
+    parser.add_argument("--bytes", type=int, default=1024, dest="body_bytes")
+    parser.add_argument("--confirm-window", type=int, default=500)
+    parser.add_argument("--prefetch", type=int, default=500)
+    parser.add_argument("--unmirrored", action="store_true")
+    parser.add_argument("--publisher-node", type=int, default=1, choices=(1, 2, 3))
+    parser.add_argument("--consumer-node", type=int, default=1, choices=(1, 2, 3))
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    load = Workload(
+        options.messages,
+        options.body_bytes,
+        options.confirm_window,
+        options.prefetch,
+        AMQP_PORT + options.publisher_node - 1,
+        AMQP_PORT + options.consumer_node - 1,
+    )
+    warm_up = Workload(5_000, *list(vars(load).values())[1:])
+    policy = None if options.unmirrored else json.dumps({"ha-mode": "all"})
+    systems: dict[str, Callable[[], object]] = {
+        "warren": lambda: warren(sys.executable, policy),
+        "rabbitmq": lambda: rabbitmq(options.reference, policy),
+    }
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
+    for pair in range(options.pairs):
+        for name, start in systems.items():
+            with start():  # type: ignore[attr-defined]
+                measure(options.load_generator, f"bench-warm-{pair}", warm_up)
+                results[name].append(measure(options.load_generator, f"bench-{pair}", load))
+            print(f"{name} {results[name][-1]}", file=sys.stderr)
+    ratios = [
+        mine["publish_per_s"] / theirs["publish_per_s"]
+        for mine, theirs in zip(results["warren"], results["rabbitmq"], strict=True)
+    ]
+    summary = {
+        "bench": "side_by_side",
+        "load": vars(load),
+        "mirrored": policy is not None,
+        "results": results,
+        "publish_ratios": ratios,
+        "publish_ratio_median": statistics.median(ratios),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    main()
