@@ -1,0 +1,90 @@
+"""Nodes: status, start-up, stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+
+from cluster.cli.formatters import to_json
+from cluster.cli.framework import Call, ToolCommand
+from cluster.cli.options import tool_command
+from cluster.cli.reports import cluster_status_text, status_text
+from cluster.transport.admin_client import AdminError
+from cluster.transport.admin_port import ExitCode
+
+#: Recovering a large store takes minutes; rabbitmqctl waits as long.
+STARTUP_TIMEOUT_S = 300.0
+_POLL_INTERVAL_S = 0.25
+
+
+@tool_command("cluster_status")
+def cluster_status(call: Call) -> None:
+    """Members, which of them run, partitions, alarms, listeners."""
+    call.banner(f"Cluster status of node {call.target.name} ...")
+    with call.client() as client:
+        document = client.cluster_status()
+    click.echo(to_json(document) if call.formatter == "json" else cluster_status_text(document))
+
+
+@tool_command("status")
+def status(call: Call) -> None:
+    """The node asked: process, memory, disk, listeners, totals."""
+    call.banner(f"Status of node {call.target.name} ...")
+    with call.client() as client:
+        document = client.status()
+    click.echo(to_json(document) if call.formatter == "json" else status_text(document))
+
+
+@tool_command("await_startup")
+def await_startup(call: Call) -> None:
+    """Wait until the node serves; exit code 75 if it does not in time (-t, 300 seconds by default)."""
+    call.banner(f"Waiting for node {call.target.name} to start ...")
+    timeout_s = STARTUP_TIMEOUT_S if call.options.timeout_s is None else call.options.timeout_s
+    if not _wait_until(lambda: _is_running(call), timeout_s):
+        raise AdminError(ExitCode.TEMPORARY, f"{call.target.name} did not start within {timeout_s:g} seconds")
+    call.done()
+
+
+@tool_command("stop")
+def stop(call: Call) -> None:
+    """Stop the node in good order, and wait until it is gone."""
+    call.banner(f"Stopping and halting node {call.target.name} ...")
+    with call.client() as client:
+        client.shutdown()
+    if not _wait_until(lambda: not _answers(call), call.timeout_s):
+        raise AdminError(ExitCode.TEMPORARY, f"{call.target.name} still runs after {call.timeout_s:g} seconds")
+    call.done()
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_INTERVAL_S)
+    return True
+
+
+def _is_running(call: Call) -> bool:
+    """True once the node counts a running member: then it has found, or founded, its cluster."""
+    try:
+        with call.client() as client:
+            return bool(client.cluster_status()["running_nodes"])
+    except AdminError as error:
+        if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
+            return False
+        raise
+
+
+def _answers(call: Call) -> bool:
+    try:
+        with call.client() as client:
+            client.status()
+    except AdminError as error:
+        return error.exit_code != ExitCode.UNAVAILABLE
+    return True
+
+
+COMMANDS: tuple[ToolCommand, ...] = (cluster_status, status, await_startup, stop)

@@ -1,0 +1,95 @@
+"""Queues: list, synchronise, purge, delete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import click
+
+from cluster.cli.framework import Call, ToolCommand
+from cluster.cli.options import tool_command, vhost_option
+from cluster.transport.admin_port import QueueSelection, SyncProgress
+
+
+@tool_command("list_queues", usage="[--vhost <vhost>] [--online] [--offline] [--local] [<column> ...]")
+@vhost_option
+@click.option("--online", is_flag=True, help="Only queues whose master is up.")
+@click.option("--offline", is_flag=True, help="Only queues whose master is down.")
+@click.option("--local", is_flag=True, help="Only queues whose master is on the node asked.")
+@click.argument("columns", nargs=-1)
+def list_queues(call: Call, columns: tuple[str, ...], vhost: str, *, online: bool, offline: bool, local: bool) -> None:
+    """List queues."""
+    chosen = call.check_columns(columns)
+    if online and offline:
+        call.refuse("--online and --offline exclude each other.")
+    call.banner(f"Timeout: {call.timeout_s} seconds ...", f"Listing queues for vhost {vhost} ...")
+    with call.client() as client:
+        call.show(client.list_queues(vhost, chosen, QueueSelection(online=online, offline=offline, local=local)))
+
+
+@tool_command("sync_queue", usage="[--vhost <vhost>] <queue>")
+@vhost_option
+@click.argument("queue")
+def sync_queue(call: Call, queue: str, vhost: str) -> None:
+    """Fill the unsynchronised mirrors of a queue, and wait for it. The queue stays usable."""
+    call.banner(f"Synchronising queue '{queue}' in vhost '{vhost}' ...")
+    with call.client() as client:
+        _follow(client.sync_queue(vhost, queue, timeout_s=call.options.timeout_s), is_shown=call.is_for_people)
+    call.done()
+
+
+def _follow(reports: Iterable[SyncProgress], *, is_shown: bool) -> None:
+    """Wait for the last report; on a terminal with a bar on standard error."""
+    if not is_shown or not sys.stderr.isatty():
+        for _ in reports:
+            pass
+        return
+    from rich.console import Console  # noqa: PLC0415 - only for people at a terminal
+    from rich.progress import Progress  # noqa: PLC0415 - only for people at a terminal
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("messages", total=None)
+        for report in reports:
+            progress.update(task, completed=report.synchronised_messages, total=report.total_messages)
+
+
+@tool_command("cancel_sync_queue", usage="[--vhost <vhost>] <queue>")
+@vhost_option
+@click.argument("queue")
+def cancel_sync_queue(call: Call, queue: str, vhost: str) -> None:
+    """Stop filling mirrors; what has arrived there stays."""
+    call.banner(f"Stopping synchronising queue '{queue}' in vhost '{vhost}' ...")
+    with call.client() as client:
+        client.cancel_sync_queue(vhost, queue)
+    call.done()
+
+
+@tool_command("purge_queue", usage="[--vhost <vhost>] <queue>")
+@vhost_option
+@click.argument("queue")
+def purge_queue(call: Call, queue: str, vhost: str) -> None:
+    """Remove all ready messages of a queue."""
+    call.banner(f"Purging queue '{queue}' in vhost '{vhost}' ...")
+    with call.client() as client:
+        client.purge_queue(vhost, queue)
+    call.done()
+
+
+@tool_command("delete_queue", usage="[--vhost <vhost>] <queue> [--if-empty|-e] [--if-unused|-u]")
+@vhost_option
+@click.option("-e", "--if-empty", is_flag=True, help="Only if it has no ready messages.")
+@click.option("-u", "--if-unused", is_flag=True, help="Only if it has no consumers.")
+@click.argument("queue")
+def delete_queue(call: Call, queue: str, vhost: str, *, if_empty: bool, if_unused: bool) -> None:
+    """Delete a queue with its messages."""
+    conditions = " and ".join(text for is_set, text in ((if_empty, "empty"), (if_unused, "unused")) if is_set)
+    condition = f" if queue is {conditions}" if conditions else ""
+    call.banner(f"Deleting queue '{queue}' on vhost '{vhost}'{condition} ...")
+    with call.client() as client:
+        count = client.delete_queue(vhost, queue, if_empty=if_empty, if_unused=if_unused)
+    call.remark(f"Queue was successfully deleted with {count} ready messages")
+    call.done()
+
+
+COMMANDS: tuple[ToolCommand, ...] = (list_queues, sync_queue, cancel_sync_queue, purge_queue, delete_queue)

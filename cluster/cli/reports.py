@@ -1,0 +1,125 @@
+"""``cluster_status`` and ``status`` as text: a heading, a blank line, its lines, a blank line.
+
+The documents are JSON objects with rabbitmqctl's keys. A section whose key a node does not send is left out, so a new
+tool can ask an old node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Document = Mapping[str, Any]
+_NONE = "(none)"
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([title, "", *(list(lines) or [_NONE])]) + "\n"
+
+
+def _versions(versions: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for node, version in versions.items():
+        text = (
+            version
+            if isinstance(version, str)
+            else f"Warren {version['warren_version']} on Python {version['python_version']}"
+        )
+        lines.append(f"{node}: {text}")
+    return lines
+
+
+def _alarms(alarms: Iterable[Any]) -> list[str]:
+    names = {
+        "memory": "Memory alarm",
+        "disk": "Free disk space alarm",
+        "file_descriptor_limit": "File descriptor limit alarm",
+    }
+    return [
+        alarm if isinstance(alarm, str) else f"{names[alarm['resource']]} on node {alarm['node']}" for alarm in alarms
+    ]
+
+
+def _listeners(listeners: Mapping[str, Iterable[Document]]) -> list[str]:
+    return [
+        f"Node: {node}, interface: {item['interface']}, port: {item['port']}, protocol: {item['protocol']}, "
+        f"purpose: {item['purpose']}"
+        for node, items in listeners.items()
+        for item in items
+    ]
+
+
+def _partitions(partitions: Mapping[str, Iterable[str]]) -> list[str]:
+    return [f"Node {node} cannot communicate with {', '.join(others)}" for node, others in partitions.items()]
+
+
+def cluster_status_text(document: Document) -> str:
+    """Sections in rabbitmqctl's order."""
+    sections = []
+    if "cluster_name" in document:
+        sections.append(_section("Basics", [f"Cluster name: {document['cluster_name']}"]))
+    for key, title in (("disk_nodes", "Disk Nodes"), ("running_nodes", "Running Nodes")):
+        if key in document:
+            sections.append(_section(title, document[key]))
+    if "versions" in document:
+        sections.append(_section("Versions", _versions(document["versions"])))
+    if "maintenance_status" in document:
+        lines = [f"Node: {node}, status: {state}" for node, state in document["maintenance_status"].items()]
+        sections.append(_section("Maintenance status", lines))
+    if "alarms" in document:
+        sections.append(_section("Alarms", _alarms(document["alarms"])))
+    if "partitions" in document:
+        sections.append(_section("Network Partitions", _partitions(document["partitions"])))
+    if "listeners" in document:
+        sections.append(_section("Listeners", _listeners(document["listeners"])))
+    return "\n".join(sections)
+
+
+_STATUS_SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "Runtime",
+        (
+            ("pid", "OS PID"),
+            ("os", "OS"),
+            ("uptime", "Uptime (seconds)"),
+            ("is_under_maintenance", "Is under maintenance?"),
+            ("warren_version", "Warren version"),
+            ("node_name", "Node name"),
+            ("python_version", "Python version"),
+        ),
+    ),
+    ("Data directory", (("data_directory", "Node data directory"),)),
+    ("Free Disk Space", (("disk_free_limit", "Low free disk space watermark"), ("disk_free", "Free disk space"))),
+)
+_LIST_SECTIONS = (("config_files", "Config files"), ("log_files", "Log file(s)"))
+_TOTALS = (
+    ("connection_count", "Connection count"),
+    ("queue_count", "Queue count"),
+    ("virtual_host_count", "Virtual host count"),
+)
+
+
+def _pairs(document: Document, names: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{title}: {_plain(document[key])}" for key, title in names if key in document]
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def status_text(document: Document) -> str:
+    """Sections of a node's own status."""
+    sections = [_section(title, lines) for title, names in _STATUS_SECTIONS if (lines := _pairs(document, names))]
+    sections += [_section(title, document[key]) for key, title in _LIST_SECTIONS if key in document]
+    if "alarms" in document:
+        sections.append(_section("Alarms", _alarms(document["alarms"])))
+    if "memory" in document:
+        sections.append(_section("Memory", [f"{key}: {value}" for key, value in document["memory"].items()]))
+    totals = _pairs(document.get("totals", document), _TOTALS)
+    if totals:
+        sections.append(_section("Totals", totals))
+    if "listeners" in document:
+        listeners = document["listeners"]
+        by_node = listeners if isinstance(listeners, Mapping) else {document["node_name"]: listeners}
+        sections.append(_section("Listeners", _listeners(by_node)))
+    return "\n".join(sections)

@@ -1,0 +1,302 @@
+"""`warrenctl` as scripts see it: output, errors and exit codes, against a recording admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from cluster.cli.app import run
+from cluster.cli.targets import Target
+from cluster.transport.admin_client import AdminClient, AdminError
+from cluster.transport.admin_port import SyncProgress, Table
+
+TABLE = Table(("name", "messages"), (("q", 5),))
+
+
+class RecordingClient:
+    """Answers every call with a listing, a count or nothing, and remembers what it was asked."""
+
+    def __init__(self, error: AdminError | None = None, document: dict[str, Any] | None = None) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.error = error
+        self.document = document or {}
+
+    def __enter__(self) -> RecordingClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append((name, args, kwargs))
+            if self.error is not None:
+                raise self.error
+            if name.startswith("list_"):
+                return TABLE
+            if name in ("cluster_status", "status"):
+                return self.document
+            return {"delete_queue": 5, "sync_queue": iter([SyncProgress(1, 1, True)])}.get(name)
+
+        return answer
+
+
+class Result(NamedTuple):
+    exit_code: int
+    out: str
+    err: str
+
+
+Tool = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in ("WARREN_NODE", "WARREN_CLUSTER_DIR", "WARREN_COOKIE", "WARREN_COOKIE_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def client() -> RecordingClient:
+    return RecordingClient()
+
+
+@pytest.fixture
+def tool(client: RecordingClient, capsys: pytest.CaptureFixture[str]) -> Tool:
+    def call(*arguments: str) -> Result:
+        def connect(_target: Target, _timeout_s: float) -> AdminClient:
+            return cast(AdminClient, client)
+
+        exit_code = run(arguments, connect)
+        return Result(int(exit_code), *capsys.readouterr())
+
+    return call
+
+
+def test_list_queues(tool: Tool, client: RecordingClient) -> None:
+    result = tool("list_queues")
+    banner = "Timeout: 60.0 seconds ...\nListing queues for vhost / ...\n"
+    assert result == (0, banner + "name\tmessages\nq\t5\n", "")
+    assert client.calls[0][:2] == ("list_queues", ("/", ("name", "messages"), client.calls[0][1][2]))
+
+
+@pytest.mark.parametrize(
+    ("options", "out"),
+    [
+        (["-q"], "name\tmessages\nq\t5\n"),
+        (["-s"], "q\t5\n"),
+        (["--no-table-headers", "-q"], "q\t5\n"),
+        (["--formatter", "json"], '[\n{"name":"q","messages":5}\n]\n'),
+        (["--formatter=csv"], "name,messages\nq,5\n"),
+        (["-t", "5"], "Timeout: 5.0 seconds ...\nListing queues for vhost / ...\nname\tmessages\nq\t5\n"),
+    ],
+)
+def test_common_options_work_before_and_behind_the_command(tool: Tool, options: list[str], out: str) -> None:
+    assert tool("list_queues", *options).out == out
+    assert tool(*options, "list_queues").out == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "banner"),
+    [
+        (["set_policy", "ha", "^", '{"ha-mode":"all"}'],
+         'Setting policy "ha" for pattern "^" to "{"ha-mode":"all"}" with priority "0" for vhost "/" ...'),
+        (["clear_policy", "-p", "v", "ha"], 'Clearing policy "ha" on vhost "v" ...'),
+        (["sync_queue", "q"], "Synchronising queue 'q' in vhost '/' ..."),
+        (["cancel_sync_queue", "q"], "Stopping synchronising queue 'q' in vhost '/' ..."),
+        (["purge_queue", "q"], "Purging queue 'q' in vhost '/' ..."),
+        (["add_vhost", "v"], 'Adding vhost "v" ...'),
+        (["delete_vhost", "v"], 'Deleting vhost "v" ...'),
+        (["delete_user", "u"], 'Deleting user "u" ...'),
+        (["change_password", "u", "p"], 'Changing password for user "u" ...'),
+        (["set_permissions", "u", ".*", ".*", ".*"], 'Setting permissions for user "u" in vhost "/" ...'),
+    ],
+)  # fmt: skip
+def test_an_action_prints_its_banner_and_nothing_else(tool: Tool, arguments: list[str], banner: str) -> None:
+    assert tool(*arguments) == (0, banner + "\n", "")
+    assert tool("-q", *arguments) == (0, "", "")
+    assert tool("--formatter", "json", *arguments).out == '{"result":"ok","node":"127.0.0.1:25672"}\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "banner"),
+    [
+        ("list_policies", 'Listing policies for vhost "/" ...'),
+        ("list_consumers", "Timeout: 60.0 seconds ...\nListing consumers in vhost / ..."),
+        ("list_connections", "Listing connections ..."),
+        ("list_exchanges", "Listing exchanges for vhost / ..."),
+        ("list_bindings", "Listing bindings for vhost /..."),
+        ("list_vhosts", "Listing vhosts ..."),
+        ("list_users", "Listing users ..."),
+        ("list_permissions", 'Listing permissions for vhost "/" ...'),
+    ],
+)
+def test_other_listings(tool: Tool, command: str, banner: str) -> None:
+    assert tool(command) == (0, f"{banner}\nname\tmessages\nq\t5\n", "")
+
+
+def test_set_policy_sends_what_was_written(tool: Tool, client: RecordingClient) -> None:
+    tool("set_policy", "-p", "v", "--priority", "7", "--apply-to", "queues", "ha", "^q", '{"ha-mode":"all"}')
+    policy = client.calls[0][1][0]
+    assert (policy.vhost, policy.name, policy.pattern, policy.priority) == ("v", "ha", "^q", 7)
+    assert (policy.definition, policy.apply_to) == ({"ha-mode": "all"}, "queues")
+
+
+def test_the_priority_may_stand_last(tool: Tool, client: RecordingClient) -> None:
+    tool("set_policy", "ha", "^q", "{}", "7")
+    assert client.calls[0][1][0].priority == 7
+    assert tool("set_policy", "--priority", "1", "ha", "^q", "{}", "7").exit_code == 64
+
+
+def test_delete_queue_tells_how_many_messages_went(tool: Tool, client: RecordingClient) -> None:
+    result = tool("delete_queue", "q", "--if-empty", "-u")
+    assert result.out == (
+        "Deleting queue 'q' on vhost '/' if queue is empty and unused ...\n"
+        "Queue was successfully deleted with 5 ready messages\n"
+    )
+    assert client.calls[0][2] == {"if_empty": True, "if_unused": True}
+
+
+def test_add_user_reminds_of_permissions(tool: Tool, client: RecordingClient) -> None:
+    assert tool("add_user", "u", "p").out == (
+        'Adding user "u" ...\n'
+        "Done. Don't forget to grant the user permissions to some virtual hosts! "
+        "See 'warrenctl help set_permissions' to learn more.\n"
+    )
+    assert client.calls == [("add_user", ("u", "p"), {})]
+
+
+def test_too_few_arguments(tool: Tool, client: RecordingClient) -> None:
+    assert tool("set_policy", "ha") == (
+        64,
+        "",
+        "Error (argument validation): not enough arguments.\nArguments given:\n\tset_policy ha\n\nUsage\n\n"
+        "warrenctl [--node <node>] [--quiet] set_policy [--vhost <vhost>] [--priority <priority>] "
+        "[--apply-to <apply-to>] <name> <pattern> <definition>\n\n",
+    )
+    assert client.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["clear_policy", "a", "b"], "too many arguments."),
+        (["list_queues", "--onlin"], "Invalid options for this command: --onlin"),
+        (["list_queues", "name", "nmae"], "Info key(s) nmae are not supported"),
+        (["list_queues", "--online", "--offline"], "--online and --offline exclude each other."),
+        (["add_user", "u", ""], "the password is empty."),
+    ],
+)
+def test_other_complaints_about_arguments(tool: Tool, arguments: list[str], complaint: str) -> None:
+    result = tool(*arguments)
+    assert result.exit_code == 64
+    assert result.out == ""
+    assert result.err.startswith(f"Error (argument validation): {complaint}\nArguments given:\n\t")
+
+
+def test_an_unknown_column_is_answered_with_those_there_are(tool: Tool) -> None:
+    assert "<column> must be one of name, durable, auto_delete, arguments, policy, pid," in tool("list_queues", "x").err
+
+
+def test_complaints_do_not_repeat_passwords(tool: Tool) -> None:
+    assert "hunter2" not in tool("add_user", "u", "hunter2", "oops").err
+
+
+def test_an_unknown_command(tool: Tool) -> None:
+    assert tool("list_quues") == (64, "", "\nCommand 'list_quues' not found. \nDid you mean 'list_queues'? \n\n")
+    assert "list_queues" in tool("frobnicate").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["set_policy", "ha", "^", "{"], 65, "JSON decoding error. Reason: "),
+        (["set_policy", "ha", "^", "[]"], 65, "JSON decoding error. Reason: write an object"),
+        (["set_policy", "ha", "(", "{}"], 70, "Validation failed\n\ninvalid regular expression (: "),
+        (["set_permissions", "u", "(", "", ""], 70, "Invalid regular expression '(': "),
+    ],
+)
+def test_what_can_be_seen_wrong_here_is_not_sent(
+    tool: Tool, client: RecordingClient, arguments: list[str], exit_code: int, message: str
+) -> None:
+    result = tool("-q", *arguments)
+    assert result.exit_code == exit_code
+    assert result.err.startswith(f"Error:\n{message}")
+    assert client.calls == []
+
+
+def test_a_refusal_of_the_node_ends_with_its_code(tool: Tool, client: RecordingClient) -> None:
+    client.error = AdminError(65, "Virtual host 'x' does not exist")
+    assert tool("list_queues", "-p", "x", "-q") == (65, "", "Error:\nVirtual host 'x' does not exist\n")
+    assert tool("list_queues", "-p", "x", "--formatter", "json") == (
+        65,
+        "",
+        '{"result":"error","node":"127.0.0.1:25672","error":"data","message":"Virtual host \'x\' does not exist"}\n',
+    )
+
+
+def test_a_node_that_cannot_be_reached_comes_with_advice(tool: Tool, client: RecordingClient) -> None:
+    client.error = AdminError(69, "connection refused")
+    result = tool("status")
+    assert result.exit_code == 69
+    assert result.err.startswith(
+        "Error: unable to perform an operation on node '127.0.0.1:25672': connection refused\n"
+    )
+    assert "warren cluster status" in result.err
+
+
+def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None:
+    result = tool("-n", "n2", "status", "-q")
+    assert result.exit_code == 78
+    assert "name one with --dir" in result.err
+
+
+def test_await_startup_gives_up_as_a_temporary_failure(tool: Tool, client: RecordingClient) -> None:
+    client.error = AdminError(69, "connection refused")
+    assert tool("await_startup", "-t", "0", "-q").exit_code == 75
+
+
+def test_cluster_status(tool: Tool, client: RecordingClient) -> None:
+    client.document = {
+        "cluster_name": "rabbits",
+        "disk_nodes": ["n1", "n2"],
+        "running_nodes": ["n1"],
+        "versions": {"n1": "Warren 0.1.0 on Python 3.11"},
+        "maintenance_status": {"n1": "not under maintenance"},
+        "alarms": [{"resource": "memory", "node": "n1"}],
+        "partitions": {"n1": ["n2", "n3"]},
+        "listeners": {"n1": [{"interface": "::", "port": 5672, "protocol": "amqp", "purpose": "AMQP 0-9-1"}]},
+    }
+    assert tool("cluster_status").out == (
+        "Cluster status of node 127.0.0.1:25672 ...\n"
+        "Basics\n\nCluster name: rabbits\n\n"
+        "Disk Nodes\n\nn1\nn2\n\n"
+        "Running Nodes\n\nn1\n\n"
+        "Versions\n\nn1: Warren 0.1.0 on Python 3.11\n\n"
+        "Maintenance status\n\nNode: n1, status: not under maintenance\n\n"
+        "Alarms\n\nMemory alarm on node n1\n\n"
+        "Network Partitions\n\nNode n1 cannot communicate with n2, n3\n\n"
+        "Listeners\n\nNode: n1, interface: ::, port: 5672, protocol: amqp, purpose: AMQP 0-9-1\n\n"
+    )
+
+
+def test_nothing_is_said_as_none(tool: Tool, client: RecordingClient) -> None:
+    client.document = {"alarms": [], "partitions": {}}
+    assert tool("cluster_status", "-q").out == "Alarms\n\n(none)\n\nNetwork Partitions\n\n(none)\n\n"
+
+
+def test_status(tool: Tool, client: RecordingClient) -> None:
+    client.document = {"pid": 12, "uptime": 3, "node_name": "n1", "totals": {"queue_count": 2}, "log_files": ["/l"]}
+    assert tool("status", "-q").out == (
+        "Runtime\n\nOS PID: 12\nUptime (seconds): 3\nNode name: n1\n\nLog file(s)\n\n/l\n\nTotals\n\nQueue count: 2\n\n"
+    )
+
+
+def test_help(tool: Tool) -> None:
+    assert "Usage\n\nwarrenctl [--node <node>] [--quiet] purge_queue" in tool("help", "purge_queue").out
+    assert "list_queues" in tool("help").out
+    assert "list_queues" in tool("--help").out
+    assert tool("help", "purge_queu").exit_code == 64

@@ -1,0 +1,83 @@
+"""Which node `warrenctl` talks to, and how it finds the cookie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.cli.targets import Target, resolve_target
+from cluster.directory import ClusterDirectory, NodeEntry, find_cluster_directory, read_cluster_directory
+from node.errors import ConfigError
+
+NODES = (NodeEntry("n1", "127.0.0.1:5672", "127.0.0.1:7001"), NodeEntry("n2", "127.0.0.1:5673", "127.0.0.1:7002"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory whose ``.warren`` holds a cluster."""
+    path = tmp_path / ".warren"
+    path.mkdir()
+    (path / "cookie").write_text("secret of the cluster\n")
+    ClusterDirectory(path, NODES).write()
+    return tmp_path
+
+
+def test_what_was_written_is_read(home: Path) -> None:
+    assert read_cluster_directory(home / ".warren").nodes == NODES
+
+
+def test_the_first_node_of_the_nearest_cluster(home: Path) -> None:
+    below = home / "a" / "b"
+    below.mkdir(parents=True)
+    assert resolve_target(None, None, {}, below) == Target("n1", "127.0.0.1:7001", "secret of the cluster")
+
+
+def test_a_name_is_looked_up(home: Path) -> None:
+    assert resolve_target("n2", None, {}, home).address == "127.0.0.1:7002"
+    assert resolve_target(None, None, {"WARREN_NODE": "n2"}, home).address == "127.0.0.1:7002"
+    with pytest.raises(ConfigError, match="there is no node `n9`"):
+        resolve_target("n9", None, {}, home)
+
+
+def test_an_address_is_taken_as_it_is(tmp_path: Path) -> None:
+    environment = {"WARREN_COOKIE": "c"}
+    assert resolve_target("h:1", None, environment, tmp_path) == Target("h:1", "h:1", "c")
+    with pytest.raises(ConfigError, match="a port is a number"):
+        resolve_target("h:x", None, environment, tmp_path)
+
+
+def test_without_any_hint_it_is_this_machine(tmp_path: Path) -> None:
+    assert resolve_target(None, None, {}, tmp_path) == Target("127.0.0.1:25672", "127.0.0.1:25672", "")
+
+
+def test_the_environment_names_the_directory_and_the_option_wins(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    environment = {"WARREN_CLUSTER_DIR": str(other)}
+    with pytest.raises(ConfigError, match="there is no cluster in"):
+        find_cluster_directory(None, environment, tmp_path)
+    found = find_cluster_directory(home / ".warren", environment, tmp_path)
+    assert found is not None
+    assert found.nodes == NODES
+
+
+def test_the_cookie_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    assert resolve_target("h:1", None, {"WARREN_COOKIE_FILE": str(secret)}, tmp_path).cookie == "hush"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":1,"nodes":[{"name":"n1"}]}', '{"version":1,"nodes":[]}'])
+def test_a_damaged_descriptor_is_a_complaint(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"cluster\.json"):
+        read_cluster_directory(tmp_path)
+
+
+def test_removing_a_cluster_leaves_what_is_not_its_own(home: Path) -> None:
+    path = home / ".warren"
+    (path / "n1").mkdir()
+    (path / "n1.log").write_text("x")
+    (path / "diary").write_text("mine")
+    read_cluster_directory(path).remove()
+    assert [file.name for file in path.iterdir()] == ["diary"]
