@@ -1,0 +1,275 @@
+"""Where a Raft node keeps its log, its vote and its snapshot.
+
+```
+<directory>/log         append only; replaced as a whole (temporary file, fsync, rename) when a snapshot is saved
+<directory>/snapshot    newest snapshot; replaced in the same way, before the log is
+
+log       batch *
+batch     "WRb1"  length u32  crc u32  durable u64  item *     one `append` call; crc over durable and the items
+item      1  index u64  term u64  kind u8  length u32  payload       an entry; replaces what is at and above its index
+          2  term u64  commit u64  length u16  voted_for             hard state (empty name: no vote)
+          3  index u64  term u64                                     first item of a file: the snapshot it continues
+snapshot  "WRs1"  crc u32  index u64  term u64  voters u16  (length u16  name) *  data
+```
+All numbers big-endian.
+
+**Torn or damaged?** Batches that were written and not yet synced may reach the disk in part and in any order, so a bad
+batch near the end is the normal result of a crash and is cut off with everything behind it. ``durable`` tells that
+case from damage: it is the length of the file known to be synced when the batch was written. A bad batch
+below the ``durable`` of any later good batch was once safely on disk; answering from what is left could forget a
+vote or a committed entry, so `RaftStorage.open` raises `StorageError` naming file and offset instead.
+
+**Crash between the two renames.** The snapshot is newer than the log. If the log has the snapshot's last entry, the
+entries after it still count; if it has not (the snapshot came from the leader), none of them does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from cluster.raft.core import RestoredState, founding_state
+from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
+from node.errors import StorageError
+from node.ids import NodeName
+from node.store.disk import Disk, DiskFile, read_whole, write_durably
+
+_BATCH_MAGIC = b"WRb1"
+_BATCH_HEADER = struct.Struct(">4sIIQ")
+_DURABLE = struct.Struct(">Q")
+_ENTRY = struct.Struct(">BQQBI")
+_HARD_STATE = struct.Struct(">BQQH")
+_BASE = struct.Struct(">BQQ")
+_ITEM_ENTRY, _ITEM_HARD_STATE, _ITEM_BASE = 1, 2, 3
+_SNAPSHOT_MAGIC = b"WRs1"
+_SNAPSHOT_HEADER = struct.Struct(">4sI")
+_SNAPSHOT_BODY = struct.Struct(">QQH")
+_NAME_LENGTH = struct.Struct(">H")
+
+
+@dataclass(slots=True)
+class _LogContent:
+    """What the batches of a log file add up to."""
+
+    base_index: int
+    base_term: int
+    entries: list[Entry]
+    hard_state: HardState
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry; it replaces what is at and above its index."""
+        position = entry.index - self.base_index - 1
+        assert 0 <= position <= len(self.entries), f"entry {entry.index} leaves a hole in the log"
+        del self.entries[position:]
+        self.entries.append(entry)
+
+
+class RaftStorage:
+    """Log, hard state and snapshot of one node. Writes on the loop's thread; `sync` may run on another."""
+
+    def __init__(self, disk: Disk, directory: str, file: DiskFile, content: _LogContent) -> None:
+        """Use `open`. ``file`` is durable as it stands."""
+        self._disk = disk
+        self._directory = directory
+        self._content = content
+        self._file = file
+        #: Length of `_file` known to be durable. Replaced together with the file: (file, length).
+        self._durable: tuple[DiskFile, int] = (file, file.size)
+        #: Bytes cut off the end of the log at `open`, the remains of writes that were never confirmed.
+        self.cut_bytes = 0
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str, founding_voters: Sequence[NodeName]) -> tuple[RaftStorage, RestoredState]:
+        """Open or create the storage, and what `RaftCore` starts from.
+
+        ``founding_voters`` counts only at the very first start, see `founding_state`. Raises `StorageError`.
+        """
+        disk.mkdir(directory)
+        log_path, snapshot_path = f"{directory}/log", f"{directory}/snapshot"
+        snapshot = _read_snapshot(disk, snapshot_path)
+        if not disk.exists(log_path):
+            if snapshot is not None:
+                raise StorageError(f"{log_path} is missing although {snapshot_path} exists: restore it from a backup")
+            state = founding_state(founding_voters)
+            content = _LogContent(0, 0, list(state.entries), state.hard_state)
+            return cls(disk, directory, _write_log(disk, log_path, content), content), state
+        content, good_size = _read_log(read_whole(disk, log_path), log_path)
+        if snapshot is None and content.base_index:
+            raise StorageError(f"{snapshot_path} is missing although {log_path} continues it: restore it from a backup")
+        file = disk.open(log_path)
+        cut_bytes = file.size - good_size
+        if cut_bytes:
+            file.truncate(good_size)
+        file.sync()
+        storage = cls(disk, directory, file, content)
+        storage.cut_bytes = cut_bytes
+        if snapshot is not None and snapshot.index > content.base_index:
+            storage._continue_from(snapshot)
+        snapshot = snapshot or Snapshot(0, 0, ())
+        return storage, RestoredState(snapshot, tuple(content.entries), content.hard_state)
+
+    @property
+    def log_bytes(self) -> int:
+        """Length of the log file; grows until the next `save_snapshot`."""
+        return self._file.size
+
+    def append(self, ready: Ready) -> None:
+        """Write what ``ready`` asks for (step 2 of its docstring), not yet synced. Raises `StorageError`."""
+        if ready.snapshot is not None:
+            if ready.hard_state is not None:
+                self._content.hard_state = ready.hard_state
+            self.save_snapshot(ready.snapshot)
+        items: list[bytes] = []
+        if ready.hard_state is not None:
+            self._content.hard_state = ready.hard_state
+            items.append(_pack_hard_state(ready.hard_state))
+        for entry in ready.entries_to_append:
+            self._content.put(entry)
+            items.append(_pack_entry(entry))
+        if items:
+            file, durable = self._durable
+            self._file.append(_pack_batch(items, durable if file is self._file else 0))
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Write a snapshot and drop the entries it covers. Durable on return. Raises `StorageError`."""
+        write_durably(self._disk, f"{self._directory}/snapshot", pack_snapshot(snapshot))
+        self._continue_from(snapshot)
+
+    def sync(self) -> None:
+        """Make all earlier writes durable. Any thread. Raises `StorageError`."""
+        file = self._file
+        size = file.size
+        file.sync()
+        if file is self._file:
+            self._durable = (file, size)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _continue_from(self, snapshot: Snapshot) -> None:
+        """Begin a new log file behind ``snapshot``, which is on disk."""
+        content = self._content
+        position = snapshot.index - content.base_index - 1
+        has_it = 0 <= position < len(content.entries) and content.entries[position].term == snapshot.term
+        content.entries = content.entries[position + 1 :] if has_it else []
+        content.base_index, content.base_term = snapshot.index, snapshot.term
+        old = self._file
+        self._file = _write_log(self._disk, f"{self._directory}/log", content)
+        self._durable = (self._file, self._file.size)
+        old.abandon()
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """A snapshot as in its file."""
+    body = [_SNAPSHOT_BODY.pack(snapshot.index, snapshot.term, len(snapshot.voters))]
+    for voter in snapshot.voters:
+        name = voter.encode()
+        body += (_NAME_LENGTH.pack(len(name)), name)
+    body.append(snapshot.data)
+    packed = b"".join(body)
+    return _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, crc32(packed)) + packed
+
+
+def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
+    if not disk.exists(path):
+        return None
+    content = read_whole(disk, path)
+    if len(content) < _SNAPSHOT_HEADER.size + _SNAPSHOT_BODY.size:
+        raise StorageError(f"{path} is damaged at offset 0: too short for a snapshot")
+    magic, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    if magic != _SNAPSHOT_MAGIC or crc != crc32(content[_SNAPSHOT_HEADER.size :]):
+        raise StorageError(f"{path} is damaged at offset 0: checksum mismatch")
+    offset = _SNAPSHOT_HEADER.size
+    index, term, voter_count = _SNAPSHOT_BODY.unpack_from(content, offset)
+    offset += _SNAPSHOT_BODY.size
+    voters = []
+    for _ in range(voter_count):
+        (length,) = _NAME_LENGTH.unpack_from(content, offset)
+        offset += _NAME_LENGTH.size
+        voters.append(NodeName(content[offset : offset + length].decode()))
+        offset += length
+    return Snapshot(index, term, tuple(voters), content[offset:])
+
+
+def _write_log(disk: Disk, path: str, content: _LogContent) -> DiskFile:
+    """Put a complete log file in place, durably, and open it."""
+    items = [_BASE.pack(_ITEM_BASE, content.base_index, content.base_term), _pack_hard_state(content.hard_state)]
+    items += [_pack_entry(entry) for entry in content.entries]
+    write_durably(disk, path, _pack_batch(items, 0))
+    return disk.open(path)
+
+
+def _pack_entry(entry: Entry) -> bytes:
+    return _ENTRY.pack(_ITEM_ENTRY, entry.index, entry.term, entry.kind, len(entry.payload)) + entry.payload
+
+
+def _pack_hard_state(state: HardState) -> bytes:
+    name = (state.voted_for or "").encode()
+    return _HARD_STATE.pack(_ITEM_HARD_STATE, state.term, state.commit, len(name)) + name
+
+
+def _pack_batch(items: Iterable[bytes], durable: int) -> bytes:
+    body = b"".join(items)
+    crc = crc32(body, crc32(_DURABLE.pack(durable)))
+    return _BATCH_HEADER.pack(_BATCH_MAGIC, len(body), crc, durable) + body
+
+
+def _batch_at(content: bytes, offset: int) -> tuple[int, int, int] | None:
+    """(start and end of the body, ``durable``) of the good batch at ``offset``, ``None`` if there is none."""
+    start = offset + _BATCH_HEADER.size
+    if start > len(content):
+        return None
+    magic, length, crc, durable = _BATCH_HEADER.unpack_from(content, offset)
+    end = start + length
+    if magic != _BATCH_MAGIC or end > len(content):
+        return None
+    if crc32(memoryview(content)[start:end], crc32(_DURABLE.pack(durable))) != crc:
+        return None
+    return start, end, durable
+
+
+def _read_log(content: bytes, path: str) -> tuple[_LogContent, int]:
+    """Content of a log file and the length of its good part. Raises `StorageError` for damage."""
+    log = _LogContent(0, 0, [], HardState())
+    offset = 0
+    while offset < len(content) and (batch := _batch_at(content, offset)) is not None:
+        start, end, _ = batch
+        _read_items(content, start, end, log)
+        offset = end
+    if offset == 0:
+        raise StorageError(f"{path} is damaged at offset 0: it was complete when it was put in place")
+    if _durable_claim_after(content, offset) > offset:
+        raise StorageError(f"{path} is damaged at offset {offset}: what is behind shows that it was once safe")
+    return log, offset
+
+
+def _durable_claim_after(content: bytes, offset: int) -> int:
+    """Highest ``durable`` of the good batches behind ``offset``, 0 if there is none."""
+    claim = 0
+    while (offset := content.find(_BATCH_MAGIC, offset + 1)) >= 0:
+        batch = _batch_at(content, offset)
+        if batch is not None:
+            claim = max(claim, batch[2])
+    return claim
+
+
+def _read_items(content: bytes, offset: int, end: int, log: _LogContent) -> None:
+    while offset < end:
+        item = content[offset]
+        if item == _ITEM_ENTRY:
+            _, index, term, kind, length = _ENTRY.unpack_from(content, offset)
+            offset += _ENTRY.size
+            log.put(Entry(index, term, EntryKind(kind), content[offset : offset + length]))
+            offset += length
+        elif item == _ITEM_HARD_STATE:
+            _, term, commit, length = _HARD_STATE.unpack_from(content, offset)
+            offset += _HARD_STATE.size
+            name = content[offset : offset + length].decode()
+            log.hard_state = HardState(term, NodeName(name) if name else None, commit)
+            offset += length
+        else:
+            assert item == _ITEM_BASE, f"item {item} passed the checksum, so this code wrote it"
+            _, log.base_index, log.base_term = _BASE.unpack_from(content, offset)
+            offset += _BASE.size

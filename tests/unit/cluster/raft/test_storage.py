@@ -1,0 +1,189 @@
+"""What a Raft node finds on its disk after a restart, a crash, and damage."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from cluster.raft.core import RestoredState, founding_state
+from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
+from cluster.raft.storage import RaftStorage
+from node.errors import StorageError
+from node.ids import NodeName
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+DIRECTORY = "/data/raft"
+
+
+def command(index: int, term: int, size: int = 10) -> Entry:
+    return Entry(index, term, EntryKind.COMMAND, bytes([index % 256]) * size)
+
+
+def ready(
+    *entries: Entry, hard_state: HardState | None = None, snapshot: Snapshot | None = None, number: int = 1
+) -> Ready:
+    return Ready(number, (), snapshot, entries, hard_state, True, (), (), ())
+
+
+def reopen(disk: SimulatedDisk) -> tuple[RaftStorage, RestoredState]:
+    return RaftStorage.open(disk, DIRECTORY, [N1, N2])
+
+
+def test_the_first_start_gives_the_founding_state_and_so_does_the_second() -> None:
+    disk = SimulatedDisk()
+    assert reopen(disk)[1] == founding_state([N1, N2])
+    disk.crash(CrashStyle.DROP, Random(1))
+    assert RaftStorage.open(disk, DIRECTORY, [])[1] == founding_state([N1, N2])
+
+
+def test_entries_and_the_vote_survive_a_crash_once_synced() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2), hard_state=HardState(2, N2, 2)))
+    storage.sync()
+    storage.append(ready(command(5, 2), hard_state=HardState(9, N1, 2)))
+    disk.crash(CrashStyle.DROP, Random(1))
+    state = reopen(disk)[1]
+    assert [entry.index for entry in state.entries] == [1, 2, 3, 4]
+    assert state.hard_state == HardState(2, N2, 2)
+
+
+def test_a_later_entry_at_the_same_index_replaces_the_tail() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2), command(5, 2)))
+    storage.append(ready(command(4, 3)))
+    state = reopen(disk)[1]
+    assert [(entry.index, entry.term) for entry in state.entries[2:]] == [(3, 2), (4, 3)]
+
+
+def test_a_torn_tail_is_cut_and_counted() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    good = storage.log_bytes
+    storage.append(ready(command(4, 2, size=100)))
+    whole = storage.log_bytes
+    for size in range(good + 1, whole):
+        file = disk.open(f"{DIRECTORY}/log")
+        content = file.pread(whole, 0)
+        file.truncate(size)
+        reopened, state = reopen(disk)
+        assert [entry.index for entry in state.entries] == [1, 2, 3]
+        assert reopened.cut_bytes == size - good
+        assert reopened.log_bytes == good
+        file.pwrite(content, 0)
+
+
+def test_damage_below_what_was_synced_is_refused_with_file_and_offset() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    offset = storage.log_bytes
+    storage.append(ready(command(3, 2)))
+    storage.sync()
+    storage.append(ready(command(4, 2)))
+    storage.sync()
+    disk.flip_bit(f"{DIRECTORY}/log", offset + 30)
+    with pytest.raises(StorageError, match=rf"/data/raft/log is damaged at offset {offset}:"):
+        reopen(disk)
+
+
+def test_a_hole_among_writes_that_were_never_synced_is_a_torn_tail() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    offset = storage.log_bytes
+    storage.append(ready(command(3, 2)))
+    storage.append(ready(command(4, 2)))
+    disk.flip_bit(f"{DIRECTORY}/log", offset + 30)
+    assert [entry.index for entry in reopen(disk)[1].entries] == [1, 2]
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    disk.flip_bit(f"{DIRECTORY}/snapshot", 20)
+    with pytest.raises(StorageError, match=r"/data/raft/snapshot is damaged"):
+        reopen(disk)
+
+
+def test_a_snapshot_replaces_the_entries_it_covers() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(*(command(index, 2, 100) for index in range(3, 50)), hard_state=HardState(2, N1, 40)))
+    before = storage.log_bytes
+    snapshot = Snapshot(40, 2, (N1, N2), b"state")
+    storage.save_snapshot(snapshot)
+    assert storage.log_bytes < before
+    disk.crash(CrashStyle.DROP, Random(1))
+    state = reopen(disk)[1]
+    assert state.snapshot == snapshot
+    assert [entry.index for entry in state.entries] == list(range(41, 50))
+    assert state.hard_state == HardState(2, N1, 40)
+
+
+def test_a_snapshot_from_the_leader_replaces_a_log_that_does_not_lead_to_it() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2)))
+    snapshot = Snapshot(4, 5, (N1, N2), b"state")
+    storage.append(ready(command(5, 5), hard_state=HardState(5, None, 4), snapshot=snapshot))
+    state = reopen(disk)[1]
+    assert state == RestoredState(snapshot, (command(5, 5),), HardState(5, None, 4))
+
+
+@pytest.mark.parametrize(("term_of_snapshot", "kept"), [(2, [4]), (5, [])])
+def test_a_crash_between_snapshot_and_log_keeps_only_what_continues_the_snapshot(
+    term_of_snapshot: int, kept: list[int]
+) -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2)))
+    storage.sync()
+    old_log = disk.open(f"{DIRECTORY}/log")
+    content = old_log.pread(old_log.size, 0)
+    storage.save_snapshot(Snapshot(3, term_of_snapshot, (N1, N2), b"state"))
+    log = disk.create(f"{DIRECTORY}/log")
+    log.append(content)
+    assert [entry.index for entry in reopen(disk)[1].entries] == kept
+
+
+def test_a_missing_log_beside_a_snapshot_is_no_first_start() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    disk.unlink(f"{DIRECTORY}/log")
+    with pytest.raises(StorageError, match="log is missing"):
+        reopen(disk)
+
+
+@pytest.mark.parametrize("style", list(CrashStyle))
+@pytest.mark.parametrize("seed", range(20))
+def test_no_crash_takes_what_was_synced(style: CrashStyle, seed: int) -> None:
+    """Random writes, syncs, snapshots and crashes: the state after a crash is one that was written since the sync."""
+    rng = Random(seed)
+    disk = SimulatedDisk()
+    storage, state = reopen(disk)
+    for _ in range(8):
+        last, term, last_snapshot = len(state.entries) + state.snapshot.index, state.hard_state.term, state.snapshot
+        possible = [(last, term)]
+        for _ in range(rng.randrange(12)):
+            term += rng.randrange(2)
+            last += 1
+            storage.append(ready(command(last, term, rng.randrange(300)), hard_state=HardState(term, N1, 0)))
+            possible.append((last, term))
+            if rng.random() < 0.3:
+                storage.sync()
+                possible = possible[-1:]
+            if rng.random() < 0.1:
+                last_snapshot = Snapshot(last, term, (N1,), b"s" * rng.randrange(50))
+                storage.save_snapshot(last_snapshot)
+                possible = possible[-1:]
+        disk.crash(style, rng)
+        storage, state = reopen(disk)
+        assert state.snapshot == last_snapshot
+        assert (len(state.entries) + state.snapshot.index, state.hard_state.term) in possible
