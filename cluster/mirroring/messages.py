@@ -21,8 +21,9 @@ filled at once and holds back confirms until it is. Any other mirror is filled w
 (`sync_queue`, ``ha-sync-mode = automatic``), in throttled batches between live operations; a cancel keeps what
 has arrived. A mirror with nothing missing is synchronised, whoever filled it or however the master drained.
 
-*Replies.* The difference may take several `AttachReply` frames (each bounded); the first `OpsAck` of an attach ends them.
-Every attach takes an index of the conversation for itself, so that ack also says when all the mirror held then is durable.
+*Replies.* The difference may take several `AttachReply` frames (each bounded); the first `OpsAck` of an attach ends
+them. Every attach takes an index of the conversation for itself, so that ack also says when all the mirror held then
+is durable.
 
 *End of the difference.* A `SyncBatchOp` without positions tells the mirror that it now lacks nothing. Only then does it
 believe ``Attach.origins``: high-water counters above messages that it lacks would make it take the second sending

@@ -1,0 +1,286 @@
+"""One mirror: stores what the master of the highest epoch tells it, at the positions the master chose.
+
+It decides nothing. It refuses older epochs, ignores conversations that are over, answers cumulatively, and can become
+the master's queue as it stands (`promote`). What it may throw away and when is argued in `cluster.mirroring.promotion`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.messages import (
+    Attach,
+    AttachRefused,
+    AttachReply,
+    HorizonOp,
+    MirrorMessage,
+    MirrorOp,
+    Ops,
+    OpsAck,
+    OriginsOp,
+    PublishOp,
+    SegmentHoldings,
+    SettleOp,
+    SyncBatchOp,
+)
+from cluster.mirroring.promotion import possibly_delivered_below
+from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
+from node.message import Message, decode_envelope
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
+
+#: Segments described in one `AttachReply`: about 1.6 MB of positions and ids at most.
+REPLY_SEGMENTS = 16
+
+
+class MirrorReplica:
+    """A mirror of one queue on this node. The shell calls, in a turn: `receive` ..., `take_messages`."""
+
+    def __init__(self, queue_id: QueueId, local: ReplicaQueue, epoch: Epoch, is_durable: bool = True) -> None:
+        """Mirror with the content that ``local`` has: new and empty, recovered from disk, or an old master's.
+
+        ``epoch``: that of the record this node knows; older masters are refused.
+        """
+        self.queue_id = queue_id
+        self.local = local
+        #: Highest epoch heard of.
+        self.epoch = epoch
+        self._is_durable = is_durable
+        self._master: NodeName | None = None
+        #: 0 while no conversation is going on.
+        self._attach_id = 0
+        self._applied_index = 0
+        self._durable_index = 0
+        #: (generation, index): everything up to the index is on disk when the generation is.
+        self._undurable: deque[tuple[int, int]] = deque()
+        #: Generation of the last write that matters for durability.
+        self._last_generation = local.write_generation
+        self._is_ack_due = False
+        self._outbox: list[tuple[NodeName, MirrorMessage]] = []
+        #: Epoch of the last attach taken and the horizon promised since; ``None`` before the first.
+        self._heard_epoch: Epoch | None = None
+        self._heard_horizon = SeqId(0)
+        #: True if nothing is missing here, as far as the stream has come.
+        self._is_complete = False
+        #: High-water counters of the master at the attach, and of what was streamed since.
+        self._streamed_origins: dict[OriginId, int] = {}
+        # Tokens of an earlier life as a master belong to nobody now.
+        local.drain_confirmed()
+
+    def adopt_epoch(self, epoch: Epoch) -> None:
+        """The record moved on: refuse masters of older epochs from now on."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._attach_id = 0
+
+    def receive(self, node: NodeName, message: MirrorMessage) -> None:
+        """Take what the master on ``node`` sends."""
+        if isinstance(message, Attach):
+            self._attach(node, message)
+        elif isinstance(message, Ops):
+            self._apply(message)
+
+    def link_lost(self) -> None:
+        """The link from the master broke: nothing can follow in this conversation."""
+        self._attach_id = 0
+        self._outbox.clear()
+        self._is_ack_due = False
+
+    # --- attach -------------------------------------------------------------------------------------------------------
+
+    def _attach(self, node: NodeName, attach: Attach) -> None:
+        if attach.epoch < self.epoch:
+            self._outbox.append((node, AttachRefused(self.queue_id, attach.epoch, self.epoch)))
+            return
+        if attach.epoch == self._heard_epoch and attach.attach_id <= self._attach_id:
+            return
+        self.epoch = attach.epoch
+        self._master = node
+        self._attach_id = attach.attach_id
+        self._heard_epoch = attach.epoch
+        self._heard_horizon = attach.horizon
+        self._is_complete = False
+        self._streamed_origins = dict(attach.origins)
+        is_equal = not self._drop_unknown(attach)
+        replies = self._differences(attach.digests)
+        self._outbox = [(node, AttachReply(self.queue_id, self.epoch, self._attach_id, part)) for part in replies]
+        if is_equal and not replies:
+            self._complete()
+        self.local.advance_next_seq_id(attach.next_seq_id)
+        self._undurable.clear()
+        self._durable_index = attach.index - 1
+        self._note_applied(attach.index)
+
+    def _drop_unknown(self, attach: Attach) -> int:
+        """Drop the diverged tail and the segments in which the master has nothing. Returns how many messages."""
+        known = {digest.segment for digest in attach.digests}
+        unknown = [
+            SeqRange(
+                SeqId(digest.segment * DIGEST_SEGMENT_ENTRIES),
+                SeqId(min((digest.segment + 1) * DIGEST_SEGMENT_ENTRIES, attach.next_seq_id)),
+            )
+            for digest in self.local.digests()
+            if digest.segment not in known and digest.segment * DIGEST_SEGMENT_ENTRIES < attach.next_seq_id
+        ]
+        if self.local.next_seq_id > attach.next_seq_id:
+            unknown.append(SeqRange(attach.next_seq_id, self.local.next_seq_id))
+        return self.local.remove(unknown) if unknown else 0
+
+    def _differences(self, digests: Sequence[SegmentDigest]) -> list[tuple[SegmentHoldings, ...]]:
+        """What is here in the segments whose digest differs from the master's, cut into replies."""
+        mine = {digest.segment: digest for digest in self.local.digests()}
+        mismatched = [
+            SegmentHoldings(
+                digest.segment, tuple(self.local.holdings(digest.segment)) if digest.segment in mine else ()
+            )
+            for digest in digests
+            if mine.get(digest.segment) != digest
+        ]
+        return [tuple(mismatched[at : at + REPLY_SEGMENTS]) for at in range(0, len(mismatched), REPLY_SEGMENTS)]
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def _apply(self, frame: Ops) -> None:
+        if frame.epoch != self.epoch or not self._attach_id or frame.attach_id != self._attach_id:
+            return
+        if frame.first_index != self._applied_index + 1:
+            # A gap: the link broke its promise. Fall silent; the master attaches again, or reports us.
+            self._attach_id = 0
+            return
+        for op in frame.ops:
+            self._apply_op(op)
+        self._note_applied(self._applied_index + len(frame.ops))
+
+    def _apply_op(self, op: MirrorOp) -> None:
+        if isinstance(op, PublishOp):
+            messages = self._insert(range(op.first_seq_id, op.first_seq_id + op.message_count), op.envelopes)
+            self._raise_origins(messages)
+        elif isinstance(op, SettleOp):
+            self.local.remove(op.ranges)
+        elif isinstance(op, SyncBatchOp):
+            if op.seq_ids:
+                self._insert(op.seq_ids, op.envelopes)
+            else:
+                self._complete()
+        elif isinstance(op, HorizonOp):
+            self._heard_horizon = max(self._heard_horizon, op.horizon)
+        else:
+            self._merge_origins(op)
+
+    def _insert(self, seq_ids: Sequence[int], packed: bytes) -> list[Message]:
+        messages: list[Message] = []
+        envelopes: list[bytes] = []
+        start = 0
+        for _ in seq_ids:
+            message, end = decode_envelope(packed, start)
+            messages.append(message)
+            envelopes.append(packed[start:end])
+            start = end
+        assert start == len(packed), "a batch has one envelope per position"
+        self.local.insert([SeqId(seq_id) for seq_id in seq_ids], messages, envelopes)
+        if any(message.persistent for message in messages):
+            self._last_generation = self.local.write_generation
+        return messages
+
+    def _raise_origins(self, messages: Sequence[Message]) -> None:
+        """Ids of one origin come in growing order, so the last of each counts."""
+        origins = self._streamed_origins
+        last = {message.msg_id[:8]: message.msg_id for message in messages}
+        for msg_id in last.values():
+            origin, counter = split_msg_id(msg_id)
+            if counter > origins.get(origin, 0):
+                origins[origin] = counter
+
+    def _merge_origins(self, op: OriginsOp) -> None:
+        for origin, counter in op.origins.items():
+            if counter > self._streamed_origins.get(origin, 0):
+                self._streamed_origins[origin] = counter
+        if self._is_complete:
+            self.local.merge_origins(op.origins)
+
+    def _complete(self) -> None:
+        self._is_complete = True
+        self.local.merge_origins(self._streamed_origins)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _note_applied(self, index: int) -> None:
+        self._applied_index = index
+        self._is_ack_due = True
+        if self._undurable and self._undurable[-1][0] == self._last_generation:
+            self._undurable.pop()
+        self._undurable.append((self._last_generation, index))
+
+    def durable_advanced(self) -> None:
+        """A group commit may have made something durable. Call after each round; `take_messages` looks as well."""
+        self.local.drain_confirmed()
+        durable_index = self._durable_index
+        if not self._is_durable:
+            self._undurable.clear()
+            durable_index = self._applied_index
+        elif self._undurable:
+            durable_generation = self.local.durable_generation
+            while self._undurable and self._undurable[0][0] <= durable_generation:
+                durable_index = self._undurable.popleft()[1]
+        if durable_index > self._durable_index:
+            self._durable_index = durable_index
+            self._is_ack_due = True
+
+    def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
+        """Answers to send: at most one acknowledgement, after the replies it ends."""
+        self.durable_advanced()
+        outbox = self._outbox
+        self._outbox = []
+        if self._is_ack_due and self._attach_id and self._master is not None:
+            ack = OpsAck(self.queue_id, self.epoch, self._attach_id, self._applied_index, self._durable_index)
+            outbox.append((self._master, ack))
+        self._is_ack_due = False
+        return outbox
+
+    # --- change of role -----------------------------------------------------------------------------------------------
+
+    def promote(
+        self,
+        node: NodeName,
+        record: MastershipRecord,
+        settings: MirroringSettings | None = None,
+        attach_id_base: int = 0,
+    ) -> MirroredQueue:
+        """Become the master that ``record`` names, with what is here. The replica is dead afterwards.
+
+        Everything that an earlier master may have delivered is flagged; everything unacked is ready again.
+        """
+        assert record.epoch >= self.epoch, "a promotion is a new epoch"
+        local = self.local
+        local.drain_confirmed()
+        local.requeue_all()
+        delivered_below = possibly_delivered_below(local, self._heard_epoch, self._heard_horizon, record.epoch)
+        local.mark_delivered_below(min(delivered_below, local.next_seq_id))
+        return MirroredQueue(
+            node,
+            local,
+            record,
+            settings,
+            delivered_below=delivered_below,
+            trusted_origins=self._streamed_origins if self._is_complete else {},
+            attach_id_base=attach_id_base,
+        )
+
+    def check_invariants(self) -> None:
+        self.local.check_invariants()
+        assert self._durable_index <= self._applied_index, "what is durable is applied"
+        generations = [generation for generation, _ in self._undurable]
+        assert generations == sorted(set(generations)), "one entry per generation, in order"
+        assert self._heard_epoch is None or self._heard_epoch <= self.epoch, "the highest epoch heard is adopted"
+        assert not self._attach_id or self._heard_epoch == self.epoch, "nobody of an older epoch is listened to"
+
+
+def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:
+    """An old master's queue goes on as a mirror: another node masters it in ``epoch``. ``queue`` is dead afterwards.
+
+    What it has not streamed may diverge from the new master; the next attach finds that by content.
+    """
+    queue.local.requeue_all()
+    return MirrorReplica(queue.record.queue_id, queue.local, epoch, queue.settings.is_durable)

@@ -1,0 +1,144 @@
+"""Why nothing confirmed is lost, and what a mirror must know when it becomes the master.
+
+**The argument.** Let *the record* be the mastership record, which changes only by commits of the metadata group.
+
+1. A publish is confirmed only when the master has it and every holding mirror of the record has it: durably if it is
+   persistent, applied if it is transient. A mirror holds back confirms if the record calls it synchronised, if this
+   master reported it as synchronised, or (for what was published since) once an attach was sent to it.
+2. A mirror that the record calls synchronised therefore has everything that is confirmed and unsettled. It was called
+   so only after the master had seen it lack nothing (`MirrorProgress.is_filled`), and from the moment of that report
+   on rule 1 held back every confirm until it had the message too. When its link breaks, its position in the stream
+   stands still, and confirms with it, until a new attach has found and filled the difference.
+3. A mirror stops counting only by a commit that takes it out of the record *of this epoch*. A master that cannot get
+   commits cannot shed a mirror, so it confirms nothing the mirror lacks.
+4. A promotion is a commit with a higher epoch and picks a mirror the record calls synchronised. It has everything
+   confirmed (2). From its first attach on, every mirror that hears the new epoch refuses the old master; and the
+   promoted node itself was a holding mirror of the old master and answers it no more. So the old master confirms
+   nothing after the promotion, whatever it believes, except what the new master had before it.
+5. Promotion of any other mirror (``ha-promote-on-failure = always``) may lose what that mirror lacked; the metadata
+   group counts it (`MastershipRecord.lossy_promotions`). That is the only way to lose.
+
+**Differences after a promotion.** Synchronised mirrors may differ from the new master only in messages that are
+unconfirmed (the old master's frames reached one mirror and not the other) or settled (likewise). So at the new
+master's attach a mirror may drop what the new master has not: at or above the master's `next_seq_id` (a diverged tail),
+and whole segments in which the master has nothing; smaller differences are answered to the master, which decides.
+Unconfirmed messages that are dropped this way are sent again by their publisher's node. Nothing is dropped on the
+word of anybody but the master of the highest epoch known.
+
+**Redelivery.** The master never delivers at or above the horizon that a mirror relies on (`messages`, *Horizon*). A
+promoted mirror flags everything below the horizon it heard in the epoch just before; if it heard nothing of that
+epoch it flags everything, which is always true of a flag that says "may have been delivered". The order in the stream
+makes one exception cheap: a message published under a horizon that was sent *before* it can be delivered at once,
+because who has the message has the horizon. (A message that no mirror ever had and that its publisher sends again to
+the new master is a new message and carries no flag.)
+
+**Duplicates.** A publisher's node sends again what was not confirmed. The new master takes a publish for a duplicate if
+its counter is not above the high-water counter of its origin. That is right only if everything below the counter is
+accounted for, here or settled. A mirror that lacks message 5 and has message 11 of an origin would swallow the second
+sending of 5 and, as 5 is not live, confirm it: a loss. So a mirror keeps its *trusted* counters apart from those
+of its storage: nothing from an attach until the difference is filled, then ``Attach.origins`` and what was streamed
+since. Where storage claims more than that, the promoted queue decides by content (`UntrustedOrigins`): live means
+duplicate, otherwise it is taken as new. The price is that a message that was settled but never confirmed can come
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from node.ids import Epoch, MsgId, OriginId, SeqId, split_msg_id
+from node.message import Message
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
+
+
+def possibly_delivered_below(
+    local: ReplicaQueue, heard_epoch: Epoch | None, heard_horizon: SeqId, new_epoch: Epoch
+) -> SeqId:
+    """First position that no earlier master can have delivered, as far as a replica about to be promoted knows."""
+    if heard_epoch is None or heard_epoch + 1 != new_epoch:
+        return local.next_seq_id
+    return heard_horizon
+
+
+def undelivered_start(local: ReplicaQueue, delivered_below: SeqId) -> SeqId:
+    """First position ``u >= delivered_below`` such that every position from ``u`` to the tail is live.
+
+    The master counts undelivered messages by subtracting positions; where the tail has holes (a lossy promotion)
+    it must treat everything as delivered instead.
+    """
+    end = local.next_seq_id
+    if delivered_below >= end:
+        return delivered_below
+    first_live = end
+    live = 0
+    for digest in local.digests():
+        first = digest.segment * DIGEST_SEGMENT_ENTRIES
+        if first + DIGEST_SEGMENT_ENTRIES <= delivered_below:
+            continue
+        if live and first >= delivered_below:
+            live += digest.entries
+            continue
+        above = [holding.seq_id for holding in local.holdings(digest.segment) if holding.seq_id >= delivered_below]
+        if above:
+            first_live = min(first_live, above[0])
+            live += len(above)
+    return first_live if live == end - first_live else end
+
+
+class UntrustedOrigins:
+    """Origins whose high-water counter in the local storage is higher than this replica can vouch for."""
+
+    def __init__(self, local: ReplicaQueue, trusted: Mapping[OriginId, int]) -> None:
+        self._local = local
+        stored = local.origins()
+        #: What storage claimed when the replica was promoted.
+        self._claimed = {origin: high for origin, high in stored.items() if high > trusted.get(origin, 0)}
+        #: What it can vouch for; grows as its publishers send.
+        self._trusted = {origin: trusted.get(origin, 0) for origin in self._claimed}
+        #: Ids of live messages between the two, built when first needed (usually never: origins rarely come back).
+        self._live: set[MsgId] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._trusted)
+
+    def is_duplicate(self, msg_id: MsgId) -> bool:
+        """As `BackingQueue.is_duplicate`."""
+        origin, counter = split_msg_id(msg_id)
+        trusted = self._trusted.get(origin)
+        if trusted is None:
+            return self._local.is_duplicate(msg_id)
+        if counter <= trusted:
+            return True
+        if counter > self._claimed[origin]:
+            return False
+        if self._live is None:
+            self._live = self._collect_live()
+        return msg_id in self._live
+
+    def published(self, messages: Iterable[Message]) -> None:
+        """These were accepted: ids of one origin arrive in growing order, so everything below is accounted for."""
+        for message in messages:
+            origin, counter = split_msg_id(message.msg_id)
+            trusted = self._trusted.get(origin)
+            if trusted is None or counter <= trusted:
+                continue
+            if counter >= self._claimed[origin]:
+                del self._trusted[origin], self._claimed[origin]
+            else:
+                self._trusted[origin] = counter
+        if not self._trusted:
+            self._live = None
+
+    def vouched(self, origins: Mapping[OriginId, int]) -> Mapping[OriginId, int]:
+        """High-water counters fit for a mirror."""
+        return {**origins, **self._trusted} if self._trusted else origins
+
+    def _collect_live(self) -> set[MsgId]:
+        live: set[MsgId] = set()
+        for digest in self._local.digests():
+            for _, msg_id in self._local.holdings(digest.segment):
+                origin, counter = split_msg_id(msg_id)
+                trusted = self._trusted.get(origin)
+                if trusted is not None and trusted < counter:
+                    live.add(msg_id)
+        return live

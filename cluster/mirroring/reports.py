@@ -1,0 +1,39 @@
+"""What a master asks its node to do about its mirrors: proposals to the metadata group, made by the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.ids import Epoch, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSynchronised:
+    """The mirror lacks nothing: the record may call it synchronised.
+
+    The command that is proposed must name the epoch, and must not survive a removal of the mirror from the record
+    (it names the mirror's incarnation too): the claim is about the copy that was there when it was made. From the
+    moment of this report until the mirror leaves the record no publish is confirmed without it, so the command may
+    commit at any time. Repeated while the record does not show it.
+    """
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFenced:
+    """A mirror knows a higher epoch: this mastership is over, nothing is delivered or confirmed any more."""
+
+    known_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMirrorStalled:
+    """The mirror owes an answer for too long (or has no link): confirms wait for it until the record drops it."""
+
+    node: NodeName
+    in_flight_bytes: int
+    silent_ms: int
+
+
+MirroringReport = ReportSynchronised | ReportFenced | ReportMirrorStalled
