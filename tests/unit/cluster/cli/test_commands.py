@@ -185,7 +185,7 @@ def test_too_few_arguments(tool: Tool, client: RecordingClient) -> None:
     [
         (["clear_policy", "a", "b"], "too many arguments."),
         (["list_queues", "--onlin"], "Invalid options for this command: --onlin"),
-        (["list_queues", "name", "nmae"], "Info key(s) nmae are not supported"),
+        (["list_queues", "name", "colour"], "Info key(s) colour are not supported"),
         (["list_queues", "--online", "--offline"], "--online and --offline exclude each other."),
         (["add_user", "u", ""], "the password is empty."),
     ],

@@ -1,0 +1,120 @@
+# Warren's verbs. `make help` lists them. They need make, bash and Python 3.11 or newer; the demo needs Java 17, too.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+# The first interpreter that really runs and is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BASE_IMAGE ?= python:3.11-slim
+IMAGE ?= warren:latest
+# The default demo and its size: see `warren chaos run --help`.
+SCENARIO ?= kill-master
+DEMO_OPTIONS ?=
+FAST := not integration and not docker and not spark and not slow
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- set-up ---
+
+.PHONY: install
+install: $(INSTALLED) ## Create .venv with everything pinned (the other targets do it themselves)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Warren needs Python 3.11 or newer and found none. Install one, or name it: make PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi
+	@if [ ! -x $(BIN)/python ]; then \
+		echo "Creating $(VENV) with $$($(PYTHON) --version) ..."; \
+		$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+			echo "python -m venv failed; on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }; \
+	fi
+	@echo "Installing the pinned dependencies into $(VENV) (some minutes the first time) ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+		--constraint constraints.txt --editable '.[chaos,dev]' 2>&1 \
+		| tee $(VENV)/install.log | sed -n 's/^Collecting \([^ ]*\).*/  \1/p' \
+		|| { tail -n 20 $(VENV)/install.log >&2; echo "The installation failed; all of it is in $(VENV)/install.log" >&2; exit 1; }
+	@touch $@
+
+.PHONY: java
+java:
+	@program="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$program" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1 || true); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		echo "The analysis runs on Spark, which needs Java 17 or newer; found: $${version:-none}." >&2; \
+		echo "Install it (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it." >&2; \
+		exit 1; \
+	fi
+
+# --- verbs ---
+
+.PHONY: demo
+demo: ## Kill masters under load on a real three-node cluster and account for every message
+	@$(MAKE) java
+	@$(MAKE) install
+	@$(BIN)/warren chaos run $(SCENARIO) --out demo-out $(DEMO_OPTIONS)
+
+.PHONY: test
+test: install ## Fast tests: no sockets, no processes
+	@$(BIN)/python -m pytest -m "$(FAST)"
+
+.PHONY: integration
+integration: install ## Tests with real processes, sockets and Spark (not Docker)
+	@$(MAKE) java
+	@$(BIN)/python -m pytest tests/integration -m "not docker"
+	@$(BIN)/python -m pytest -m "spark or slow or integration" || [ $$? -eq 5 ]
+
+.PHONY: chaos
+chaos: install ## Every chaos scenario once, results in out/
+	@$(MAKE) java
+	@for scenario in $$($(BIN)/warren chaos list --names); do \
+		$(BIN)/warren chaos run $$scenario --out out/$$scenario; done
+
+.PHONY: test-all
+test-all: ## Everything: check, test, integration, chaos
+	@$(MAKE) check
+	@$(MAKE) test
+	@$(MAKE) integration
+	@$(MAKE) chaos
+
+.PHONY: check
+check: install ## Lint, format, types, architecture, spelling, generated code
+	@echo "ruff check" && $(BIN)/ruff check .
+	@echo "ruff format" && $(BIN)/ruff format --check .
+	@echo "mypy" && $(BIN)/mypy
+	@echo "import-linter" && $(BIN)/lint-imports --no-timings
+	@echo "codespell" && git ls-files -z | xargs -0 $(BIN)/codespell
+	@echo "generated code" && $(BIN)/python -m tests.support.wire_code --check
+
+.PHONY: fmt
+fmt: install ## Format the code and mend what can be mended by itself
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+.PHONY: proto
+proto: install ## Make cluster/wire from proto/
+	@$(BIN)/python -m tests.support.wire_code
+
+.PHONY: bench
+bench: install ## Measure the codec; tests/bench holds the longer measurements
+	@$(BIN)/python -m tests.bench.codec_bench
+
+.PHONY: image
+image: install ## Build the container image warren:latest (BASE_IMAGE=..., IMAGE=...)
+	@rm -rf build/wheels
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels .
+	@docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --file deploy/Dockerfile --tag $(IMAGE) .
+
+.PHONY: clean
+clean: ## Remove everything that make and the tools made, .venv included
+	@rm -rf $(VENV) build dist *.egg-info demo-out out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,222 @@
+"""What the layers, the sizes and the documents promise, checked on the code itself.
+
+Which package may import which is `make check`'s business (import-linter, contracts in pyproject.toml); here is what
+those contracts cannot say.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from node.config_keys import reference_table
+from tests.support.wire_code import files_out_of_step
+
+ROOT = Path(__file__).parent.parent
+CODE = [
+    path
+    for package in ("node", "cluster", "chaos")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if "_pb2" not in path.name
+]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+MAX_FUNCTION_LINES = 70
+#: Function -> why it may be longer.
+LONG_FUNCTIONS = {
+    "node/amqp/codec.py:_read_frames": "every byte of every client passes here; a call per frame would halve its speed",
+}
+#: A file longer than this has two subjects, as a rule.
+MAX_FILE_LINES = 700
+#: File -> why it may be longer.
+LONG_FILES: dict[str, str] = {}
+#: A module this long needs a sentence at its top to say what it is.
+UNEXPLAINED_MODULE_LINES = 150
+
+PURE = (
+    "node/amqp",
+    "node/routing",
+    "node/topology",
+    "node/queues",
+    "node/flow",
+    "cluster/raft",
+    "cluster/metadata",
+    "cluster/mirroring",
+    "cluster/policy",
+    "cluster/membership",
+)
+#: Modules of ``node`` that may open files: the one door to the disk, and the reader of the configuration.
+FILE_USERS = ("node/store/disk.py", "node/config.py")
+FILE_MODULES = {"fcntl", "glob", "io", "mmap", "os", "shutil", "tempfile"}
+FILE_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "rglob"}
+
+#: Distribution -> what it is imported as, where the names differ.
+IMPORT_NAMES = {
+    "aio-pika": "aio_pika",
+    "grpcio": "grpc",
+    "protobuf": "google",
+    "toxiproxy-python": "toxiproxy",
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def test_there_is_code_to_check() -> None:
+    assert len(CODE) > 50
+    assert len(TESTS) > 10
+
+
+def test_functions_fit_a_screen() -> None:
+    long = {
+        f"{name_of(path)}:{node.name}"
+        for path in CODE + TESTS
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
+    }
+    assert long == LONG_FUNCTIONS.keys(), (
+        "split these, or say why not in LONG_FUNCTIONS (and remove what is short again)"
+    )
+
+
+def test_files_have_one_subject() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in CODE + TESTS}
+    long = {name for name, length in lengths.items() if length > MAX_FILE_LINES}
+    assert long == LONG_FILES.keys(), "split these, or say why not in LONG_FILES (and remove what is short again)"
+
+
+def test_long_modules_say_what_they_are() -> None:
+    silent = [
+        name_of(path)
+        for path in CODE
+        if len(path.read_text(encoding="utf-8").splitlines()) > UNEXPLAINED_MODULE_LINES
+        and ast.get_docstring(tree_of(path)) is None
+    ]
+    assert not silent
+
+
+def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every absolute import below a node, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module, node.lineno
+
+
+def test_files_are_opened_in_one_place() -> None:
+    """Everything else in a node goes through `node.store.disk`, so that its simulated twin can fail for all."""
+    offenders = []
+    for path in CODE:
+        name = name_of(path)
+        if not name.startswith("node/") or name in FILE_USERS:
+            continue
+        offenders += [
+            f"{name}:{line} imports {module}"
+            for module, line in imported_modules(tree_of(path))
+            if module.split(".")[0] in FILE_MODULES
+        ]
+        offenders += [
+            f"{name}:{node.lineno} opens files"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call)
+            and (
+                (isinstance(node.func, ast.Name) and node.func.id == "open")
+                or (isinstance(node.func, ast.Attribute) and node.func.attr in FILE_METHODS)
+            )
+        ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_pure_packages_get_chance_from_outside() -> None:
+    """They may name `random.Random`, the type of what they are given, and nothing else of that module."""
+    offenders = []
+    for path in CODE:
+        name = name_of(path)
+        if not name.startswith(PURE):
+            continue
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Attribute | ast.ImportFrom):
+                continue
+            is_module_use = (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "random"
+                and node.attr != "Random"
+            )
+            is_other_name = (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "random"
+                and any(alias.name != "Random" for alias in node.names)
+            )
+            if is_module_use or is_other_name:
+                offenders.append(f"{name}:{node.lineno}")
+    assert not offenders
+
+
+def test_tests_do_not_sleep() -> None:
+    offenders = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in TESTS
+        if "integration" not in path.parts and "bench" not in path.parts
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "time"
+    ]
+    assert not offenders
+
+
+def distributions(names: list[str]) -> set[str]:
+    """Import names of requirements such as ``click==8.1``."""
+    found = {requirement.partition("==")[0] for requirement in names}
+    return {IMPORT_NAMES.get(name, name) for name in found}
+
+
+def test_code_imports_what_is_declared() -> None:
+    """A broker needs the plain dependencies only; the laboratory may use its extra, tests may use all."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    base = distributions(project["dependencies"])
+    laboratory = base | distributions(project["optional-dependencies"]["chaos"])
+    ours = {"node", "cluster", "chaos"}
+    offenders = []
+    for path in CODE:
+        name = name_of(path)
+        allowed = (laboratory if name.startswith("chaos/") else base) | ours
+        for module, line in imported_modules(tree_of(path)):
+            root = module.split(".")[0]
+            if root not in allowed and root not in sys.stdlib_module_names:
+                offenders.append(f"{name}:{line} imports {module}")
+    assert not offenders, "\n".join(offenders)
+
+
+def test_dependencies_are_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [name for names in project["optional-dependencies"].values() for name in names]
+    assert [name for name in project["dependencies"] + extras if "==" not in name] == []
+
+
+def test_generated_code_is_in_step() -> None:
+    assert files_out_of_step() == []
+
+
+def test_the_documented_keys_are_the_keys() -> None:
+    readme = ROOT / "README.md"
+    if not readme.exists() or "| key | type | default | meaning |" not in readme.read_text(encoding="utf-8"):
+        pytest.skip("README.md has no table of keys")
+    assert reference_table() in readme.read_text(encoding="utf-8")
