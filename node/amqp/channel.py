@@ -1,0 +1,688 @@
+"""One channel, as a pure machine.
+
+Inputs: items of `codec.FrameReader` (`receive`), answers of the broker (`answered`, `call_failed`) and what the
+broker tells the channel (`deliver`, `confirm`, ...). Outputs: frames, appended to the connection's ``output``, and
+effects (`channel_events`), appended to ``effects``; the shell takes both after each input, effects in order.
+
+Cold methods. One at a time goes to the broker; until its answer, later items of the channel wait in ``waiting``
+(the shell stops reading the socket when they grow). A commit waits likewise, for its confirms.
+
+States::
+
+    OPENING --channel.open--> OPEN --channel.close--> CLOSING_BY_CLIENT --answer--> CLOSED
+                                |  --error--> CLOSING_BY_SERVER --close-ok--> CLOSED
+
+While CLOSING_BY_SERVER everything but ``close`` and ``close-ok`` is dropped; deliveries are dropped too, the broker
+requeues them when its channel is closed.
+
+Channel-wide prefetch. The queue knows only the prefetch of a consumer; what exceeds the limit of the channel is
+held here, in order, and released by settlements. Held deliveries have no delivery tag yet.
+
+Errors: a `ChannelError` closes the channel from within. A `ConnectionFailure` is raised to the shell, with
+``blamed_index`` set to the method; the machine is of no use after that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pamqp import base, commands
+
+from node.amqp.channel_events import (
+    ChannelEffect,
+    Closed,
+    ColdCall,
+    Delivered,
+    Detach,
+    PublishToBroker,
+    Settle,
+    Settlement,
+)
+from node.amqp.confirms import ConfirmTracker
+from node.amqp.frames import (
+    BASIC_PUBLISH,
+    SETTLE_MULTIPLE,
+    SETTLE_NEGATIVE,
+    SETTLE_REQUEUE,
+    ContentTooLarge,
+    FrameItem,
+    MethodReceived,
+    Publishes,
+    Settlements,
+    settle_index,
+)
+from node.amqp.methods import AccessRequest, AccessRequestOk, pack_method
+from node.amqp.ports import DeliverySource, Got, PublishRequest, QueueDeclared
+from node.amqp.unacked import Unacked, UnackedTable, group_by_source
+from node.amqp.values import pack_short_string
+from node.amqp.writers import pack_confirm, pack_deliveries, pack_get_ok, pack_return
+from node.errors import AmqpError, ChannelError, ConnectionFailure
+from node.queues.backing_queue import Delivery
+from node.queues.events import ConsumerSpec
+
+CONSUMER_TAG_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+CONSUMER_TAG_RANDOM_CHARACTERS = 22
+#: Bytes of uncommitted publishes, as a multiple of the largest message: a transaction lives in memory.
+TRANSACTION_MESSAGES_MAX = 2
+#: What a waiting item weighs beyond its bodies: objects and names.
+_ITEM_BYTES = 200
+
+
+class ChannelState(Enum):
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING_BY_CLIENT = "closing by client"
+    CLOSING_BY_SERVER = "closing by server"
+    CLOSED = "closed"
+
+
+#: (state, what happens) -> state. What is missing cannot happen.
+_TRANSITIONS = {
+    (ChannelState.OPENING, "opened"): ChannelState.OPEN,
+    (ChannelState.OPENING, "failed"): ChannelState.CLOSING_BY_SERVER,
+    (ChannelState.OPEN, "client closes"): ChannelState.CLOSING_BY_CLIENT,
+    (ChannelState.OPEN, "failed"): ChannelState.CLOSING_BY_SERVER,
+    (ChannelState.CLOSING_BY_CLIENT, "closed"): ChannelState.CLOSED,
+    (ChannelState.CLOSING_BY_SERVER, "closed"): ChannelState.CLOSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """What the connection negotiated and the server was configured with."""
+
+    #: Largest frame sent, overhead included, in bytes.
+    frame_max: int
+    max_message_size_bytes: int
+    #: The client understands ``basic.cancel`` from the server.
+    cancel_notify: bool
+
+
+class _Consumer:
+    __slots__ = ("early", "no_ack", "packed_tag", "tag")
+
+    def __init__(self, tag: str, no_ack: bool) -> None:
+        self.tag = tag
+        self.packed_tag = pack_short_string(tag)
+        self.no_ack = no_ack
+        #: Deliveries that came before ``consume-ok`` was sent; ``None`` afterwards.
+        self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
+
+
+class ChannelMachine:
+    """See the module's essay."""
+
+    def __init__(self, number: int, output: list[bytes], limits: ChannelLimits, chance: random.Random) -> None:
+        self.number = number
+        self.effects: deque[ChannelEffect] = deque()
+        self.state = ChannelState.OPENING
+        #: Items held back while a cold call or a commit is under way, and their weight.
+        self.waiting: deque[FrameItem] = deque()
+        self.waiting_bytes = 0
+        #: The method being handled, for ``connection.close``.
+        self.blamed_index = 0
+        self.unacked = UnackedTable()
+        self.confirms = ConfirmTracker()
+        self.confirm_mode = False
+        self.tx_mode = False
+        self._output = output
+        self._limits = limits
+        self._chance = chance
+        self._consumers: dict[str, _Consumer] = {}
+        #: (consumer, source, deliveries) above the channel-wide prefetch limit, in order.
+        self._held: deque[tuple[_Consumer, DeliverySource, Sequence[Delivery]]] = deque()
+        self._next_delivery_tag = 1
+        self._last_queue = ""
+        #: For consumers started from now on; 0 = no limit.
+        self._prefetch_count = 0
+        #: For the channel as a whole; 0 = no limit.
+        self._channel_prefetch_count = 0
+        self._call: ColdCall | None = None
+        self._committing = False
+        self._tx_publishes: list[PublishRequest] = []
+        self._tx_bytes = 0
+        #: Per settlement of the transaction: its kind and the entries it took.
+        self._tx_settlements: list[tuple[Settlement, dict[int, Unacked]]] = []
+
+    # --- listing ---
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def channel_prefetch_count(self) -> int:
+        return self._channel_prefetch_count
+
+    @property
+    def prefetch_count(self) -> int:
+        return self._prefetch_count
+
+    @property
+    def held_count(self) -> int:
+        """Deliveries held back by the channel-wide prefetch limit."""
+        return sum(len(deliveries) for _, _, deliveries in self._held)
+
+    @property
+    def has_uncommitted_acks(self) -> bool:
+        """Settlements wait for ``tx.commit``."""
+        return bool(self._tx_settlements)
+
+    @property
+    def is_busy(self) -> bool:
+        """A cold call or a commit is under way."""
+        return self._call is not None or self._committing
+
+    # --- from the client ---
+
+    def receive(self, item: FrameItem) -> None:
+        """Handle an item of this channel, or queue it behind the cold call. May raise `ConnectionFailure`."""
+        if self.state in (ChannelState.CLOSING_BY_SERVER, ChannelState.CLOSED):
+            self._receive_while_closing(item)
+        elif self.is_busy:
+            self.waiting.append(item)
+            self.waiting_bytes += _weight_bytes(item)
+        else:
+            self._handle(item)
+
+    def _receive_while_closing(self, item: FrameItem) -> None:
+        if not isinstance(item, MethodReceived) or self.state is ChannelState.CLOSED:
+            return
+        if isinstance(item.method, commands.Channel.CloseOk):
+            self._transition("closed")
+            self.effects.append(Closed())
+        elif isinstance(item.method, commands.Channel.Close):
+            self._send(commands.Channel.CloseOk)
+
+    def _handle(self, item: FrameItem) -> None:
+        try:
+            if type(item) is Publishes:
+                self.blamed_index = BASIC_PUBLISH
+                self._publish(item)
+            elif type(item) is Settlements:
+                self._settle(item.settlements)
+            elif type(item) is MethodReceived:
+                self._handle_method(item.method)
+            elif type(item) is ContentTooLarge:
+                self.blamed_index = BASIC_PUBLISH
+                limit = self._limits.max_message_size_bytes
+                raise ChannelError(406, f"message size {item.body_bytes} is larger than configured max size {limit}")
+        except ChannelError as error:
+            self.fail(error, self.blamed_index)
+
+    def _handle_method(self, method: base.Frame) -> None:
+        self.blamed_index = method.index
+        if self.state is ChannelState.OPENING:
+            if not isinstance(method, commands.Channel.Open):
+                raise ConnectionFailure(504, "expected 'channel.open'")
+            self._start_call(ColdCall(method))
+            return
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            raise ConnectionFailure(503, f"unexpected method {method.name} from a client")
+        handler(self, method)
+
+    def _resume(self) -> None:
+        """Handle what waited, up to the next cold call."""
+        while self.waiting and not self.is_busy and self.state is ChannelState.OPEN:
+            item = self.waiting.popleft()
+            self.waiting_bytes -= _weight_bytes(item)
+            self._handle(item)
+
+    # --- publishing ---
+
+    def _publish(self, item: Publishes) -> None:
+        if self.tx_mode:
+            self._tx_bytes += sum([message.size_bytes + _ITEM_BYTES for message in item.messages])
+            if self._tx_bytes > TRANSACTION_MESSAGES_MAX * self._limits.max_message_size_bytes:
+                raise ConnectionFailure(506, "the transaction holds too much, commit more often")
+            self._tx_publishes += map(PublishRequest, item.messages, item.mandatory, [0] * len(item.messages))
+            return
+        seqs: Sequence[int] = self.confirms.issue(len(item.messages)) if self.confirm_mode else [0] * len(item.messages)
+        self.effects.append(PublishToBroker(list(map(PublishRequest, item.messages, item.mandatory, seqs))))
+
+    def confirm(self, publish_seqs: Sequence[int]) -> None:
+        """These publishes are safe."""
+        self.confirms.confirm(publish_seqs)
+        self._finish_commit()
+
+    def reject(self, publish_seqs: Sequence[int]) -> None:
+        """These publishes were refused."""
+        self.confirms.reject(publish_seqs)
+        self._finish_commit()
+
+    def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
+        """A mandatory message found no queue. Comes before its confirm, and goes out before it."""
+        if self.state is ChannelState.OPEN:
+            message = request.message
+            self._output.append(pack_return(self.number, reply_code, reply_text, message, self._limits.frame_max))
+
+    def flush_confirms(self) -> None:
+        """Send what the broker confirmed since the last flush, coalesced. Called once before each write."""
+        if not self.confirm_mode or self.state not in (ChannelState.OPEN, ChannelState.CLOSING_BY_CLIENT):
+            return
+        for publish_seq, multiple, positive in self.confirms.flush():
+            self._output.append(pack_confirm(self.number, publish_seq, multiple, positive))
+
+    def _select_confirms(self, method: commands.Confirm.Select) -> None:
+        if self.tx_mode:
+            raise ChannelError(406, "cannot switch from tx to confirm mode")
+        self.confirm_mode = True
+        if not method.nowait:
+            self._send(commands.Confirm.SelectOk)
+
+    # --- transactions ---
+
+    def _select_transactions(self, _method: commands.Tx.Select) -> None:
+        if self.confirm_mode:
+            raise ChannelError(406, "cannot switch from confirm to tx mode")
+        self.tx_mode = True
+        self._send(commands.Tx.SelectOk)
+
+    def _commit(self, _method: commands.Tx.Commit) -> None:
+        self._require_transaction()
+        publishes, self._tx_publishes, self._tx_bytes = self._tx_publishes, [], 0
+        settlements, self._tx_settlements = self._tx_settlements, []
+        self._committing = True
+        if publishes:
+            seqs = self.confirms.issue(len(publishes))
+            self.effects.append(
+                PublishToBroker(
+                    [request._replace(publish_seq=seq) for request, seq in zip(publishes, seqs, strict=True)]
+                )
+            )
+        for settlement, entries in settlements:
+            self._send_settlement(settlement, group_by_source(entries.values()))
+        self._finish_commit()
+        self._release_held()
+
+    def _finish_commit(self) -> None:
+        if not self._committing or self.confirms.open_count or self.state is not ChannelState.OPEN:
+            return
+        self._committing = False
+        _, refused = self.confirms.take_outcome()
+        if refused:
+            self.fail(ChannelError(406, "partial tx completion"), commands.Tx.Commit.index)
+            return
+        self._send(commands.Tx.CommitOk)
+        self._resume()
+
+    def _rollback(self, _method: commands.Tx.Rollback) -> None:
+        self._require_transaction()
+        self._tx_publishes, self._tx_bytes = [], 0
+        for _, entries in self._tx_settlements:
+            self.unacked.put_back(entries.items())
+        self._tx_settlements = []
+        self._send(commands.Tx.RollbackOk)
+
+    def _require_transaction(self) -> None:
+        if not self.tx_mode:
+            raise ChannelError(406, "channel is not transactional")
+
+    # --- consuming ---
+
+    def deliver(self, consumer_tag: str, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
+        """Send to a consumer, or hold what the channel-wide limit does not allow yet."""
+        if self.state is not ChannelState.OPEN:
+            return
+        consumer = self._consumers.get(consumer_tag)
+        if consumer is None:
+            self._send_settlement(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
+        elif consumer.early is not None:
+            consumer.early.append((source, deliveries))
+        else:
+            self._held.append((consumer, source, deliveries))
+            self._release_held()
+
+    def _release_held(self) -> None:
+        """Send held deliveries as far as the channel-wide limit allows.
+
+        Consumers without acks do not count against the limit, but wait while it is reached, as in the reference.
+        """
+        limit = self._channel_prefetch_count
+        while self._held and (not limit or len(self.unacked) < limit):
+            consumer, source, deliveries = self._held.popleft()
+            room = limit - len(self.unacked)
+            if limit and not consumer.no_ack and len(deliveries) > room:
+                self._held.appendleft((consumer, source, deliveries[room:]))
+                deliveries = deliveries[:room]
+            first_tag = self._next_delivery_tag
+            self._next_delivery_tag += len(deliveries)
+            if not consumer.no_ack:
+                self.unacked.add(first_tag, source, consumer.tag, deliveries)
+            self._output.append(
+                pack_deliveries(self.number, consumer.packed_tag, first_tag, deliveries, self._limits.frame_max)
+            )
+            self.effects.append(Delivered(source, consumer.tag, len(deliveries)))
+
+    def consumer_cancelled(self, consumer_tag: str) -> None:
+        """The broker ended this consumer. Clients that do not know ``basic.cancel`` just hear no more."""
+        if self.state is not ChannelState.OPEN or consumer_tag not in self._consumers:
+            return
+        self._forget_consumer(consumer_tag)
+        if self._limits.cancel_notify:
+            self._send(commands.Basic.Cancel, consumer_tag, True)
+
+    def _forget_consumer(self, consumer_tag: str) -> None:
+        """Remove a consumer; what was held for it goes back to its queue."""
+        consumer = self._consumers.pop(consumer_tag, None)
+        if consumer is None:
+            return
+        back = [(source, deliveries) for owner, source, deliveries in self._held if owner is consumer]
+        if back:
+            self._held = deque(held for held in self._held if held[0] is not consumer)
+        for source, deliveries in back + (consumer.early or []):
+            self._send_settlement(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
+
+    def _consume(self, method: commands.Basic.Consume) -> None:
+        if method.consumer_tag in self._consumers:
+            raise ConnectionFailure(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
+        if not method.consumer_tag:
+            characters = self._chance.choices(CONSUMER_TAG_ALPHABET, k=CONSUMER_TAG_RANDOM_CHARACTERS)
+            method.consumer_tag = "amq.ctag-" + "".join(characters)
+        arguments: dict[str, Any] = method.arguments or {}
+        priority = arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ChannelError(406, "invalid arg 'x-priority': an integer is expected")
+        spec = ConsumerSpec(
+            consumer_tag=method.consumer_tag,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch_count=0 if method.no_ack else self._prefetch_count,
+            priority=priority,
+            cancel_on_failover=arguments.get("x-cancel-on-ha-failover") is True,
+            arguments=arguments,
+        )
+        method.queue = self._queue_or_last(method.queue)
+        self._consumers[spec.consumer_tag] = _Consumer(spec.consumer_tag, spec.no_ack)
+        self._start_call(ColdCall(method, spec))
+
+    def _set_prefetch(self, method: commands.Basic.Qos) -> None:
+        if method.prefetch_size:
+            raise ConnectionFailure(540, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            self._channel_prefetch_count = method.prefetch_count
+        else:
+            self._prefetch_count = method.prefetch_count
+            self._channel_prefetch_count = 0
+        self._send(commands.Basic.QosOk)
+        self._release_held()
+
+    # --- settling ---
+
+    def _settle(self, settlements: Sequence[tuple[int, int]]) -> None:
+        groups: dict[DeliverySource, list[Any]] = {}
+        current = Settlement.ACK
+        try:
+            for tag, bits in settlements:
+                settlement = _settlement(bits)
+                if settlement is not current:
+                    self._send_settlement(current, groups)
+                    groups, current = {}, settlement
+                if bits & SETTLE_MULTIPLE or self.tx_mode:
+                    entries = self._take(tag, bits)
+                    if self.tx_mode:
+                        self._tx_settlements.append((settlement, entries))
+                        continue
+                    for source, seq_ids in group_by_source(entries.values()).items():
+                        groups.setdefault(source, []).extend(seq_ids)
+                    continue
+                entry = self.unacked.take(tag)
+                if entry is None:
+                    self._refuse_tag(tag, bits)
+                    return
+                group = groups.get(entry.source)
+                if group is None:
+                    groups[entry.source] = [entry.seq_id]
+                else:
+                    group.append(entry.seq_id)
+        finally:
+            self._send_settlement(current, groups)
+        if self._held:
+            self._release_held()
+
+    def _take(self, tag: int, bits: int) -> dict[int, Unacked]:
+        if bits & SETTLE_MULTIPLE:
+            entries = self.unacked.take_through(tag)
+        else:
+            entry = self.unacked.take(tag)
+            entries = None if entry is None else {tag: entry}
+        if entries is None:
+            self._refuse_tag(tag, bits)
+        assert entries is not None, "an unknown tag was refused"
+        return entries
+
+    def _refuse_tag(self, tag: int, bits: int) -> None:
+        self.blamed_index = settle_index(bits)
+        raise ChannelError(406, f"unknown delivery tag {tag}")
+
+    def _send_settlement(self, settlement: Settlement, groups: dict[DeliverySource, list[Any]]) -> None:
+        for source, seq_ids in groups.items():
+            self.effects.append(Settle(settlement, source, seq_ids))
+
+    def _recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
+        if not method.requeue:
+            raise ConnectionFailure(540, "requeue=false")
+        entries = self.unacked.take_through(0)
+        assert entries is not None, "0 takes whatever there is"
+        self._send_settlement(Settlement.REQUEUE, group_by_source(entries.values()))
+        if isinstance(method, commands.Basic.Recover):
+            self._send(commands.Basic.RecoverOk)
+        self._release_held()
+
+    # --- cold calls ---
+
+    def _start_call(self, call: ColdCall) -> None:
+        assert self._call is None, "cold calls go one at a time"
+        self._call = call
+        self.effects.append(call)
+
+    def _start_plain_call(self, method: base.Frame) -> None:
+        self._start_call(ColdCall(method))
+
+    def _start_queue_call(self, method: Any) -> None:
+        if not method.queue and isinstance(method, commands.Queue.Bind | commands.Queue.Unbind):
+            method.queue = self._queue_or_last("")
+            method.routing_key = method.routing_key or method.queue
+        method.queue = self._queue_or_last(method.queue)
+        self._start_call(ColdCall(method))
+
+    def _queue_or_last(self, queue: str) -> str:
+        if queue:
+            return queue
+        if not self._last_queue:
+            raise ChannelError(404, "no previously declared queue")
+        return self._last_queue
+
+    def _client_closes(self, method: commands.Channel.Close) -> None:
+        self._transition("client closes")
+        self._start_call(ColdCall(method))
+
+    def answered(self, call: ColdCall, result: object) -> None:
+        """The broker has done ``call``. May raise `ConnectionFailure` (a later item was bad)."""
+        if self._call is not call:
+            return
+        self._call = None
+        if self.state in (ChannelState.OPENING, ChannelState.OPEN, ChannelState.CLOSING_BY_CLIENT):
+            self._answer(call, result)
+            self._resume()
+
+    def _answer(self, call: ColdCall, result: object) -> None:
+        method: Any = call.method
+        if isinstance(method, commands.Channel.Open):
+            self._transition("opened")
+            self._send(commands.Channel.OpenOk, b"")
+        elif isinstance(method, commands.Channel.Close):
+            self.flush_confirms()
+            self._transition("closed")
+            self._send(commands.Channel.CloseOk)
+            self.effects.append(Closed())
+        elif isinstance(method, commands.Basic.Get):
+            self._answer_get(method, result)
+        elif isinstance(method, commands.Basic.Consume):
+            self._answer_consume(method)
+        elif isinstance(method, commands.Basic.Cancel):
+            self._answer_cancel(method)
+        elif isinstance(method, commands.Queue.Declare):
+            assert isinstance(result, QueueDeclared), "that is what a declaration answers"
+            self._last_queue = result.name
+            if not method.nowait:
+                self._send(commands.Queue.DeclareOk, result.name, result.ready, result.consumers)
+        elif not getattr(method, "nowait", False):
+            self._send(_OK_METHODS[type(method)], *([] if result is None else [result]))
+
+    def _answer_get(self, method: commands.Basic.Get, result: object) -> None:
+        if result is None:
+            self._send(commands.Basic.GetEmpty, "")
+            return
+        assert isinstance(result, Got), "that is what a get answers"
+        tag = self._next_delivery_tag
+        self._next_delivery_tag += 1
+        if not method.no_ack:
+            self.unacked.add(tag, result.source, "", [result.delivery])
+        self._output.append(pack_get_ok(self.number, tag, result.delivery, result.remaining, self._limits.frame_max))
+
+    def _answer_cancel(self, method: Any) -> None:
+        self._forget_consumer(method.consumer_tag)
+        if not method.nowait:
+            self._send(commands.Basic.CancelOk, method.consumer_tag)
+
+    def _answer_consume(self, method: Any) -> None:
+        if not method.nowait:
+            self._send(commands.Basic.ConsumeOk, method.consumer_tag)
+        consumer = self._consumers.get(method.consumer_tag)
+        if consumer is None:
+            return
+        early, consumer.early = consumer.early or [], None
+        for source, deliveries in early:
+            self.deliver(consumer.tag, source, deliveries)
+
+    def call_failed(self, call: ColdCall, error: AmqpError) -> None:
+        """The broker refused ``call``. Raises ``error`` if it is a `ConnectionFailure`."""
+        if self._call is not call:
+            return
+        self._call = None
+        self.blamed_index = call.method.index
+        if not isinstance(error, ChannelError):
+            raise error
+        self.fail(error, call.method.index)
+
+    # --- the end ---
+
+    def fail(self, error: ChannelError, method_index: int) -> None:
+        """Close the channel with ``error``; ``method_index`` is the method to blame, 0 if none."""
+        if self.state not in (ChannelState.OPENING, ChannelState.OPEN):
+            return
+        self.flush_confirms()
+        self._transition("failed")
+        self._drop_state()
+        self._send(
+            commands.Channel.Close, error.reply_code, error.reply_text, method_index >> 16, method_index & 0xFFFF
+        )
+        self.effects.append(Detach())
+
+    def _drop_state(self) -> None:
+        self.waiting.clear()
+        self.waiting_bytes = 0
+        self.unacked = UnackedTable()
+        self.confirms = ConfirmTracker()
+        self._consumers.clear()
+        self._held.clear()
+        self._tx_publishes, self._tx_bytes, self._tx_settlements = [], 0, []
+        self._call = None
+        self._committing = False
+
+    def _change_flow(self, method: commands.Channel.Flow) -> None:
+        if not method.active:
+            raise ConnectionFailure(540, "active=false")
+        self._send(commands.Channel.FlowOk, True)
+
+    def _refuse_second_open(self, _method: commands.Channel.Open) -> None:
+        raise ConnectionFailure(504, "second 'channel.open' seen")
+
+    def _grant_access(self, _method: AccessRequest) -> None:
+        self._send(AccessRequestOk, 1)
+
+    def _ignore(self, _method: base.Frame) -> None:
+        """Answers to what we never asked do no harm."""
+
+    def _send(self, method_class: type[base.Frame], *arguments: Any) -> None:
+        self._output.append(pack_method(self.number, method_class, *arguments))
+
+    def _transition(self, happening: str) -> None:
+        self.state = _TRANSITIONS[self.state, happening]
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself."""
+        self.unacked.check_invariants()
+        self.confirms.check_invariants()
+        assert not self.waiting or self.is_busy, "items wait only behind a cold call or a commit"
+        assert self.waiting_bytes == sum(map(_weight_bytes, self.waiting)), "the weight is that of what waits"
+        assert not (self.confirm_mode and self.tx_mode), "the modes exclude each other"
+        limit = self._channel_prefetch_count
+        if self._held:
+            assert limit, "deliveries are held only under a channel-wide limit"
+            assert len(self.unacked) >= limit, "deliveries are held only while the limit is reached"
+        for consumer, _, deliveries in self._held:
+            assert self._consumers.get(consumer.tag) is consumer, "nothing is held for a consumer that is gone"
+            assert deliveries, "an empty batch would never be released"
+
+
+def _settlement(bits: int) -> Settlement:
+    if not bits & SETTLE_NEGATIVE:
+        return Settlement.ACK
+    return Settlement.REQUEUE if bits & SETTLE_REQUEUE else Settlement.DISCARD
+
+
+def _weight_bytes(item: FrameItem) -> int:
+    if isinstance(item, Publishes):
+        return sum([message.size_bytes + _ITEM_BYTES for message in item.messages])
+    if isinstance(item, Settlements):
+        return len(item.settlements) * 64
+    return _ITEM_BYTES
+
+
+_HANDLERS: dict[type[base.Frame], Callable[[ChannelMachine, Any], None]] = {
+    AccessRequest: ChannelMachine._grant_access,
+    commands.Channel.Open: ChannelMachine._refuse_second_open,
+    commands.Channel.Close: ChannelMachine._client_closes,
+    commands.Channel.CloseOk: ChannelMachine._ignore,
+    commands.Channel.Flow: ChannelMachine._change_flow,
+    commands.Channel.FlowOk: ChannelMachine._ignore,
+    commands.Exchange.Declare: ChannelMachine._start_plain_call,
+    commands.Exchange.Delete: ChannelMachine._start_plain_call,
+    commands.Exchange.Bind: ChannelMachine._start_plain_call,
+    commands.Exchange.Unbind: ChannelMachine._start_plain_call,
+    commands.Queue.Declare: ChannelMachine._start_plain_call,
+    commands.Queue.Bind: ChannelMachine._start_queue_call,
+    commands.Queue.Unbind: ChannelMachine._start_queue_call,
+    commands.Queue.Purge: ChannelMachine._start_queue_call,
+    commands.Queue.Delete: ChannelMachine._start_queue_call,
+    commands.Basic.Qos: ChannelMachine._set_prefetch,
+    commands.Basic.Consume: ChannelMachine._consume,
+    commands.Basic.Cancel: ChannelMachine._start_plain_call,
+    commands.Basic.CancelOk: ChannelMachine._ignore,
+    commands.Basic.Get: ChannelMachine._start_queue_call,
+    commands.Basic.Recover: ChannelMachine._recover,
+    commands.Basic.RecoverAsync: ChannelMachine._recover,
+    commands.Confirm.Select: ChannelMachine._select_confirms,
+    commands.Tx.Select: ChannelMachine._select_transactions,
+    commands.Tx.Commit: ChannelMachine._commit,
+    commands.Tx.Rollback: ChannelMachine._rollback,
+}
+
+_OK_METHODS: dict[type[base.Frame], type[base.Frame]] = {
+    commands.Exchange.Declare: commands.Exchange.DeclareOk,
+    commands.Exchange.Delete: commands.Exchange.DeleteOk,
+    commands.Exchange.Bind: commands.Exchange.BindOk,
+    commands.Exchange.Unbind: commands.Exchange.UnbindOk,
+    commands.Queue.Bind: commands.Queue.BindOk,
+    commands.Queue.Unbind: commands.Queue.UnbindOk,
+    commands.Queue.Purge: commands.Queue.PurgeOk,
+    commands.Queue.Delete: commands.Queue.DeleteOk,
+}

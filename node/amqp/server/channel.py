@@ -1,0 +1,247 @@
+"""A channel's shell: performs the machine's effects on the broker, and is the broker's `ChannelSink`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from node.amqp.channel import ChannelMachine, ChannelState
+from node.amqp.channel_events import (
+    ChannelEffect,
+    Closed,
+    ColdCall,
+    Delivered,
+    Detach,
+    PublishToBroker,
+    Settle,
+    Settlement,
+)
+from node.amqp.frames import BASIC_PUBLISH, FrameItem
+from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest
+from node.amqp.server.calls import CALLS
+from node.amqp.server.listing import ChannelListing
+from node.errors import AmqpError, ChannelError, ConnectionFailure
+from node.queues.backing_queue import Delivery
+
+if TYPE_CHECKING:
+    from node.amqp.server.connection import ConnectionShell
+
+log = logging.getLogger(__name__)
+
+
+class ChannelShell:
+    """Implements `node.amqp.ports.ChannelSink`."""
+
+    __slots__ = ("_broker", "_connection", "_draining", "_gone", "_predecessor", "_task", "_unreported", "machine")
+
+    def __init__(
+        self, connection: ConnectionShell, machine: ChannelMachine, predecessor: asyncio.Task[None] | None
+    ) -> None:
+        self.machine = machine
+        self._connection = connection
+        #: The end of the last channel with this number, to be waited for: its messages go back first.
+        self._predecessor = predecessor
+        self._broker: BrokerChannel | None = None
+        #: The cold call that is running.
+        self._task: asyncio.Task[None] | None = None
+        #: (source, consumer tag) -> deliveries not yet reported as written.
+        self._unreported: dict[tuple[DeliverySource, str], int] = {}
+        self._draining = False
+        self._gone = False
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The cold call under way."""
+        return self._task
+
+    def receive(self, item: FrameItem) -> None:
+        """An item from the client."""
+        try:
+            self.machine.receive(item)
+        except ConnectionFailure as error:
+            self._drain()  # what came before the bad item counts
+            self._connection.fail(error, self.machine.blamed_index)
+            return
+        self._drain()
+
+    def leave(self) -> None:
+        """The connection is over: nothing reaches broker or client through this channel any more."""
+        self._gone = True
+        self.machine.effects.clear()
+        self._unreported.clear()
+
+    # --- effects ---
+
+    def _drain(self) -> None:
+        """Perform effects in order. A broker call may cause more; they join the queue, not the stack."""
+        if self._draining:
+            return
+        self._draining = True
+        effects = self.machine.effects
+        try:
+            while effects and not self._gone:
+                effect = effects.popleft()
+                try:
+                    self._perform(effect)
+                except ChannelError as error:
+                    self.machine.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+                except ConnectionFailure as error:
+                    self._connection.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+        finally:
+            self._draining = False
+        self._connection.channel_changed(self)
+
+    def _perform(self, effect: ChannelEffect) -> None:
+        if isinstance(effect, PublishToBroker):
+            self._require_broker().publish(effect.requests)
+        elif isinstance(effect, Settle):
+            broker = self._require_broker()
+            if effect.settlement is Settlement.ACK:
+                broker.ack(effect.source, effect.seq_ids)
+            elif effect.settlement is Settlement.REQUEUE:
+                broker.requeue(effect.source, effect.seq_ids)
+            else:
+                broker.discard(effect.source, effect.seq_ids)
+        elif isinstance(effect, Delivered):
+            key = (effect.source, effect.consumer_tag)
+            self._unreported[key] = self._unreported.get(key, 0) + effect.count
+        elif isinstance(effect, ColdCall):
+            self._task = self._connection.spawn(self._run(effect))
+        elif isinstance(effect, Detach):
+            log.warning("%s: channel %d closed by an error", self._connection.name, self.machine.number)
+            self._unreported.clear()
+            self._connection.detach(self.machine.number, self._detach())
+        elif isinstance(effect, Closed):
+            self._connection.forget_channel(self.machine.number)
+
+    def _require_broker(self) -> BrokerChannel:
+        assert self._broker is not None, "an open channel has its counterpart in the broker"
+        return self._broker
+
+    async def _run(self, call: ColdCall) -> None:
+        """One cold call, and what waited for it."""
+        try:
+            try:
+                result = await self._call_broker(call)
+            except AmqpError as error:
+                if not self._gone:
+                    self.machine.call_failed(call, error)
+            else:
+                if not self._gone:
+                    self.machine.answered(call, result)
+        except ConnectionFailure as error:
+            self._drain()
+            self._connection.fail(error, self.machine.blamed_index)
+        except Exception:
+            log.exception("%s: %s failed", self._connection.name, call.method.name)
+            self._connection.fail(ConnectionFailure(541, "internal error"), call.method.index)
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None
+        self._drain()
+
+    async def _call_broker(self, call: ColdCall) -> object:
+        method = call.method
+        if isinstance(method, commands.Channel.Open):
+            if self._predecessor is not None:
+                await asyncio.wait([self._predecessor])
+                self._predecessor = None
+            if not self._gone:
+                self._broker = self._connection.open_broker_channel(self.machine.number, self)
+            return None
+        broker = self._require_broker()
+        if isinstance(method, commands.Channel.Close):
+            self._unreported.clear()
+            await broker.close()
+            return None
+        if isinstance(method, commands.Basic.Consume):
+            assert call.spec is not None, "the machine made the consumer's specification"
+            assert method.queue is not None, "the machine resolved the queue"
+            await broker.consume(method.queue, call.spec)
+            return None
+        return await CALLS[type(method)](broker, method)
+
+    async def _detach(self) -> None:
+        """End of a channel that the server closed."""
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            await asyncio.wait([task])
+        if self._broker is not None:
+            await self._broker.close()
+
+    # --- written ---
+
+    def report_written(self) -> None:
+        """The transport has room: the queues may send as much again."""
+        if not self._unreported or self._broker is None or self._gone:
+            return
+        unreported, self._unreported = self._unreported, {}
+        for (source, consumer_tag), count in unreported.items():
+            self._broker.written(source, consumer_tag, count)
+
+    # --- sink ---
+
+    def deliver(self, consumer_tag: str, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
+        if not self._gone:
+            self.machine.deliver(consumer_tag, source, deliveries)
+            self._drain()
+
+    def confirm(self, publish_seqs: Sequence[int]) -> None:
+        self._answer_publishes(publish_seqs, True)
+
+    def reject(self, publish_seqs: Sequence[int]) -> None:
+        self._answer_publishes(publish_seqs, False)
+
+    def _answer_publishes(self, publish_seqs: Sequence[int], positive: bool) -> None:
+        if self._gone:
+            return
+        try:
+            if positive:
+                self.machine.confirm(publish_seqs)
+            else:
+                self.machine.reject(publish_seqs)
+        except ConnectionFailure as error:  # a commit ended, and an item behind it was bad
+            self._connection.fail(error, self.machine.blamed_index)
+        self._drain()
+
+    def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
+        if not self._gone:
+            self.machine.returned(request, reply_code, reply_text)
+            self._drain()
+
+    def consumer_cancelled(self, consumer_tag: str) -> None:
+        if not self._gone:
+            self.machine.consumer_cancelled(consumer_tag)
+            self._drain()
+
+    def fail(self, error: Exception) -> None:
+        if self._gone:
+            return
+        if isinstance(error, ChannelError):
+            self.machine.fail(error, 0)
+            self._drain()
+        elif isinstance(error, ConnectionFailure):
+            self._connection.fail(error, 0)
+        else:
+            log.error("%s: channel %d failed", self._connection.name, self.machine.number, exc_info=error)
+            self._connection.fail(ConnectionFailure(541, "internal error"), 0)
+
+    def listing(self) -> ChannelListing:
+        machine = self.machine
+        return ChannelListing(
+            number=machine.number,
+            state="running" if machine.state is ChannelState.OPEN else machine.state.value,
+            consumer_count=machine.consumer_count,
+            messages_unacknowledged=len(machine.unacked),
+            messages_held=machine.held_count,
+            messages_unconfirmed=machine.confirms.open_count,
+            acks_uncommitted=machine.has_uncommitted_acks,
+            prefetch_count=machine.prefetch_count,
+            global_prefetch_count=machine.channel_prefetch_count,
+            confirm=machine.confirm_mode,
+            transactional=machine.tx_mode,
+        )

@@ -1,0 +1,416 @@
+"""A connection's shell: one socket, one `ConnectionMachine`, the shells of its channels.
+
+Output. Machines append frames to one list; `_flush`, at most once per turn of the loop, coalesces confirms and
+writes everything with one call. Deliveries are reported to the broker as written only while the transport's buffer
+is below its high-water mark, so a client that does not read is given a bounded number of messages and no more.
+
+Reading stops for three reasons, each undone separately: the broker asks for it (nested), a channel has too much
+waiting behind a cold call, or the client lets an absurd amount of answers pile up.
+
+An error ends at most this connection: whatever a callback raises is logged here and answered with 541.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from node.amqp.channel import ChannelLimits, ChannelMachine
+from node.amqp.connection import Authenticate, CloseBroker, ConnectionMachine, ConnectionState, Disconnect, EnterVhost
+from node.amqp.frames import FrameItem, MethodReceived
+from node.amqp.ports import BrokerChannel, BrokerConnection, ConnectionInfo
+from node.amqp.server.channel import ChannelShell
+from node.amqp.server.listing import ConnectionListing
+from node.errors import ConnectionFailure
+
+if TYPE_CHECKING:
+    from node.amqp.server.listener import AmqpServer
+
+log = logging.getLogger(__name__)
+
+#: Above this the transport asks us to pause: about what a socket drains in a few milliseconds.
+WRITE_HIGH_WATER_BYTES = 262_144
+#: Answers (confirms, get-oks) may pile up this far before we stop reading their questions. Much larger than the
+#: high-water mark, because a client that writes and reads in turn must be able to finish writing.
+OUTPUT_LIMIT_BYTES = 8_388_608
+#: Frames waiting behind a cold call; about four socket reads.
+WAITING_LIMIT_BYTES = 1_048_576
+#: How long cold calls may run on, and the broker may take, when a connection ends.
+CLOSE_TIMEOUT_S = 15.0
+
+
+class ConnectionShell(asyncio.Protocol):
+    """Implements `node.amqp.ports.ConnectionControl`."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self.name = "?"
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._output: list[bytes] = []
+        self._channels: dict[int, ChannelShell] = {}
+        #: Ends of channels that the server closed, by number.
+        self._detaching: dict[int, asyncio.Task[None]] = {}
+        self._dirty: set[ChannelShell] = set()
+        self._flush_scheduled = False
+        self._writing_paused = False
+        self._reading_paused = False
+        self._broker_pauses = 0
+        self._waiting_channels: set[int] = set()
+        self._output_is_excessive = False
+        self._blocked_reason = ""
+        self._broker: BrokerConnection | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._is_lost = False
+        self._received_bytes = 0
+        self._sent_bytes = 0
+        self._peer: tuple[str, int] = ("", 0)
+        self._local: tuple[str, int] = ("", 0)
+        self._transport: asyncio.Transport
+        self.machine: ConnectionMachine
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "AMQP runs on streams"
+        self._transport = transport
+        self._peer = _address(transport.get_extra_info("peername"))
+        self._local = _address(transport.get_extra_info("sockname"))
+        self.name = f"{self._peer[0]}:{self._peer[1]} -> {self._local[0]}:{self._local[1]}"
+        self.machine = ConnectionMachine(
+            self._loop.time(), self._output, self._server.config.limits, self._server.broker.server_properties()
+        )
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        raw_socket = transport.get_extra_info("socket")
+        if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
+            raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._server.connection_opened(self):
+            log.warning("%s refused: there are too many connections", self.name)
+            transport.abort()
+            return
+        log.info("accepted AMQP connection %s", self.name)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        try:
+            self.machine.receive(self._loop.time(), data)
+            self._process_events()
+        except Exception:
+            self._internal_error()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._output_is_excessive = False
+        self._update_reading()
+        try:
+            self._report_written(list(self._channels.values()))
+        except Exception:
+            self._internal_error()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        if self.machine.state is not ConnectionState.CLOSED:
+            log.warning("%s closed unexpectedly by the client%s", self.name, f": {exc}" if exc else "")
+        self._close_broker()
+        self._server.connection_closed(self)
+
+    # --- events of the machine ---
+
+    def _process_events(self) -> None:
+        machine = self.machine
+        while (event := machine.next_event(self._loop.time())) is not None:
+            if isinstance(event, Authenticate):
+                self._authenticate(event)
+            elif isinstance(event, EnterVhost):
+                self._enter(event.vhost)
+            elif isinstance(event, CloseBroker):
+                self._close_broker()
+            elif isinstance(event, Disconnect):
+                self._flush()
+                self._transport.close()
+            else:
+                self._receive_for_channel(event)
+        self._schedule_flush()
+
+    def _authenticate(self, event: Authenticate) -> None:
+        try:
+            user = self._server.broker.authenticate(event.mechanism, event.response, self._peer[0])
+        except ConnectionFailure as error:
+            log.warning("%s: login by %s refused: %s", self.name, event.mechanism, error)
+            self.machine.authentication_failed(self._loop.time())
+            return
+        self.machine.authenticated(user)
+
+    def _enter(self, vhost: str) -> None:
+        machine = self.machine
+        info = ConnectionInfo(
+            self._peer[0], self._peer[1], self._local[1], machine.user, vhost, machine.client_properties
+        )
+        try:
+            self._broker = self._server.broker.open_connection(info, self)
+        except ConnectionFailure as error:
+            log.warning("%s: user '%s' cannot enter vhost '%s': %s", self.name, machine.user, vhost, error)
+            machine.fail(self._loop.time(), error, commands.Connection.Open.index)
+            return
+        machine.entered(vhost)
+        log.info("%s: user '%s' entered vhost '%s'", self.name, machine.user, vhost)
+
+    def _receive_for_channel(self, item: FrameItem) -> None:
+        channel = self._channels.get(item.channel)
+        if channel is None:
+            method = item.method if isinstance(item, MethodReceived) else None
+            if isinstance(method, commands.Channel.CloseOk):
+                return
+            if not isinstance(method, commands.Channel.Open):
+                self.fail(ConnectionFailure(504, "expected 'channel.open'"), method.index if method else 0)
+                return
+            if len(self._channels) >= self.machine.channel_max:
+                text = f"number of channels opened has reached the negotiated channel_max ({self.machine.channel_max})"
+                self.fail(ConnectionFailure(530, text), method.index)
+                return
+            channel = self._make_channel(item.channel)
+        channel.receive(item)
+
+    def _make_channel(self, number: int) -> ChannelShell:
+        limits = ChannelLimits(
+            self.machine.frame_max,
+            self.machine.limits.max_message_size_bytes,
+            self.machine.has_capability("consumer_cancel_notify"),
+        )
+        machine = ChannelMachine(number, self._output, limits, self._server.chance)
+        channel = self._channels[number] = ChannelShell(self, machine, self._detaching.get(number))
+        return channel
+
+    # --- for channel shells ---
+
+    def open_broker_channel(self, number: int, shell: ChannelShell) -> BrokerChannel:
+        assert self._broker is not None, "channels open only on a running connection"
+        return self._broker.open_channel(number, shell)
+
+    def channel_changed(self, channel: ChannelShell) -> None:
+        """The channel may have confirms or frames to send, or more or less waiting."""
+        self._dirty.add(channel)
+        self._schedule_flush()
+        number = channel.machine.number
+        if channel.machine.waiting_bytes > WAITING_LIMIT_BYTES:
+            self._waiting_channels.add(number)
+        elif number in self._waiting_channels:
+            self._waiting_channels.discard(number)
+        else:
+            return
+        self._update_reading()
+
+    def detach(self, number: int, ending: Coroutine[Any, Any, None]) -> None:
+        """The server closes this channel."""
+        self.machine.reader.ignore_channel(number)
+        task = self._detaching[number] = self.spawn(self._guard(ending))
+        task.add_done_callback(lambda done: self._forget_detaching(number, done))
+
+    def _forget_detaching(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._detaching.get(number) is task:
+            del self._detaching[number]
+
+    async def _guard(self, ending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await ending
+        except Exception:
+            log.exception("%s: closing failed in the broker", self.name)
+
+    def forget_channel(self, number: int) -> None:
+        """The number is free."""
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self._dirty.discard(channel)
+            channel.leave()
+            self._waiting_channels.discard(number)
+            self._update_reading()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._server.spawn(coroutine)
+
+    # --- output ---
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled and not self._is_lost:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_at_end_of_turn)
+
+    def _flush_at_end_of_turn(self) -> None:
+        self._flush_scheduled = False
+        try:
+            self._flush()
+        except Exception:
+            self._internal_error()
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        if self._closing is None:
+            for channel in dirty:
+                channel.machine.flush_confirms()
+        output = self._output
+        if output:
+            data = output[0] if len(output) == 1 else b"".join(output)
+            output.clear()
+            if self._is_lost or self._transport.is_closing():
+                return
+            self._transport.write(data)
+            self._sent_bytes += len(data)
+            self.machine.sent(self._loop.time())
+            if self._writing_paused and self._transport.get_write_buffer_size() > OUTPUT_LIMIT_BYTES:
+                self._output_is_excessive = True
+                self._update_reading()
+        if not self._writing_paused:
+            self._report_written(dirty)
+
+    def _report_written(self, channels: Any) -> None:
+        for channel in channels:
+            try:
+                channel.report_written()
+            except ConnectionFailure as error:
+                self.fail(error, 0)
+
+    # --- reading ---
+
+    def _update_reading(self) -> None:
+        pause = self._broker_pauses > 0 or bool(self._waiting_channels) or self._output_is_excessive
+        if pause == self._reading_paused or self._is_lost or self._transport.is_closing():
+            return
+        self._reading_paused = self.machine.is_reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # --- ConnectionControl ---
+
+    def close(self, reply_code: int, text: str) -> None:
+        self.fail(ConnectionFailure(reply_code, text), 0)
+
+    def pause_reading(self) -> None:
+        self._broker_pauses += 1
+        self._update_reading()
+
+    def resume_reading(self) -> None:
+        assert self._broker_pauses > 0, "each resume undoes one pause"
+        self._broker_pauses -= 1
+        self._update_reading()
+
+    def blocked(self, reason: str) -> None:
+        self._blocked_reason = reason
+        self.machine.blocked(reason)
+        self._schedule_flush()
+
+    def unblocked(self) -> None:
+        self._blocked_reason = ""
+        self.machine.unblocked()
+        self._schedule_flush()
+
+    # --- time and end ---
+
+    def tick(self, now: float) -> None:
+        """Heartbeats and timeouts."""
+        try:
+            before = self.machine.state
+            self.machine.tick(now)
+            if self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED:
+                log.warning("%s closed: no answer in time while %s", self.name, before.value)
+            self._process_events()
+            if self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED:
+                self._transport.abort()  # nothing worth sending is left, and the peer may be gone
+        except Exception:
+            self._internal_error()
+
+    def fail(self, error: ConnectionFailure, method_index: int) -> None:
+        """Close the connection with ``error``."""
+        if self._is_lost:
+            return
+        log.warning("%s closed by an error: %s", self.name, error)
+        # Stop keeping the client from talking: its close-ok must get through.
+        self._broker_pauses_end()
+        for channel in self._dirty:
+            channel.machine.flush_confirms()
+        self._dirty.clear()
+        self.machine.fail(self._loop.time(), error, method_index)
+        self._loop.call_soon(self._process_later)
+
+    def _process_later(self) -> None:
+        if not self._is_lost:
+            self._process_events()
+
+    def _broker_pauses_end(self) -> None:
+        self._waiting_channels.clear()
+        self._output_is_excessive = False
+        pauses, self._broker_pauses = self._broker_pauses, 0
+        self._update_reading()
+        self._broker_pauses = pauses
+
+    def _internal_error(self) -> None:
+        log.exception("%s: internal error", self.name)
+        self.fail(ConnectionFailure(541, "internal error"), 0)
+
+    def abort(self) -> None:
+        """Drop the socket without a word."""
+        self._transport.abort()
+
+    def _close_broker(self) -> None:
+        if self._closing is None:
+            tasks = [channel.task for channel in self._channels.values() if channel.task is not None]
+            for channel in self._channels.values():
+                channel.leave()
+            self._closing = self.spawn(self._finish(tasks))
+
+    async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Let cold calls end, close the broker's side, answer the client."""
+        endings = [*tasks, *self._detaching.values()]
+        if endings:
+            _, late = await asyncio.wait(endings, timeout=CLOSE_TIMEOUT_S)
+            for task in late:
+                task.cancel()
+        if self._broker is not None:
+            try:
+                await asyncio.wait_for(self._broker.close(), CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                log.warning("%s: the broker did not close it within %.0f s", self.name, CLOSE_TIMEOUT_S)
+            except Exception:
+                log.exception("%s: closing failed in the broker", self.name)
+        self.machine.broker_closed()
+        if not self._is_lost:
+            self._process_events()
+
+    def listing(self) -> ConnectionListing:
+        machine = self.machine
+        state = machine.state.value
+        if machine.state is ConnectionState.RUNNING and self._blocked_reason:
+            state = "blocked" if self._reading_paused else "blocking"
+        return ConnectionListing(
+            name=self.name,
+            peer_host=self._peer[0],
+            peer_port=self._peer[1],
+            local_port=self._local[1],
+            user=machine.user,
+            vhost=machine.vhost,
+            state=state,
+            channels=tuple(channel.listing() for channel in self._channels.values()),
+            heartbeat_s=machine.heartbeat_s,
+            frame_max=machine.frame_max,
+            channel_max=machine.channel_max,
+            received_bytes=self._received_bytes,
+            sent_bytes=self._sent_bytes,
+            send_pending_bytes=self._transport.get_write_buffer_size(),
+            client_properties=machine.client_properties,
+        )
+
+
+def _address(name: object) -> tuple[str, int]:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(name[0]), int(name[1])
+    return "", 0

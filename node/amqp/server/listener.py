@@ -1,0 +1,133 @@
+"""The listening socket, the connections behind it, and their one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.amqp.connection import ConnectionLimits
+from node.amqp.ports import BrokerPort
+from node.amqp.server.connection import ConnectionShell
+from node.amqp.server.listing import ConnectionListing
+
+log = logging.getLogger(__name__)
+
+#: Twice in half of the shortest heartbeat interval (1 s).
+TICK_INTERVAL_S = 0.25
+#: RabbitMQ's listen backlog.
+BACKLOG = 128
+#: A connection costs a descriptor and some tens of kilobytes; this stays below the usual limit of descriptors.
+CONNECTIONS_MAX = 50_000
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpServerConfig:
+    """What the AMQP server lets clients do."""
+
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    #: Further connections are dropped at once.
+    connections_max: int = CONNECTIONS_MAX
+    #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
+    stop_timeout_s: float = STOP_TIMEOUT_S
+    #: Serve TLS instead of plain TCP.
+    ssl_context: ssl.SSLContext | None = None
+    #: Seed of generated consumer tags; ``None`` takes one from the system.
+    seed: int | None = None
+
+
+class AmqpServer:
+    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves."""
+
+    def __init__(self, broker: BrokerPort, config: AmqpServerConfig) -> None:
+        self.broker = broker
+        self.config = config
+        self.chance = random.Random(config.seed)
+        self._connections: set[ConnectionShell] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._port = 0
+        self._all_closed = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        """The port in use, also if 0 was asked for."""
+        return self._port
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises `OSError` if the address is taken or not ours."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: ConnectionShell(self), host, port, backlog=BACKLOG, ssl=self.config.ssl_context
+        )
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self._schedule_tick()
+        log.info("listening for AMQP on %s:%d", host, self._port)
+
+    async def stop(self, text: str = "broker forced connection closure with reason 'shutdown'") -> None:
+        """Close all connections with 320 and wait for them, at most ``stop_timeout_s``; then drop the rest."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.close(320, text)
+        try:
+            await asyncio.wait_for(self._wait_until_idle(), self.config.stop_timeout_s)
+        except TimeoutError:
+            log.warning("%d connections did not close in time", len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+            await asyncio.sleep(0)  # lets connection_lost run, which starts the last closings
+            if self._tasks:
+                _, late = await asyncio.wait(self._tasks, timeout=self.config.stop_timeout_s)
+                for task in late:
+                    task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._listener = None
+
+    async def _wait_until_idle(self) -> None:
+        while self._connections or self._tasks:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            else:
+                self._all_closed.clear()
+                await self._all_closed.wait()
+
+    def connections(self) -> list[ConnectionListing]:
+        """The connections that exist, also those in their handshake."""
+        return [connection.listing() for connection in self._connections]
+
+    # --- for connection shells ---
+
+    def connection_opened(self, connection: ConnectionShell) -> bool:
+        """False if there is no room for another."""
+        self._connections.add(connection)
+        return len(self._connections) <= self.config.connections_max
+
+    def connection_closed(self, connection: ConnectionShell) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine; the server holds on to it until it ends."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _schedule_tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_INTERVAL_S, self._tick)
+
+    def _tick(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            connection.tick(now)
+        self._schedule_tick()

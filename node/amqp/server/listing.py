@@ -1,0 +1,50 @@
+"""What `list_connections` and `list_channels` show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelListing:
+    """One channel, at the moment of asking."""
+
+    number: int
+    #: ``running``, ``flow`` is the broker's to know.
+    state: str
+    consumer_count: int
+    messages_unacknowledged: int
+    #: Deliveries held back by the channel-wide prefetch limit.
+    messages_held: int
+    messages_unconfirmed: int
+    acks_uncommitted: bool
+    prefetch_count: int
+    global_prefetch_count: int
+    confirm: bool
+    transactional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionListing:
+    """One client connection, at the moment of asking."""
+
+    #: ``host:port -> host:port``, the reference's name of a connection.
+    name: str
+    peer_host: str
+    peer_port: int
+    local_port: int
+    user: str
+    vhost: str
+    #: ``starting`` ... ``running``, ``blocking`` (an alarm is set), ``blocked`` (and its socket is not read).
+    state: str
+    channels: tuple[ChannelListing, ...]
+    heartbeat_s: int
+    frame_max: int
+    channel_max: int
+    received_bytes: int
+    sent_bytes: int
+    #: Bytes the socket has not taken yet.
+    send_pending_bytes: int
+    client_properties: Mapping[str, Any]
