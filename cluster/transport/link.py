@@ -1,0 +1,202 @@
+"""One link between two nodes, from the first hello to the break: two dialed channels that live and die together.
+
+Each node speaks only on the channel that it dialed and hears the other on the channel that the other dialed. A
+*link* is such a pair, and has a number, so that what was said before a break never mixes with what is said after it::
+
+      opener (its name sorts first)                     other
+        | dial, Hello(link=7) on both streams  ----------> |  closes whatever link it had with the opener
+        | <---------- HelloReply on both streams           |
+        | <----------  dial back, Hello(link=7), both      |
+        | HelloReply on both streams  -------------------> |  up: it has every answer and every hello
+        |  up: likewise                                    |
+
+A side that is up may speak at once; the other does not read the frames before it is up itself. When any of the four
+streams ends, or is silent for too long (gRPC's keepalive), the whole link is closed and the opener tries the next
+number. So both sides see the same sequence of links, and a link up on both sides has lost nothing so far.
+
+Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from cluster.transport.outbox import Outbox, OutboxLimits
+from cluster.wire.convert import Hello, WireError, decode_hello_reply, encode_hello
+from node.ids import Incarnation, NodeName
+
+SERVICE_NAME = "warren.mesh.Mesh"
+#: What reading from a stream gives at its end; grpc's type stubs do not know it.
+END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class StreamKind(Enum):
+    """The streams of a channel; the value is the method of the Mesh service."""
+
+    CONSENSUS = "Consensus"
+    QUEUES = "Queues"
+
+
+class HandshakeError(Exception):
+    """The peer did not accept the hello; the text says why."""
+
+
+class Link:
+    """One link to ``peer``. All methods on the loop; the callbacks too, and never after `close`."""
+
+    def __init__(
+        self,
+        peer: NodeName,
+        number: int,
+        limits: OutboxLimits,
+        *,
+        on_up: Callable[[Link], None],
+        on_closed: Callable[[Link, str], None],
+        on_uncongested: Callable[[Link], None],
+    ) -> None:
+        self.peer = peer
+        self.number = number
+        #: Which start of the peer this is; 0 until its first word.
+        self.peer_incarnation = Incarnation(0)
+        self.is_up = False
+        self.is_closed = False
+        #: Set by whichever comes first; tells who waits that `is_up` or `is_closed` changed.
+        self.up_or_closed = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.outboxes = {kind: Outbox(limits) for kind in StreamKind}
+        self._wakes = {kind: asyncio.Event() for kind in StreamKind}
+        self._on_up = on_up
+        self._on_closed = on_closed
+        self._on_uncongested = on_uncongested
+        self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[StreamKind, Any] = {}
+        #: Handlers of the peer's streams to us.
+        self._incoming: dict[StreamKind, asyncio.Task[Any]] = {}
+        self._is_dialed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- handshake ---
+
+    async def dial(self, channel: grpc.aio.Channel, hello: Hello) -> None:
+        """Open our two streams over ``channel`` (now ours) and say hello. Raises `HandshakeError`."""
+        assert self._channel is None, "a link is dialed once"
+        self._channel = channel
+        open_stream: Any = channel.stream_stream  # its type stub has no raw bytes
+        try:
+            for kind in StreamKind:
+                call = open_stream(f"/{SERVICE_NAME}/{kind.value}")()
+                self._calls[kind] = call
+                await call.write(encode_hello(hello))
+            for call in self._calls.values():
+                self._check_reply(await call.read())
+        except (grpc.RpcError, asyncio.InvalidStateError, WireError) as error:
+            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            raise HandshakeError(details or repr(error)) from None
+        self._is_dialed = True
+        self._become_up_if_complete()
+
+    def _check_reply(self, answer: Any) -> None:
+        if answer is END_OF_STREAM:
+            raise HandshakeError("the peer ended the stream instead of answering the hello")
+        reply = decode_hello_reply(answer)
+        if reply.refused:
+            raise HandshakeError(f"refused by the peer: {reply.refused}")
+        self.note_incarnation(reply.incarnation)
+
+    def note_incarnation(self, incarnation: Incarnation) -> None:
+        """All words within a link come from the same start of the peer. Raises `HandshakeError`."""
+        if self.peer_incarnation not in (0, incarnation):
+            raise HandshakeError("the peer was restarted during the handshake")
+        self.peer_incarnation = incarnation
+
+    def has_incoming(self, kind: StreamKind) -> bool:
+        return kind in self._incoming
+
+    def add_incoming(self, kind: StreamKind, task: asyncio.Task[Any]) -> None:
+        """The peer's stream to us has begun; ``task`` serves it."""
+        assert kind not in self._incoming, "one stream of each kind"
+        self._incoming[kind] = task
+        self._become_up_if_complete()
+
+    def _become_up_if_complete(self) -> None:
+        if self.is_closed or not self._is_dialed or len(self._incoming) < len(StreamKind):
+            return
+        self.is_up = True
+        self.up_or_closed.set()
+        for kind, call in self._calls.items():
+            self._spawn(self._write(kind, call))
+            self._spawn(self._watch(call))
+        self._on_up(self)
+
+    # --- life ---
+
+    def send(self, kind: StreamKind, items: list[bytes]) -> None:
+        """Append encoded items; they leave when the loop turns."""
+        assert self.is_up, "nothing is sent before the handshake is complete"
+        outbox = self.outboxes[kind]
+        for item in items:
+            outbox.append(item)
+        self._wakes[kind].set()
+
+    async def _write(self, kind: StreamKind, call: Any) -> None:
+        outbox, wake = self.outboxes[kind], self._wakes[kind]
+        while True:
+            await wake.wait()
+            wake.clear()
+            while outbox:
+                was_congested = outbox.is_congested
+                frame = outbox.take_frame()
+                if was_congested and not outbox.is_congested:
+                    self._on_uncongested(self)
+                await call.write(frame)
+
+    async def _watch(self, call: Any) -> None:
+        """The peer answers with nothing but the end."""
+        await call.read()
+        self.close(f"ended by the peer: {call.code()} {call.details()}" if call.done() else "ended by the peer")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else repr(error)
+            self.close(f"broken: {details}")
+
+    def close(self, reason: str) -> None:
+        """Cut every stream, at once and without a good-bye. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        current = asyncio.current_task()
+        for task in (*self._tasks, *self._incoming.values()):
+            if task is not current:
+                task.cancel()
+        for call in self._calls.values():
+            call.cancel()
+        self.up_or_closed.set()
+        self.closed.set()
+        self._on_closed(self, reason)
+
+    async def release(self) -> None:
+        """After `close`: wait until the streams and the channel are gone."""
+        assert self.is_closed, "an open link is in use"
+        await asyncio.gather(*self._tasks, *self._incoming.values(), return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close(grace=None)
+
+    def check_invariants(self) -> None:
+        assert not (self.is_up and not self._is_dialed), "up means that the peer answered our hello"
+        if self.is_up:
+            assert len(self._incoming) == len(StreamKind), "up means that the peer's streams are here"
+        for outbox in self.outboxes.values():
+            outbox.check_invariants()

@@ -1,0 +1,51 @@
+"""Is anybody listening at an address? Tells a process that is gone from a machine that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from enum import Enum
+
+
+class ProbeResult(Enum):
+    #: Somebody accepts connections.
+    ACCEPTED = "accepted"
+    #: The machine answers, and says that nobody listens: the process is gone.
+    REFUSED = "refused"
+    #: Neither in time, or no way to the machine: nothing is known about the process.
+    SILENT = "silent"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``. Raises `ValueError`."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal():
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def probe(address: str, timeout_s: float) -> ProbeResult:
+    """Connect and hang up. `REFUSED` only if every address that the name stands for refuses."""
+    loop = asyncio.get_running_loop()
+    host, port = split_address(address)
+    try:
+        async with asyncio.timeout(timeout_s):
+            candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            results = [await _connect(loop, family, target) for family, _, _, _, target in candidates]
+    except (TimeoutError, OSError):
+        return ProbeResult.SILENT
+    if ProbeResult.ACCEPTED in results:
+        return ProbeResult.ACCEPTED
+    return ProbeResult.SILENT if ProbeResult.SILENT in results else ProbeResult.REFUSED
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, family: int, target: tuple[object, ...]) -> ProbeResult:
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            await loop.sock_connect(connection, target)
+        except ConnectionRefusedError:
+            return ProbeResult.REFUSED
+        except OSError:
+            return ProbeResult.SILENT
+    return ProbeResult.ACCEPTED
