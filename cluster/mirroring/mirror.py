@@ -82,12 +82,6 @@ class MirrorReplica:
         elif isinstance(message, Ops):
             self._apply(message)
 
-    def link_lost(self) -> None:
-        """The link from the master broke: nothing can follow in this conversation."""
-        self._attach_id = 0
-        self._outbox.clear()
-        self._is_ack_due = False
-
     # --- attach -------------------------------------------------------------------------------------------------------
 
     def _attach(self, node: NodeName, attach: Attach) -> None:

@@ -1,0 +1,500 @@
+"""One mirrored queue on three nodes under a seeded adversary, in one process and without a clock.
+
+Nodes crash (losing what they had not synced) and restart, links break (losing a suffix) and heal, commits of a small
+metadata group reach the nodes late and one by one, nodes are declared dead that are not. One publisher sends again what
+was not confirmed whenever it changes masters; one consumer fetches and settles. `check` states what must always hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.messages import MirrorMessage
+from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.reports import ReportSynchronised
+from node.ids import Epoch, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from node.message import Message
+from node.queues.backing_queue import Publication
+from tests.support.memory_replica_queue import MemoryReplicaQueue
+
+NODES = (NodeName("n1"), NodeName("n2"), NodeName("n3"))
+QUEUE = QueueId(7)
+
+
+@dataclass
+class Node:
+    name: NodeName
+    local: MemoryReplicaQueue
+    role: MirroredQueue | MirrorReplica | None = None
+    is_running: bool = True
+    #: Commits it has learned.
+    learned: int = 0
+
+
+@dataclass
+class Metadata:
+    """The promotion rules, as a log of records. ``lives`` tells copies of a node apart, as incarnations do."""
+
+    log: list[tuple[MastershipRecord, dict[NodeName, int]]]
+    up: set[NodeName] = field(default_factory=lambda: set(NODES))
+
+    @property
+    def record(self) -> MastershipRecord:
+        return self.log[-1][0]
+
+    @property
+    def lives(self) -> dict[NodeName, int]:
+        return self.log[-1][1]
+
+    def commit(self, record: MastershipRecord, lives: dict[NodeName, int] | None = None) -> None:
+        self.log.append((record, lives or self.lives))
+
+    def node_down(self, node: NodeName) -> None:
+        self.up.discard(node)
+        record = self.record
+        lives = {**self.lives, node: self.lives[node] + 1}
+        mirrors = tuple(n for n in record.mirrors if n != node)
+        synchronised = tuple(n for n in record.synchronised if n != node)
+        if record.master == node and not record.is_down:
+            if synchronised:
+                master = synchronised[0]
+                record = MastershipRecord(
+                    QUEUE,
+                    Epoch(record.epoch + 1),
+                    master,
+                    tuple(n for n in mirrors if n != master),
+                    synchronised[1:],
+                )
+            else:
+                record = replace(record, mirrors=mirrors, synchronised=(), recoverable=(node,), is_down=True)
+        else:
+            record = replace(record, mirrors=mirrors, synchronised=synchronised)
+        self.commit(record, lives)
+
+    def node_up(self, node: NodeName) -> None:
+        self.up.add(node)
+        record = self.record
+        if record.is_down and node == record.master:
+            record = replace(record, epoch=Epoch(record.epoch + 1), is_down=False, recoverable=())
+        elif node != record.master and node not in record.mirrors:
+            record = replace(record, mirrors=(*record.mirrors, node))
+        self.commit(record)
+
+    def synchronised(self, epoch: Epoch, node: NodeName, life: int) -> None:
+        record = self.record
+        if record.epoch == epoch and node in record.mirrors and self.lives[node] == life:
+            wanted = {*record.synchronised, node}
+            self.commit(replace(record, synchronised=tuple(n for n in record.mirrors if n in wanted)))
+
+
+class World:
+    def __init__(self, seed: int, settings: MirroringSettings) -> None:
+        self.chance = Random(seed)
+        self.settings = settings
+        record = MastershipRecord(QUEUE, Epoch(1), NODES[0], NODES[1:], NODES[1:])
+        self.metadata = Metadata([(record, dict.fromkeys(NODES, 1))])
+        self.nodes = {name: Node(name, MemoryReplicaQueue()) for name in NODES}
+        self.links: dict[tuple[NodeName, NodeName], deque[MirrorMessage]] = {
+            (a, b): deque() for a in NODES for b in NODES if a != b
+        }
+        self.broken: set[frozenset[NodeName]] = set()
+        self.events: list[Callable[[], None]] = []  # commits on their way, in order
+        self.proposals: list[tuple[Epoch, NodeName, int]] = []
+        self.now_ms = 0
+        # The publisher and the consumer.
+        self.counter = 0
+        self.session = 0
+        self.session_with: tuple[NodeName, Epoch] | None = None
+        self.unconfirmed: dict[MsgId, Message] = {}
+        self.confirmed: dict[MsgId, Message] = {}
+        self.returned_tokens: set[tuple[int, MsgId]] = set()
+        self.settled: set[MsgId] = set()
+        self.delivered: set[MsgId] = set()
+        self.held: dict[SeqId, MsgId] = {}
+        self.counts = dict.fromkeys(
+            ("promotions", "duplicates", "redelivered", "fills", "confirms", "lagging", "recoveries"), 0
+        )
+        for node in self.nodes.values():
+            self._learn(node)
+
+    # --- nodes and metadata -------------------------------------------------------------------------------------------
+
+    def _learn(self, node: Node) -> None:
+        """The node applies the next commit."""
+        if not node.is_running or node.learned == len(self.metadata.log):
+            return
+        record, _ = self.metadata.log[node.learned]
+        node.learned += 1
+        role = node.role
+        if record.master == node.name and not record.is_down:
+            if isinstance(role, MirroredQueue):
+                role.set_record(record)
+                return
+            if role is None and record.epoch == 1:
+                node.role = MirroredQueue(node.name, node.local, record, self.settings)
+            else:
+                replica = role or MirrorReplica(QUEUE, node.local, Epoch(0))
+                node.role = replica.promote(node.name, record, self.settings)
+                self.counts["promotions"] += 1
+            self._announce_links(node)
+        elif isinstance(role, MirroredQueue):
+            node.role = demote(role, record.epoch)
+        elif role is None:
+            node.role = MirrorReplica(QUEUE, node.local, record.epoch)
+        else:
+            role.adopt_epoch(record.epoch)
+
+    def _announce_links(self, node: Node) -> None:
+        assert isinstance(node.role, MirroredQueue)
+        for peer in NODES:
+            if peer != node.name and self._is_connected(node.name, peer):
+                node.role.mirror_link_up(peer)
+
+    def _is_connected(self, a: NodeName, b: NodeName) -> bool:
+        return frozenset((a, b)) not in self.broken and self.nodes[a].is_running and self.nodes[b].is_running
+
+    def crash(self, node: Node) -> None:
+        if not node.is_running:
+            return
+        for peer in NODES:
+            if peer != node.name:
+                self._cut(node.name, peer)
+        node.is_running = False
+        node.role = None
+        node.local = node.local.crash(self.chance)
+        self.events.append(lambda: self._node_down(node.name))
+
+    def _node_down(self, name: NodeName) -> None:
+        self.metadata.node_down(name)
+        if self.metadata.record.is_down:
+            self.counts["recoveries"] += 1
+            # Nobody but this node has the queue: what was only in its memory is gone, as at any restart.
+            for msg_id in [m for m, message in self.confirmed.items() if not message.persistent]:
+                del self.confirmed[msg_id]
+
+    def restart(self, node: Node) -> None:
+        if node.is_running:
+            return
+
+        def up() -> None:
+            self.metadata.node_up(node.name)
+            node.is_running = True
+            node.learned = len(self.metadata.log) - 1
+            self._learn(node)
+            for peer in NODES:
+                if peer != node.name:
+                    self._connect(node.name, peer)
+
+        if not any(getattr(event, "__name__", "") == f"up {node.name}" for event in self.events):
+            up.__name__ = f"up {node.name}"
+            self.events.append(up)
+
+    def suspect(self, node: Node) -> None:
+        """The group believes a living node dead, and soon sees it again."""
+        if node.is_running and not self.events:
+            self.events.append(lambda: self._suspected(node.name))
+            self.events.append(lambda: self.metadata.node_up(node.name))
+
+    def _suspected(self, name: NodeName) -> None:
+        self._node_down(name)
+        if self.metadata.record.is_down and not self.nodes[name].is_running:
+            return
+
+    # --- links --------------------------------------------------------------------------------------------------------
+
+    def _cut(self, a: NodeName, b: NodeName) -> None:
+        """Both directions break: a prefix of what is in flight still arrives."""
+        for sender, receiver in ((a, b), (b, a)):
+            link = self.links[sender, receiver]
+            for _ in range(self.chance.randint(0, len(link))):
+                self._arrive(sender, receiver, link.popleft())
+            link.clear()
+        for one, other in ((a, b), (b, a)):
+            role = self.nodes[one].role
+            if isinstance(role, MirroredQueue):
+                role.mirror_link_down(other)
+
+    def break_link(self, a: NodeName, b: NodeName) -> None:
+        if self._is_connected(a, b):
+            self.broken.add(frozenset((a, b)))
+            self._cut(a, b)
+
+    def _connect(self, a: NodeName, b: NodeName) -> None:
+        if self._is_connected(a, b):
+            for one, other in ((a, b), (b, a)):
+                role = self.nodes[one].role
+                if isinstance(role, MirroredQueue):
+                    role.mirror_link_up(other)
+
+    def heal_link(self, a: NodeName, b: NodeName) -> None:
+        if frozenset((a, b)) in self.broken:
+            self.broken.discard(frozenset((a, b)))
+            self._connect(a, b)
+
+    def _arrive(self, sender: NodeName, receiver: NodeName, message: MirrorMessage) -> None:
+        role = self.nodes[receiver].role
+        if role is not None:
+            role.receive(sender, message)
+
+    def transmit(self, a: NodeName, b: NodeName, count: int) -> None:
+        link = self.links[a, b]
+        for _ in range(min(count, len(link))):
+            self._arrive(a, b, link.popleft())
+
+    def turn(self, node: Node) -> None:
+        """The node's loop sends what it has to send."""
+        role = node.role
+        if role is None:
+            return
+        for receiver, message in role.take_messages():
+            if self._is_connected(node.name, receiver):
+                self.links[node.name, receiver].append(message)
+        if isinstance(role, MirroredQueue):
+            self._collect(node, role)
+            for state in role.mirror_states().values():
+                self.counts["lagging"] += state.value == "lagging"
+            for report in role.take_reports():
+                if isinstance(report, ReportSynchronised):
+                    life = self.metadata.log[node.learned - 1][1][report.node]
+                    self.proposals.append((role.record.epoch, report.node, life))
+                    self.counts["fills"] += 1
+
+    def sync_disk(self, node: Node) -> None:
+        if node.is_running:
+            node.local.sync()
+            if isinstance(node.role, MirrorReplica):
+                node.role.durable_advanced()
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def _master(self) -> MirroredQueue | None:
+        """The node that the clients believe is the master, with a session in order."""
+        record = self.metadata.record
+        role = self.nodes[record.master].role
+        if not isinstance(role, MirroredQueue) or role.record.epoch != record.epoch:
+            old = self.session_with
+            if old is None:
+                return None
+            role = self.nodes[old[0]].role  # the old master may still believe in itself
+            return role if isinstance(role, MirroredQueue) and role.record.epoch == old[1] else None
+        if self.session_with != (record.master, record.epoch):
+            self.session_with = (record.master, record.epoch)
+            self.open_session(role)
+        return role
+
+    def open_session(self, master: MirroredQueue | None = None) -> None:
+        """Consumers are attached anew, unconfirmed publishes sent again."""
+        master = master or self._master()
+        if master is None:
+            return
+        self.session += 1
+        master.requeue(list(self.held))
+        self.held.clear()
+        for message in list(self.unconfirmed.values()):
+            self._send(master, message)
+
+    def _send(self, master: MirroredQueue, message: Message) -> None:
+        token = (self.session, message.msg_id)
+        if master.is_duplicate(message.msg_id):
+            self.counts["duplicates"] += 1
+            master.confirm_when_safe(message.msg_id, token)
+        else:
+            self.delivered.discard(message.msg_id)  # a new copy
+            master.publish([Publication(message, token)])
+
+    def _new_message(self) -> Message:
+        self.counter += 1
+        msg_id = make_msg_id(OriginId(b"publishr"), self.counter)
+        message = Message(msg_id, "", "q", b"", b"x" * self.chance.randint(0, 40), self.chance.random() < 0.8)
+        self.unconfirmed[msg_id] = message
+        return message
+
+    def publish(self, count: int) -> None:
+        master = self._master()
+        for _ in range(count):
+            message = self._new_message()
+            if master is not None:
+                self._send(master, message)
+
+    def publish_to_consumer(self) -> None:
+        """A publish while a consumer waits at the empty queue: delivered at once, with or without ack."""
+        master = self._master()
+        if master is None or master.ready:
+            return
+        message = self._new_message()
+        assert not master.is_duplicate(message.msg_id)
+        publication = Publication(message, (self.session, message.msg_id))
+        if self.chance.random() < 0.5:
+            master.discard([publication])
+            self.settled.add(message.msg_id)
+        else:
+            for delivery in master.publish_delivered([publication]):
+                self.held[delivery.seq_id] = message.msg_id
+                self.delivered.add(message.msg_id)
+
+    def fetch(self, count: int, ack_required: bool) -> None:
+        master = self._master()
+        if master is None:
+            return
+        for seq_id, message, redelivered in master.fetch(count, ack_required):
+            if message.msg_id in self.delivered:
+                assert redelivered, f"{seq_id} was delivered before and is not flagged"
+                self.counts["redelivered"] += 1
+            self.delivered.add(message.msg_id)
+            if ack_required:
+                self.held[seq_id] = message.msg_id
+            else:
+                self.settled.add(message.msg_id)
+
+    def settle(self, requeue: bool) -> None:
+        master = self._master()
+        if master is None or not self.held:
+            return
+        chosen = self.chance.sample(sorted(self.held), self.chance.randint(1, len(self.held)))
+        if requeue:
+            assert master.requeue(chosen) == len(chosen)
+        else:
+            assert master.ack(chosen) == len(chosen)
+            self.settled.update(self.held[seq_id] for seq_id in chosen)
+        for seq_id in chosen:
+            del self.held[seq_id]
+
+    def remove(self, purge: bool) -> None:
+        master = self._master()
+        record = self.metadata.record
+        if master is None or master.record.epoch != record.epoch:
+            return
+        before = self.live(self.nodes[master.node])
+        if purge:
+            master.purge()
+        else:
+            master.drop(2)
+        self.settled.update(before - self.live(self.nodes[master.node]))
+
+    def _collect(self, node: Node, master: MirroredQueue) -> None:
+        for token in master.drain_confirmed():
+            assert isinstance(token, tuple)
+            assert token not in self.returned_tokens, "a token came back twice"
+            self.returned_tokens.add(token)
+            if token[0] != self.session or self.session_with != (node.name, master.record.epoch):
+                continue  # a straggler of an earlier session
+            message = self.unconfirmed.pop(token[1], None)
+            if message is not None:
+                self.counts["confirms"] += 1
+                self.confirmed[message.msg_id] = message
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def live(node: Node) -> set[MsgId]:
+        local = node.local
+        return {holding.msg_id for digest in local.digests() for holding in local.holdings(digest.segment)}
+
+    def check(self) -> None:
+        record = self.metadata.record
+        for node in self.nodes.values():
+            if node.role is not None:
+                node.role.check_invariants()
+        if record.is_down:
+            return
+        master = self.nodes[record.master]
+        if isinstance(master.role, MirroredQueue) and master.role.record.epoch == record.epoch:
+            self._check_holds(master)
+            ids = [h.msg_id for d in master.local.digests() for h in master.local.holdings(d.segment)]
+            assert len(ids) == len(set(ids)), "a publish sent again was enqueued twice"
+        for name in record.synchronised:
+            if isinstance(self.nodes[name].role, MirrorReplica):
+                self._check_holds(self.nodes[name])
+
+    def _check_holds(self, node: Node) -> None:
+        live = self.live(node)
+        durable = {message.msg_id for message in node.local.disk.messages.values()}
+        for msg_id, message in self.confirmed.items():
+            if msg_id not in self.settled:
+                assert msg_id in live, f"{node.name} lacks confirmed {msg_id.hex()}"
+                if message.persistent:
+                    assert msg_id in durable, f"{node.name} may lose confirmed {msg_id.hex()}"
+
+    # --- the adversary ------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        chance = self.chance
+        node = self.nodes[chance.choice(NODES)]
+        a, b = chance.sample(NODES, 2)
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (20, lambda: self.turn(node)),
+            (20, lambda: self.transmit(a, b, chance.randint(1, 4))),
+            (10, lambda: self.sync_disk(node)),
+            (12, lambda: self.publish(chance.randint(1, 4))),
+            (3, self.publish_to_consumer),
+            (8, lambda: self.fetch(chance.randint(1, 4), chance.random() < 0.8)),
+            (6, lambda: self.settle(requeue=False)),
+            (2, lambda: self.settle(requeue=True)),
+            (1, lambda: self.remove(purge=chance.random() < 0.5)),
+            (6, lambda: self._learn(node)),
+            (6, self.commit_next),
+            (4, self.commit_proposal),
+            (2, lambda: self.break_link(a, b)),
+            (4, lambda: self.heal_link(a, b)),
+            (2, lambda: self.crash(node)),
+            (4, lambda: self.restart(node)),
+            (1, lambda: self.suspect(node)),
+            (1, self.open_session),
+            (2, self.change_sync),
+            (4, self.tick),
+        ]
+        chance.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
+
+    def commit_next(self) -> None:
+        if self.events:
+            self.events.pop(0)()
+
+    def commit_proposal(self) -> None:
+        """Proposals commit in any order and late."""
+        if self.proposals:
+            self.metadata.synchronised(*self.proposals.pop(self.chance.randrange(len(self.proposals))))
+
+    def change_sync(self) -> None:
+        master = self._master()
+        if master is not None:
+            if self.chance.random() < 0.7:
+                master.start_sync()
+            else:
+                master.cancel_sync()
+
+    def tick(self) -> None:
+        self.now_ms += 500
+        for node in self.nodes.values():
+            if isinstance(node.role, MirroredQueue):
+                node.role.tick(self.now_ms)
+
+    def settle_down(self) -> None:
+        """Every fault ends; then run until nothing happens any more."""
+        for node in self.nodes.values():
+            self.restart(node)
+        while self.events:
+            self.commit_next()
+        for pair in list(self.broken):
+            a, b = sorted(pair)
+            self.heal_link(a, b)
+        for _ in range(60):
+            for node in self.nodes.values():
+                while node.learned < len(self.metadata.log):
+                    self._learn(node)
+            master = self._master()
+            if master is not None:
+                master.start_sync()
+            self.tick()
+            for node in self.nodes.values():
+                self.sync_disk(node)
+                self.turn(node)
+            for a, b in self.links:
+                self.transmit(a, b, len(self.links[a, b]))
+            while self.proposals:
+                self.commit_proposal()
+            self.check()
