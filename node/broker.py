@@ -1,0 +1,234 @@
+"""The broker: users enter vhosts, open channels, and reach exchanges and queues.
+
+It knows neither sockets nor disks nor other nodes: the AMQP server calls it through `node.amqp.ports`, the topology
+is read and changed through a `Catalogue`, queues are reached through a `QueueGateway`, and users are known to an
+`Authenticator`. A broker that is alone and a node of a cluster differ only in what is handed in.
+
+Flow. Publishes that their queues have not confirmed yet are counted per connection. Above
+`UNCONFIRMED_MESSAGES_MAX` or `UNCONFIRMED_BYTES_MAX` the connection's socket is not read; below half of both it is
+again. While an alarm is raised (`raise_alarm`), connections that publish are paused the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from node.amqp.ports import ChannelSink, ConnectionControl, ConnectionInfo
+from node.auth import Authenticator, log_in
+from node.broker_channel import Channel
+from node.errors import AmqpError, ConnectionFailure
+from node.ids import NodeName
+from node.queues.gateway import QueueGateway
+from node.routing.router import Router
+from node.topology.catalogue import Catalogue
+from node.topology.commands import DeclareQueue, DeleteQueue
+from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
+
+#: Publishes of one connection that may be under way. At 10,000 messages/s this is a second of work for the queues,
+#: far above one group commit and one round trip to the mirrors, so it stops only a publisher that outruns them.
+UNCONFIRMED_MESSAGES_MAX = 10_000
+#: The same in body bytes, for large messages: what one connection can make this node hold.
+UNCONFIRMED_BYTES_MAX = 32 * 1024 * 1024
+#: Random bytes in a connection's identity: enough that no two connections of a cluster ever share one.
+_CONNECTION_ID_BYTES = 8
+
+
+class Connection:
+    """Implements `BrokerConnection`."""
+
+    def __init__(self, broker: Broker, number: int, info: ConnectionInfo, control: ConnectionControl) -> None:
+        self.broker = broker
+        self.number = number
+        self.info = info
+        self.control = control
+        #: Identity in the cluster: owner of exclusive queues. The part before the slash is the node.
+        self.id = f"{broker.node}/{broker.random_bytes(_CONNECTION_ID_BYTES).hex()}"
+        #: Exclusive queues of this connection (a dict for its order).
+        self.exclusive_queues: dict[str, None] = {}
+        self.channels: dict[int, Channel] = {}
+        self.unconfirmed_messages = 0
+        self.unconfirmed_bytes = 0
+        #: Reading is paused because too much is under way.
+        self.is_in_flow = False
+        #: Reading is paused because it published while an alarm was raised.
+        self.is_blocked = False
+        self._is_closed = False
+
+    @property
+    def state(self) -> str:
+        """``running``, ``flow``, ``blocking`` or ``blocked``, as listings show it."""
+        if self.is_blocked:
+            return "blocked"
+        if self.broker.alarm:
+            return "blocking"
+        return "flow" if self.is_in_flow else "running"
+
+    def open_channel(self, number: int, sink: ChannelSink) -> Channel:
+        assert number not in self.channels, "the server closes a channel before it opens the number again"
+        channel = self.channels[number] = Channel(self, number, sink)
+        return channel
+
+    def channel_closed(self, channel: Channel, unconfirmed_messages: int, unconfirmed_bytes: int) -> None:
+        """A channel shut with so many publishes under way: nobody waits for them any more."""
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+        self.publishes_ended(unconfirmed_messages, unconfirmed_bytes)
+
+    async def close(self) -> None:
+        """Close what is left open, delete the exclusive queues. Closing twice is no error."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for channel in list(self.channels.values()):
+            channel.shut()
+        self.broker.connections.pop(self.number, None)
+        while self.exclusive_queues:
+            name = next(iter(self.exclusive_queues))
+            del self.exclusive_queues[name]
+            await self._delete_exclusive(name)
+
+    async def declare(self, command: DeclareQueue) -> QueueRecord:
+        """Declare a new queue; an exclusive one is remembered, to be deleted with this connection."""
+        is_exclusive = command.exclusive_owner is not None
+        if is_exclusive:
+            self.exclusive_queues[command.name] = None
+        try:
+            queue: QueueRecord = await self.broker.catalogue.submit(command)
+        finally:
+            if is_exclusive and self._is_closed:
+                # The connection ended while the declaration was under way: its clean-up could not see the queue.
+                await self._delete_exclusive(command.name)
+        return queue
+
+    async def _delete_exclusive(self, name: str) -> None:
+        record = self.broker.catalogue.topology.queue(self.info.vhost, name)
+        if record is None or record.exclusive_owner != self.id:
+            return
+        try:
+            await self.broker.catalogue.submit(DeleteQueue(self.info.vhost, name, record.queue_id))
+        except AmqpError as error:
+            log.warning("exclusive queue %s of a closed connection stays: %s", record.queue_name, error)
+
+    # --- flow ---
+
+    def publishes_begun(self, messages: int, size_bytes: int) -> None:
+        """Publishes are on their way to queues."""
+        self.unconfirmed_messages += messages
+        self.unconfirmed_bytes += size_bytes
+        if not self.is_in_flow and (
+            self.unconfirmed_messages > UNCONFIRMED_MESSAGES_MAX or self.unconfirmed_bytes > UNCONFIRMED_BYTES_MAX
+        ):
+            self.is_in_flow = True
+            self.control.pause_reading()
+        if self.broker.alarm and not self.is_blocked:
+            self.is_blocked = True
+            self.control.pause_reading()
+
+    def publishes_ended(self, messages: int, size_bytes: int) -> None:
+        """Queues answered for publishes, or their channel is gone."""
+        self.unconfirmed_messages -= messages
+        self.unconfirmed_bytes -= size_bytes
+        if (
+            self.is_in_flow
+            and self.unconfirmed_messages <= UNCONFIRMED_MESSAGES_MAX // 2
+            and self.unconfirmed_bytes <= UNCONFIRMED_BYTES_MAX // 2
+        ):
+            self.is_in_flow = False
+            self.control.resume_reading()
+
+    def alarm_changed(self, reason: str) -> None:
+        """An alarm was raised (``reason`` not empty) or cleared."""
+        if reason:
+            self.control.blocked(reason)
+            return
+        self.control.unblocked()
+        if self.is_blocked:
+            self.is_blocked = False
+            self.control.resume_reading()
+
+    def check_invariants(self) -> None:
+        assert self.unconfirmed_messages == sum(each.unconfirmed for each in self.channels.values()), (
+            "the connection counts what its channels have under way"
+        )
+        assert self.unconfirmed_bytes >= 0, "nothing ends twice"
+        for channel in self.channels.values():
+            channel.check_invariants()
+
+
+class Broker:
+    """Implements `BrokerPort`. ``random_bytes`` gives unpredictable bytes (message origins, queue names)."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        catalogue: Catalogue,
+        authenticator: Authenticator,
+        gateway: QueueGateway,
+        *,
+        random_bytes: Callable[[int], bytes],
+        properties: Mapping[str, Any],
+    ) -> None:
+        self.node = node
+        self.catalogue = catalogue
+        self.authenticator = authenticator
+        self.gateway = gateway
+        self.random_bytes = random_bytes
+        self.router = Router(catalogue.topology)
+        #: Open connections by a number of their own.
+        self.connections: dict[int, Connection] = {}
+        #: Why publishers are blocked; empty when they are not.
+        self.alarm = ""
+        self._properties = dict(properties)
+        self._numbers = itertools.count(1)
+
+    def authenticate(self, mechanism: str, response: bytes, peer_host: str) -> str:
+        try:
+            return log_in(self.authenticator, mechanism, response, peer_host)
+        except ConnectionFailure as error:
+            log.warning("login from %s refused: %s", peer_host, error)
+            raise
+
+    def open_connection(self, info: ConnectionInfo, control: ConnectionControl) -> Connection:
+        if not self.catalogue.topology.has_vhost(info.vhost):
+            raise ConnectionFailure(530, f"vhost {info.vhost} not found")
+        if not self.authenticator.may_enter(info.user, info.vhost):
+            raise ConnectionFailure(530, f"access to vhost '{info.vhost}' refused for user '{info.user}'")
+        number = next(self._numbers)
+        connection = self.connections[number] = Connection(self, number, info, control)
+        if self.alarm:
+            control.blocked(self.alarm)
+        return connection
+
+    def server_properties(self) -> Mapping[str, Any]:
+        return self._properties
+
+    def close_all(self, reply_code: int, text: str) -> None:
+        """Ask every client connection to close (320 when the node must stop serving)."""
+        for connection in list(self.connections.values()):
+            connection.control.close(reply_code, text)
+
+    def raise_alarm(self, reason: str) -> None:
+        """Publishers anywhere must stop (mission F3): they are told now and paused when they publish."""
+        assert reason, "clients are told why"
+        self._set_alarm(reason)
+
+    def clear_alarm(self) -> None:
+        self._set_alarm("")
+
+    def _set_alarm(self, reason: str) -> None:
+        has_changed = bool(reason) != bool(self.alarm)
+        self.alarm = reason
+        if has_changed:
+            for connection in self.connections.values():
+                connection.alarm_changed(reason)
+
+    def check_invariants(self) -> None:
+        self.router.check_invariants()
+        for number, connection in self.connections.items():
+            assert connection.number == number, "a connection is filed under its number"
+            connection.check_invariants()

@@ -1,0 +1,506 @@
+"""One channel, on the broker's side: publishes into queues, deliveries out of them, and the cold methods.
+
+Publish. Each message gets its `MsgId` (the channel's origin and a counter), is routed (`node.routing.router`), and is
+put with the others of the batch for the same queue; each queue gets the batch in one call. A message that goes nowhere
+is returned if it is mandatory and then confirmed. Every publish is tracked until its queues confirm it, also on a
+channel without confirms (there under an internal number): the connection stops reading its socket while too much
+is under way, so a publisher that never asks for confirms cannot fill the memory either.
+
+Deliveries name their source as ``(queue, session)``. The session number that the server sees holds the identity of the
+queue's life and the gateway's session, so that settling finds its way without a table, also after the queue is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from node.amqp.ports import ChannelSink, DeliverySource, Got, PublishRequest, QueueDeclared
+from node.auth import Action
+from node.errors import ChannelError
+from node.ids import ORIGIN_BYTES, MsgId, OriginId, QueueId, QueueName, SeqId
+from node.message import Message
+from node.queues.backing_queue import Delivery
+from node.queues.confirm_tracker import ConfirmTracker, Resolved
+from node.queues.events import ConsumerSpec
+from node.routing.properties import (
+    EXPIRATION_BIT_HIGH,
+    USER_ID_BIT_LOW,
+    headers_of,
+    plain_table,
+    short_string_of,
+    without_header,
+)
+from node.routing.router import EXTRA_KEYS_MARK
+from node.topology.arguments import check_queue_arguments, describe_exchange, describe_queue
+from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from node.topology.records import QueueRecord
+from node.topology.topology import (
+    DEFAULT_EXCHANGE,
+    EXCHANGE_TYPES,
+    RESERVED_PREFIX,
+    SERVER_NAMED_PREFIX,
+    locked_queue,
+    missing_exchange,
+    missing_queue,
+)
+
+if TYPE_CHECKING:
+    from node.broker import Connection
+
+#: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
+INTERNAL_SEQ_BASE = 1 << 62
+#: Width of the gateway's session number inside `DeliverySource.session`; a gateway would have to re-attach
+#: queues for centuries to exceed it.
+_SESSION_BITS = 32
+_SESSION_MASK = (1 << _SESSION_BITS) - 1
+#: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
+_SERVER_NAME_BYTES = 16
+_COUNTER = struct.Struct(">Q")
+_STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
+
+
+class _ChannelConsumer:
+    """One consumer of this channel."""
+
+    __slots__ = ("no_ack", "queue_id", "source")
+
+    def __init__(self, queue_id: QueueId, source: DeliverySource, no_ack: bool) -> None:
+        self.queue_id = queue_id
+        #: Source of its latest deliveries.
+        self.source = source
+        self.no_ack = no_ack
+
+
+class _Batch:
+    """What a batch of publishes comes to."""
+
+    __slots__ = ("by_queue", "done", "fanouts", "sizes")
+
+    def __init__(self) -> None:
+        self.by_queue: dict[QueueId, tuple[list[Message], list[int]]] = {}
+        #: Publish sequence number -> size, of all that go to a queue.
+        self.sizes: dict[int, int] = {}
+        #: Those that go to several queues, with how many.
+        self.fanouts: list[tuple[int, int]] = []
+        #: Publish sequence numbers that no queue will answer for.
+        self.done: list[int] = []
+
+    def lists_of(self, queue_id: QueueId) -> tuple[list[Message], list[int]]:
+        lists = self.by_queue.get(queue_id)
+        if lists is None:
+            lists = self.by_queue[queue_id] = ([], [])
+        return lists
+
+
+class Channel:
+    """Implements `BrokerChannel` towards the server and `QueueChannelSink` towards the queues."""
+
+    def __init__(self, connection: Connection, number: int, sink: ChannelSink) -> None:
+        self.number = number
+        self._connection = connection
+        self._broker = connection.broker
+        self._vhost = connection.info.vhost
+        self._user = connection.info.user
+        self._sink = sink
+        self._gateway = connection.broker.gateway
+        self._topology = connection.broker.catalogue.topology
+        self._origin = OriginId(connection.broker.random_bytes(ORIGIN_BYTES))
+        self._published = 0
+        self._unnumbered = INTERNAL_SEQ_BASE
+        self._tracker = ConfirmTracker()
+        self._consumers: dict[str, _ChannelConsumer] = {}
+        self._is_closed = False
+        self.key = self._gateway.open_channel(self)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes that wait for their queues."""
+        return len(self._tracker)
+
+    # --- publishing ---
+
+    def publish(self, requests: Sequence[PublishRequest]) -> None:
+        """Route and enqueue a batch, in order. If one is refused, those before it are enqueued all the same."""
+        if self._is_closed or not requests:
+            return
+        batch = _Batch()
+        try:
+            self._sort(requests, batch)
+        finally:
+            self._hand_over(batch)
+
+    def _sort(self, requests: Sequence[PublishRequest], batch: _Batch) -> None:
+        """Fill ``batch``. The loop that every message goes through."""
+        known_route = self._broker.router.cached(self._vhost).get
+        origin = self._origin
+        pack = _COUNTER.pack
+        sizes = batch.sizes
+        counter = self._published
+        last_exchange: str | None = None
+        last_route: object = None
+        messages: list[Message] = []
+        seqs: list[int] = []
+        try:
+            for message, mandatory, seq in requests:
+                exchange = message.exchange
+                if exchange != last_exchange:
+                    self._check_publish(exchange)
+                    last_exchange = exchange
+                properties = message.properties
+                route = known_route((exchange, message.routing_key))
+                if (
+                    route is None
+                    or EXTRA_KEYS_MARK in properties
+                    or properties[0] & EXPIRATION_BIT_HIGH
+                    or properties[1] & USER_ID_BIT_LOW
+                ):
+                    route = self._route_with_care(message)
+                counter += 1
+                message.msg_id = MsgId(origin + pack(counter))
+                if len(route) == 1:
+                    if route is not last_route:
+                        last_route = route
+                        messages, seqs = batch.lists_of(route[0].queue_id)
+                    if not seq:
+                        self._unnumbered = seq = self._unnumbered + 1
+                    messages.append(message)
+                    seqs.append(seq)
+                    sizes[seq] = len(message.body)
+                elif route:
+                    self._sort_fanout(message, seq, route, batch)
+                else:
+                    if mandatory:
+                        self._sink.returned(PublishRequest(message, mandatory, seq), 312, "NO_ROUTE")
+                    if seq:
+                        batch.done.append(seq)
+        finally:
+            self._published = counter
+
+    def _sort_fanout(self, message: Message, seq: int, route: Sequence[QueueRecord], batch: _Batch) -> None:
+        if not seq:
+            self._unnumbered = seq = self._unnumbered + 1
+        for queue in route:
+            messages, seqs = batch.lists_of(queue.queue_id)
+            messages.append(message)
+            seqs.append(seq)
+        batch.sizes[seq] = len(message.body)
+        batch.fanouts.append((seq, len(route)))
+
+    def _hand_over(self, batch: _Batch) -> None:
+        if batch.sizes:
+            self._tracker.expect(batch.sizes)
+            for seq, queues in batch.fanouts:
+                self._tracker.expect_fanout(seq, queues)
+            self._connection.publishes_begun(len(batch.sizes), sum(batch.sizes.values()))
+        for queue_id, (messages, seqs) in batch.by_queue.items():
+            self._gateway.publish(self.key, queue_id, messages, seqs)
+        if batch.done:
+            self._sink.confirm(batch.done)
+
+    def _check_publish(self, exchange: str) -> None:
+        record = self._topology.exchange(self._vhost, exchange)
+        if record is None:
+            raise missing_exchange(self._vhost, exchange)
+        if record.internal:
+            raise ChannelError(403, f"cannot publish to internal {describe_exchange(self._vhost, exchange)}")
+        self._require("write", "exchange", exchange)
+
+    def _route_with_care(self, message: Message) -> tuple[QueueRecord, ...]:
+        """Route a message whose properties need a look, or whose route is not known yet."""
+        properties = message.properties
+        if properties[0] & EXPIRATION_BIT_HIGH:
+            expiration = short_string_of(properties, "expiration") or ""
+            if not (expiration.isascii() and expiration.isdigit()):
+                raise ChannelError(406, f"invalid expiration '{expiration}': expected a number of milliseconds")
+        if properties[1] & USER_ID_BIT_LOW:
+            claimed = short_string_of(properties, "user_id")
+            if claimed != self._user and not self._broker.authenticator.has_tag(self._user, "impersonator"):
+                raise ChannelError(
+                    406, f"user_id property set to '{claimed}' but authenticated user was '{self._user}'"
+                )
+        route = self._broker.router.route(self._vhost, message.exchange, message.routing_key, properties)
+        if route and EXTRA_KEYS_MARK in properties and "BCC" in headers_of(properties):
+            message.properties = without_header(properties, "BCC")
+        return route
+
+    # --- settling ---
+
+    def ack(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        queue_id, session = _target(source)
+        self._gateway.settle_ack(self.key, queue_id, session, seq_ids)
+
+    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        queue_id, session = _target(source)
+        self._gateway.settle_requeue(self.key, queue_id, session, seq_ids)
+
+    def discard(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        queue_id, session = _target(source)
+        self._gateway.settle_discard(self.key, queue_id, session, seq_ids)
+
+    def written(self, source: DeliverySource, consumer_tag: str, count: int) -> None:
+        queue_id, session = _target(source)
+        self._gateway.grant(self.key, queue_id, session, consumer_tag, count)
+
+    # --- what queues tell ---
+
+    def queue_delivered(
+        self, queue_id: QueueId, session: int, consumer_tag: str, deliveries: Sequence[Delivery]
+    ) -> None:
+        consumer = self._consumers.get(consumer_tag)
+        if consumer is None or consumer.queue_id != queue_id:
+            # Cancelled while they were on their way: nobody will settle them, so the queue gets them back.
+            if not self._is_closed:
+                self._gateway.settle_requeue(self.key, queue_id, session, [each.seq_id for each in deliveries])
+            return
+        source = consumer.source
+        if source.session & _SESSION_MASK != session:
+            source = consumer.source = _source(source.queue, queue_id, session)
+        self._sink.deliver(consumer_tag, source, deliveries)
+
+    def queue_confirmed(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None:
+        self._resolved(self._tracker.confirmed(publish_seqs))
+
+    def queue_rejected(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None:
+        self._resolved(self._tracker.rejected(publish_seqs))
+
+    def _resolved(self, resolved: Resolved) -> None:
+        confirmed, rejected, size_bytes = resolved
+        if self._unnumbered != INTERNAL_SEQ_BASE:
+            self._tell([each for each in confirmed if each < INTERNAL_SEQ_BASE], self._sink.confirm)
+            self._tell([each for each in rejected if each < INTERNAL_SEQ_BASE], self._sink.reject)
+        else:
+            self._tell(confirmed, self._sink.confirm)
+            self._tell(rejected, self._sink.reject)
+        if (number := len(confirmed) + len(rejected)) and not self._is_closed:
+            self._connection.publishes_ended(number, size_bytes)
+
+    def _tell(self, publish_seqs: Sequence[int], tell: Any) -> None:
+        if publish_seqs and not self._is_closed:
+            tell(publish_seqs)
+
+    def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None:
+        consumer = self._consumers.get(consumer_tag)
+        if consumer is not None and consumer.queue_id == queue_id:
+            del self._consumers[consumer_tag]
+            self._sink.consumer_cancelled(consumer_tag)
+
+    # --- exchanges ---
+
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str,
+        *,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        name = name.translate(_STRIP_LINE_ENDS)
+        if passive:
+            if self._topology.exchange(self._vhost, name) is None:
+                raise missing_exchange(self._vhost, name)
+            return
+        self._require("configure", "exchange", name)
+        plain = plain_table(arguments)
+        command = DeclareExchange(self._vhost, name, type, durable, auto_delete, internal, plain)
+        alternate = plain.get("alternate-exchange")
+        if isinstance(alternate, str):
+            self._require("read", "exchange", name)
+            self._require("write", "exchange", alternate)
+        # Most declarations repeat an earlier one: those need no agreement with anybody.
+        is_plain_case = name != DEFAULT_EXCHANGE and type in EXCHANGE_TYPES
+        if not is_plain_case or self._topology.equivalent_exchange(command) is None:
+            await self._broker.catalogue.submit(command)
+
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        self._require("configure", "exchange", name)
+        await self._broker.catalogue.submit(DeleteExchange(self._vhost, name, if_unused))
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        self._require("write", "exchange", destination)
+        self._require("read", "exchange", source)
+        plain = plain_table(arguments)
+        await self._broker.catalogue.submit(Bind(self._vhost, source, destination, "exchange", routing_key, plain))
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        self._require("write", "exchange", destination)
+        self._require("read", "exchange", source)
+        plain = plain_table(arguments)
+        await self._broker.catalogue.submit(Unbind(self._vhost, source, destination, "exchange", routing_key, plain))
+
+    # --- queues ---
+
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+    ) -> QueueDeclared:
+        name = name.translate(_STRIP_LINE_ENDS)
+        if passive:
+            return await self._declared(self._queue(name))
+        owner = self._connection.id if exclusive else None
+        plain = plain_table(arguments)
+        if not name:
+            encoded = base64.urlsafe_b64encode(self._broker.random_bytes(_SERVER_NAME_BYTES))
+            name = SERVER_NAMED_PREFIX + encoded.decode().rstrip("=")
+        elif name.startswith(RESERVED_PREFIX) and self._topology.queue(self._vhost, name) is None:
+            raise ChannelError(403, f"queue name '{name}' contains reserved prefix 'amq.*'")
+        self._require("configure", "queue", name)
+        command = DeclareQueue(self._vhost, name, durable, owner, auto_delete, plain)
+        existing = self._topology.equivalent_queue(command)
+        if existing is not None:
+            return await self._declared(existing)
+        check_queue_arguments(self._vhost, name, plain)
+        if "x-dead-letter-exchange" in plain:
+            self._require("read", "queue", name)
+            self._require("write", "exchange", plain["x-dead-letter-exchange"])
+        await self._connection.declare(command)
+        return QueueDeclared(name, 0, 0)
+
+    async def _declared(self, queue: QueueRecord) -> QueueDeclared:
+        ready, consumers = await self._gateway.counts(queue.queue_id)
+        return QueueDeclared(queue.name, ready, consumers)
+
+    async def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        self._check_binding(queue, exchange)
+        plain = plain_table(arguments)
+        await self._broker.catalogue.submit(Bind(self._vhost, exchange, queue, "queue", routing_key, plain))
+
+    async def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        self._check_binding(queue, exchange, is_unbind=True)
+        plain = plain_table(arguments)
+        await self._broker.catalogue.submit(Unbind(self._vhost, exchange, queue, "queue", routing_key, plain))
+
+    def _check_binding(self, queue: str, exchange: str, is_unbind: bool = False) -> None:
+        self._require("write", "queue", queue)
+        self._require("read", "exchange", exchange)
+        # Unbinding what is not there is no error; everything else is told by the topology.
+        if not is_unbind or self._topology.queue(self._vhost, queue) is not None:
+            self._queue(queue)
+
+    async def purge_queue(self, queue: str) -> int:
+        self._require("read", "queue", queue)
+        return await self._gateway.purge(self._queue(queue).queue_id)
+
+    async def delete_queue(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
+        self._require("configure", "queue", queue)
+        if self._topology.queue(self._vhost, queue) is None:
+            return 0
+        record = self._queue(queue)
+        ready = await self._gateway.delete_if(record.queue_id, if_unused, if_empty)
+        await self._broker.catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
+        self._connection.exclusive_queues.pop(queue, None)
+        return ready
+
+    # --- consuming ---
+
+    async def consume(self, queue: str, spec: ConsumerSpec) -> None:
+        self._require("read", "queue", queue)
+        record = self._queue(queue)
+        spec = with_parsed_arguments(spec, describe_queue(self._vhost, queue))
+        tag = spec.consumer_tag
+        assert tag not in self._consumers, "the server refuses a consumer tag that is in use"
+        self._consumers[tag] = _ChannelConsumer(
+            record.queue_id, _source(record.queue_name, record.queue_id, 0), spec.no_ack
+        )
+        try:
+            await self._gateway.consume(self.key, record.queue_id, spec)
+        except BaseException:
+            self._consumers.pop(tag, None)
+            raise
+
+    async def cancel(self, consumer_tag: str) -> None:
+        consumer = self._consumers.get(consumer_tag)
+        if consumer is None:
+            return
+        try:
+            await self._gateway.cancel(self.key, consumer.queue_id, consumer_tag)
+        finally:
+            self._consumers.pop(consumer_tag, None)
+
+    async def get(self, queue: str, *, no_ack: bool) -> Got | None:
+        self._require("read", "queue", queue)
+        record = self._queue(queue)
+        got = await self._gateway.get(self.key, record.queue_id, no_ack)
+        if got is None:
+            return None
+        session, delivery, remaining = got
+        return Got(_source(record.queue_name, record.queue_id, session), delivery, remaining)
+
+    async def close(self) -> None:
+        """The queues take back what this channel holds and drop its consumers. Closing twice is no error."""
+        self.shut()
+
+    def shut(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._consumers.clear()
+        self._gateway.close_channel(self.key)
+        self._connection.channel_closed(self, len(self._tracker), self._tracker.size_bytes)
+
+    # --- checks ---
+
+    def _queue(self, name: str) -> QueueRecord:
+        """The queue, for use by this connection. Raises `ChannelError` 404 or 405."""
+        record = self._topology.queue(self._vhost, name)
+        if record is None:
+            raise missing_queue(self._vhost, name)
+        if record.exclusive_owner is not None and record.exclusive_owner != self._connection.id:
+            raise locked_queue(record)
+        return record
+
+    def _require(self, action: Action, kind: str, name: str) -> None:
+        if not self._broker.authenticator.may(self._user, self._vhost, action, name):
+            raise ChannelError(
+                403,
+                f"{action} access to {kind} '{name}' in vhost '{self._vhost}' refused for user '{self._user}'",
+            )
+
+    def check_invariants(self) -> None:
+        self._tracker.check_invariants()
+        assert not self._is_closed or not self._consumers, "a closed channel has no consumers"
+
+
+def with_parsed_arguments(spec: ConsumerSpec, what: str) -> ConsumerSpec:
+    """``x-priority`` and ``x-cancel-on-ha-failover`` as fields. Raises `ChannelError` 406 for a wrong type."""
+    if not spec.arguments:
+        return spec
+    arguments = plain_table(spec.arguments)
+    priority = arguments.get("x-priority", spec.priority)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise ChannelError(406, f"invalid arg 'x-priority' for {what}: expected a whole number, received '{priority}'")
+    cancel = arguments.get("x-cancel-on-ha-failover", spec.cancel_on_failover)
+    if not isinstance(cancel, bool):
+        raise ChannelError(
+            406, f"invalid arg 'x-cancel-on-ha-failover' for {what}: expected true or false, received '{cancel}'"
+        )
+    return replace(spec, priority=priority, cancel_on_failover=cancel, arguments=arguments)
+
+
+def _source(queue: QueueName, queue_id: QueueId, session: int) -> DeliverySource:
+    assert session <= _SESSION_MASK, "session numbers fit their field"
+    return DeliverySource(queue, queue_id << _SESSION_BITS | session)
+
+
+def _target(source: DeliverySource) -> tuple[QueueId, int]:
+    return QueueId(source.session >> _SESSION_BITS), source.session & _SESSION_MASK
