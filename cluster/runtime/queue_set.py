@@ -16,19 +16,20 @@ looked at again when g is on disk.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, AttachReply, MirrorMessage, Ops, OpsAck
-from cluster.mirroring.mirror import MirrorReplica
+from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
 from node.errors import StorageError
-from node.ids import NodeName, QueueId
+from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
+from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
 from node.queues.variable_queue import VariableQueue
 from node.store.group_commit import GroupCommit
@@ -55,20 +56,23 @@ class RuntimePort(Protocol):
 
     def send_to_node(self, node: NodeName, message: MirrorMessage) -> None: ...
 
-    def is_link_up(self, node: NodeName) -> bool: ...
+    def linked_nodes(self) -> Sequence[NodeName]:
+        """Nodes that can be reached now."""
 
     def dispatch_effects(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None: ...
 
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""
 
-    def report(self, record: MastershipRecord, report: Report) -> None:
+    def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """Something that the metadata group must know."""
 
     def request_sync(self) -> None:
         """Ask for a group commit at the end of this turn."""
 
-    def mirroring_options(self, queue: QueueRecord) -> MirroringOptions: ...
+    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
+
+    def queue_options(self, queue: QueueRecord) -> QueueOptions: ...
 
 
 class QueueSet:
@@ -80,9 +84,13 @@ class QueueSet:
         files: QueueFiles,
         group_commit: GroupCommit,
         port: RuntimePort,
+        *,
         call_soon: Callable[[Callable[[], None]], object],
+        incarnation: Incarnation,
     ) -> None:
         self._node = node
+        #: A restarted node that masters the same epoch again must not repeat its attach ids.
+        self._attach_id_base = incarnation << 32
         self._files = files
         self._group_commit = group_commit
         self._port = port
@@ -110,6 +118,12 @@ class QueueSet:
             self._turn_is_scheduled = True
             self._call_soon(self._turn)
 
+    def run(self, queue_id: QueueId) -> None:
+        """Drain one queue now: what it has to say goes before the answer that follows."""
+        role = self.roles.get(queue_id)
+        if isinstance(role, MasterRole):
+            self._drain_master(role)
+
     # --- roles ---
 
     def follow(self, queue: QueueRecord, record: MastershipRecord, *, dropped_by_policy: bool = False) -> None:
@@ -129,10 +143,11 @@ class QueueSet:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._early.pop(queue.queue_id, None)
         role = self.roles.get(queue.queue_id)
-        if role is not None:
-            self._leave(role, delete=True)
-        else:
+        if role is None:
             self._files.delete_queue(queue)
+        else:
+            # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
+            self._leave(role, delete=True)
 
     def _become_master(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MasterRole):
@@ -140,37 +155,44 @@ class QueueSet:
             role.mirrored.set_record(record)
         elif isinstance(role, MirrorRole):
             log.info("%s: promoted to master in epoch %d, depth %d", queue.queue_name, record.epoch, role.local.ready)
-            mirrored = role.replica.promote(record, self._port.mirroring_options(queue))
+            settings = self._port.mirroring_settings(queue)
+            mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._files.open_queue(queue)
-            local.requeue_all()
-            self._start_master(queue, record, local, MirroredQueue(local, record, self._port.mirroring_options(queue)))
-        master = self.roles[record.queue_id]
-        assert isinstance(master, MasterRole), "the role was just taken"
-        for mirror in record.mirrors:
-            if self._port.is_link_up(mirror):
-                master.mirrored.mirror_link_up(mirror)
+            mirrored = MirroredQueue(
+                self._node,
+                local,
+                record,
+                self._port.mirroring_settings(queue),
+                delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
+                attach_id_base=self._attach_id_base,
+            )
+            self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: VariableQueue, mirrored: MirroredQueue
     ) -> None:
-        process = QueueProcess(queue, mirrored)
+        process = QueueProcess(queue, mirrored, self._port.queue_options(queue))
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)
         self._processes[record.queue_id] = process
+        for node in self._port.linked_nodes():
+            mirrored.mirror_link_up(node)
 
     def _become_mirror(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MirrorRole):
-            role.record, role.master = record, record.master
+            role.record = record
+            role.replica.adopt_epoch(record.epoch)
             return
         if isinstance(role, MasterRole):
             log.warning("%s: fenced by epoch %d, now a mirror of %s", queue.queue_name, record.epoch, record.master)
             self._end_process(record.queue_id)
-            local = role.local
+            local, replica = role.local, demote(role.mirrored, record.epoch)
         else:
             local = self._files.open_queue(queue)
-        self.roles[record.queue_id] = MirrorRole(queue, record, local, MirrorReplica.over(local, record))
+            replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
+        self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         for node, message in self._early.pop(record.queue_id, ()):
             self.receive(node, message)
         self.touch(record.queue_id)
@@ -201,8 +223,6 @@ class QueueSet:
             if not isinstance(role, MirrorRole):
                 self._keep_early(node, message)
                 return
-            if isinstance(message, Attach) and message.epoch >= role.record.epoch:
-                role.master = node
             role.replica.receive(node, message)
         else:
             return
@@ -223,15 +243,20 @@ class QueueSet:
 
     def link_up(self, node: NodeName) -> None:
         for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole) and node in role.record.mirrors:
+            if isinstance(role, MasterRole):
                 role.mirrored.mirror_link_up(node)
                 self.touch(queue_id)
 
     def link_down(self, node: NodeName) -> None:
         for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole) and node in role.record.mirrors:
+            if isinstance(role, MasterRole):
                 role.mirrored.mirror_link_down(node)
                 self.touch(queue_id)
+            elif role.record.master == node:
+                role.replica.link_lost()
+        for queue_id, waiting in list(self._early.items()):
+            if waiting[0][0] == node:
+                del self._early[queue_id]
 
     # --- the turn ---
 
@@ -261,8 +286,8 @@ class QueueSet:
             self._port.report(role.record, report)
 
     def _drain_mirror(self, role: MirrorRole) -> None:
-        for message in role.replica.take_messages():
-            self._port.send_to_node(role.master, message)
+        for node, message in role.replica.take_messages():
+            self._port.send_to_node(node, message)
 
     def durable_advanced(self) -> None:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""
@@ -281,8 +306,16 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole):
+            if isinstance(role, MasterRole) and role.record.mirrors:
                 role.mirrored.tick(now_ms)
+                self.touch(queue_id)
+
+    def policy_changed(self) -> None:
+        """Policies may have changed what queues want: limits and the way of synchronisation hold at once."""
+        for queue_id, role in self.roles.items():
+            if isinstance(role, MasterRole):
+                role.process.set_options(self._port.queue_options(role.queue))
+                role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
                 self.touch(queue_id)
 
     def close(self) -> None:

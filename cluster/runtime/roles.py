@@ -5,7 +5,6 @@ from __future__ import annotations
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
-from node.ids import NodeName
 from node.queues.queue_process import QueueProcess
 from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
@@ -34,7 +33,7 @@ class MasterRole:
 class MirrorRole:
     """This node holds a mirror: it applies what the master streams."""
 
-    __slots__ = ("local", "master", "queue", "record", "replica")
+    __slots__ = ("local", "queue", "record", "replica")
 
     def __init__(
         self, queue: QueueRecord, record: MastershipRecord, local: VariableQueue, replica: MirrorReplica
@@ -43,8 +42,6 @@ class MirrorRole:
         self.record = record
         self.local = local
         self.replica = replica
-        #: Who streams to us: the record's master, or a later one whose record is still on its way.
-        self.master: NodeName = record.master
 
 
 Role = MasterRole | MirrorRole

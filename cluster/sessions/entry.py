@@ -57,6 +57,9 @@ class LocalQueues(Protocol):
     def touch(self, queue_id: QueueId) -> None:
         """The queue process was called: drain it at the end of this loop turn."""
 
+    def run(self, queue_id: QueueId) -> None:
+        """Drain the queue process now."""
+
 
 class Links(Protocol):
     """The mesh, as sessions use it."""
@@ -264,6 +267,7 @@ class ClusterGateway:
 
         def local(process: QueueProcess) -> SessionReply:
             process.cancel(channel, consumer_tag)
+            self._local.run(queue_id)  # its last deliveries go before the answer
             return _DONE
 
         if route.state is not RouteState.WAITING:  # otherwise it will simply not be attached again

@@ -104,6 +104,7 @@ class SessionHost:
             return SessionReply(*base)
         if call.verb == "cancel":
             process.cancel(channel, call.consumer_tag)
+            self._local.run(call.queue_id)  # its last deliveries go before the answer
             return SessionReply(*base)
         if call.verb == "get":
             got = process.get(channel, call.no_ack)
@@ -145,15 +146,6 @@ class SessionHost:
         for owner, queue_id in list(self._sessions):
             if owner == node:
                 self._release(owner, queue_id)
-
-    def link_restored(self, node: NodeName, lost: Sequence[tuple[QueueId, int]]) -> None:
-        """Our link to an entry node is back after a break: sessions whose answers may be lost must start again."""
-        for queue_id, number in lost:
-            self._send(node, SessionOpened(queue_id, number, "the link from the master was interrupted"))
-
-    def sessions_of(self, node: NodeName) -> list[tuple[QueueId, int]]:
-        """The open sessions of a node, as `link_restored` wants them."""
-        return [(queue_id, session.number) for (owner, queue_id), session in self._sessions.items() if owner == node]
 
     def queue_stopped(self, queue_id: QueueId) -> None:
         """This node no longer masters the queue: its process is gone, so are the sessions."""

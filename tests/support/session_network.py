@@ -1,0 +1,163 @@
+"""Nodes that talk sessions over queues of messages instead of a network: nothing moves until `pump` is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from cluster.metadata.records import MastershipRecord
+from cluster.sessions.entry import ClusterGateway
+from cluster.sessions.host import SessionHost
+from cluster.sessions.messages import (
+    SessionConfirm,
+    SessionConsumerCancelled,
+    SessionDeliver,
+    SessionMessage,
+    SessionOpened,
+    SessionReply,
+)
+from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
+from node.message import Message
+from node.queues.backing_queue import BackingQueue, Delivery, Publication
+from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
+from tests.support.memory_backing_queue import MemoryBackingQueue
+
+QUEUE = QueueId(7)
+TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+
+
+def message(counter: int, body: bytes = b"body", origin: bytes = b"origin-1") -> Message:
+    return Message(make_msg_id(OriginId(origin), counter), "", "q", b"\0\0", body, persistent=True)
+
+
+def record(master: str, epoch: int, *, is_down: bool = False) -> MastershipRecord:
+    return MastershipRecord(QUEUE, Epoch(epoch), NodeName(master), is_down=is_down)
+
+
+class RecordingSink:
+    """What one channel was told."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[str, bytes, bool]] = []
+        self.sources: list[tuple[int, Delivery]] = []
+        self.confirmed: list[int] = []
+        self.rejected: list[int] = []
+        self.cancelled: list[str] = []
+
+    def queue_delivered(self, queue_id: int, session: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
+        self.delivered += [(consumer_tag, each.message.body, each.redelivered) for each in deliveries]
+        self.sources += [(session, each) for each in deliveries]
+
+    def queue_confirmed(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        self.confirmed += publish_seqs
+
+    def queue_rejected(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        self.rejected += publish_seqs
+
+    def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
+        self.cancelled.append(consumer_tag)
+
+
+class SessionNode:
+    """One node: gateway, session host and at most one queue process."""
+
+    def __init__(self, name: str, network: SessionNetwork) -> None:
+        self.name = NodeName(name)
+        self.network = network
+        self.queue: QueueProcess | None = None
+        self.gateway = ClusterGateway(self.name, self, self, network.mastership, asyncio.get_running_loop())
+        self.host = SessionHost(self, self.send)
+
+    def master(self, backing_queue: BackingQueue) -> None:
+        self.queue = QueueProcess(QueueRecord(QUEUE, "/", "q", True, None, False, {}), backing_queue)
+
+    # LocalQueues and Links
+
+    def process(self, queue_id: QueueId) -> QueueProcess | None:
+        return self.queue
+
+    def touch(self, queue_id: QueueId) -> None:
+        pass
+
+    def run(self, queue_id: QueueId) -> None:
+        if self.queue is not None:
+            effects = self.queue.drain()
+            self.gateway.local_effects(queue_id, [each for each in effects if _node_of(each) == self.name])
+            self.host.remote_effects(queue_id, [each for each in effects if _node_of(each) != self.name])
+
+    def send(self, node: NodeName, message: SessionMessage) -> None:
+        self.network.send(self.name, node, message)
+
+    def is_up(self, node: NodeName) -> bool:
+        return node not in self.network.cut
+
+
+class SessionNetwork:
+    """Delivers in order per directed pair; a cut loses what is under way."""
+
+    def __init__(self, *names: str) -> None:
+        self.cut: set[NodeName] = set()
+        self.current: MastershipRecord | None = None
+        self._wires: dict[tuple[NodeName, NodeName], deque[SessionMessage]] = {}
+        self.nodes = {NodeName(name): SessionNode(name, self) for name in names}
+
+    def __getitem__(self, name: str) -> SessionNode:
+        return self.nodes[NodeName(name)]
+
+    def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
+        return self.current
+
+    def send(self, sender: NodeName, receiver: NodeName, message: SessionMessage) -> None:
+        if receiver not in self.cut and sender not in self.cut:
+            self._wires.setdefault((sender, receiver), deque()).append(message)
+
+    def move(self, to: MastershipRecord) -> None:
+        """Every node applies a new mastership record."""
+        self.current = to
+        for node in self.nodes.values():
+            node.gateway.mastership_changed(to)
+
+    def lose(self, name: str) -> None:
+        """A node falls silent: what is on its wires is lost, the others see the link break."""
+        lost = NodeName(name)
+        self.cut.add(lost)
+        for pair in [pair for pair in self._wires if lost in pair]:
+            del self._wires[pair]
+        for node in self.nodes.values():
+            if node.name != lost:
+                node.gateway.link_down(lost)
+                node.host.node_lost(lost)
+
+    async def pump(self) -> None:
+        """Deliver until nothing is under way, draining the queues as the shell would."""
+        while True:
+            for node in self.nodes.values():
+                node.run(QUEUE)
+            await asyncio.sleep(0)  # coroutines that wait for an answer go on
+            busy = [(pair, wire) for pair, wire in self._wires.items() if wire]
+            if not busy:
+                break
+            for (sender, receiver), wire in busy:
+                message = wire.popleft()
+                target = self.nodes[receiver]
+                if isinstance(message, TO_ENTRY):
+                    target.gateway.receive(sender, message)
+                else:
+                    target.host.receive(sender, message)
+        for node in self.nodes.values():
+            node.gateway.check_invariants()
+            node.host.check_invariants()
+
+
+def _node_of(effect: object) -> NodeName:
+    channel: ChannelKey = effect.channel  # type: ignore[attr-defined]
+    return channel.node
+
+
+def stored(*messages: Message) -> MemoryBackingQueue:
+    """A backing queue that already has these messages, as a promoted mirror would."""
+    queue = MemoryBackingQueue()
+    queue.publish([Publication(each) for each in messages])
+    return queue

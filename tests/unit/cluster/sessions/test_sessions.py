@@ -1,0 +1,215 @@
+"""Sessions: a channel on n1 or n2 uses a queue whose master is on n2, then n3, over a network that loses suffixes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node.errors import ChannelError
+from node.queues.events import ConsumerSpec
+from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
+
+
+@pytest.fixture
+async def network() -> SessionNetwork:
+    network = SessionNetwork("n1", "n2", "n3")
+    network["n2"].master(MemoryBackingQueue())
+    network.current = record("n2", 1)
+    return network
+
+
+async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, object]:
+    sink = RecordingSink()
+    channel = network[entry].gateway.open_channel(sink)
+    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
+    await network.pump()
+    await task
+    await network.pump()
+    return sink, channel
+
+
+@pytest.mark.parametrize("entry", ["n1", "n2"])
+async def test_publish_is_confirmed_and_delivered_wherever_the_master_is(network: SessionNetwork, entry: str) -> None:
+    sink, _ = await consume(network, entry, ConsumerSpec("tag", no_ack=True, exclusive=False))
+    gateway = network[entry].gateway
+    publisher = RecordingSink()
+    channel = gateway.open_channel(publisher)
+
+    gateway.publish(channel, QUEUE, [message(1, b"a"), message(2, b"b")], [1, 2])
+    await network.pump()
+
+    assert publisher.confirmed == [1, 2]
+    assert sink.delivered == [("tag", b"a", False), ("tag", b"b", False)]
+
+
+async def test_unconfirmed_publishes_are_sent_again_to_the_next_master(network: SessionNetwork) -> None:
+    gateway = network["n1"].gateway
+    sink = RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1, b"a"), message(2, b"b")], [1, 2])
+    network.lose("n2")  # with the publishes on the wire
+    gateway.publish(channel, QUEUE, [message(3, b"c")], [3])
+    await network.pump()
+    assert sink.confirmed == []
+
+    network["n3"].master(stored(message(1, b"a")))  # the mirror had got the first of them
+    network.move(record("n3", 2))
+    await network.pump()
+
+    assert sorted(sink.confirmed) == [1, 2, 3]
+    process = network["n3"].queue
+    assert process is not None
+    bodies = [each.message.body for each in process.backing_queue.fetch(10, ack_required=False)]
+    assert bodies == [b"a", b"b", b"c"]
+
+
+async def test_consumers_go_on_at_the_next_master_and_old_deliveries_cannot_be_settled(network: SessionNetwork) -> None:
+    sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+    network["n1"].gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
+    await network.pump()
+    old_session, delivery = sink.sources[0]
+    network.lose("n2")
+
+    promoted = stored(message(1, b"a"))
+    network["n3"].master(promoted)
+    network.move(record("n3", 2))
+    await network.pump()
+    network["n1"].gateway.settle_ack(channel, QUEUE, old_session, [delivery.seq_id])
+    await network.pump()
+
+    assert [body for _, body, _ in sink.delivered] == [b"a", b"a"]
+    assert promoted.unacked == 1, "the ack named a delivery of the old session"
+    new_session, delivery = sink.sources[1]
+    network["n1"].gateway.settle_ack(channel, QUEUE, new_session, [delivery.seq_id])
+    await network.pump()
+    assert promoted.unacked == 0
+
+
+async def test_a_consumer_that_asked_for_it_is_cancelled_on_failover(network: SessionNetwork) -> None:
+    asks, _ = await consume(network, "n1", ConsumerSpec("asks", False, False, cancel_on_failover=True))
+    continues, _ = await consume(network, "n1", ConsumerSpec("continues", False, False))
+    network.lose("n2")
+
+    network["n3"].master(stored(message(1)))
+    network.move(record("n3", 2))
+    await network.pump()
+
+    assert asks.cancelled == ["asks"]
+    assert asks.delivered == []
+    assert continues.cancelled == []
+    assert len(continues.delivered) == 1
+
+
+async def test_a_lost_entry_node_gives_back_what_it_held(network: SessionNetwork) -> None:
+    _, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+    network["n1"].gateway.publish(channel, QUEUE, [message(1), message(2)], [0, 0])
+    await network.pump()
+    process = network["n2"].queue
+    assert process is not None
+    assert (process.unacked, process.ready) == (2, 0)
+
+    network.lose("n1")
+
+    assert (process.unacked, process.ready) == (0, 2)
+    assert process.consumer_count == 0
+
+
+async def test_closing_a_channel_releases_only_that_channel(network: SessionNetwork) -> None:
+    first, first_channel = await consume(network, "n1", ConsumerSpec("one", False, False, prefetch_count=1))
+    second, _ = await consume(network, "n1", ConsumerSpec("two", False, False, prefetch_count=1))
+    network["n1"].gateway.publish(first_channel, QUEUE, [message(1, b"a"), message(2, b"b")], [0, 0])
+    await network.pump()
+    assert len(first.delivered) == len(second.delivered) == 1
+
+    network["n1"].gateway.close_channel(first_channel)
+    await network.pump()
+
+    process = network["n2"].queue
+    assert process is not None
+    assert (process.unacked, process.ready, process.consumer_count) == (1, 1, 1)
+
+
+async def test_an_answer_of_the_master_reaches_the_caller(network: SessionNetwork) -> None:
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    gateway.publish(channel, QUEUE, [message(1, b"a"), message(2, b"b")], [0, 0])
+
+    async def ask() -> tuple[object, ...]:
+        counts = await gateway.counts(QUEUE)
+        got = await gateway.get(channel, QUEUE, no_ack=True)
+        purged = await gateway.purge(QUEUE)
+        empty = await gateway.get(channel, QUEUE, no_ack=True)
+        return counts, got and (got[1].message.body, got[2]), purged, empty
+
+    task = asyncio.ensure_future(ask())
+    while not task.done():
+        await network.pump()
+    assert task.result() == ((2, 0), (b"a", 1), 1, None)
+
+
+async def test_a_refusal_of_the_master_is_a_channel_error(network: SessionNetwork) -> None:
+    await consume(network, "n1", ConsumerSpec("only", no_ack=False, exclusive=True))
+    gateway = network["n3"].gateway
+    channel = gateway.open_channel(RecordingSink())
+
+    task = asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("late", False, False)))
+    await network.pump()
+
+    with pytest.raises(ChannelError, match="exclusive use") as refused:
+        await task
+    assert refused.value.reply_code == 403
+    assert refused.value.reply_text.count("ACCESS_REFUSED") == 1
+
+
+async def test_a_queue_that_is_down_is_refused_at_once(network: SessionNetwork) -> None:
+    network.current = record("n2", 1, is_down=True)
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    with pytest.raises(ChannelError, match="home node 'n2'"):
+        await gateway.get(channel, QUEUE, no_ack=True)
+
+
+async def test_a_call_under_way_is_asked_again_at_the_next_master(network: SessionNetwork) -> None:
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    await network.pump()
+    task = asyncio.ensure_future(gateway.get(channel, QUEUE, no_ack=True))
+    await asyncio.sleep(0)
+    network.lose("n2")
+
+    network["n3"].master(stored(message(1, b"kept")))
+    network.move(record("n3", 2))
+    await network.pump()
+
+    got = await task
+    assert got is not None
+    assert got[1].message.body == b"kept"
+
+
+async def test_deletion_confirms_what_is_under_way_and_cancels_consumers(network: SessionNetwork) -> None:
+    sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+    network.lose("n2")
+    network["n1"].gateway.publish(channel, QUEUE, [message(1)], [1])
+
+    network.current = None
+    network["n1"].gateway.queue_deleted(QUEUE)
+
+    assert sink.confirmed == [1]
+    assert sink.cancelled == ["tag"]
+
+
+async def test_publishes_without_confirms_survive_a_move_too(network: SessionNetwork) -> None:
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    network.lose("n2")
+    gateway.publish(channel, QUEUE, [message(1, b"a"), message(2, b"b")], [0, 0])
+
+    network["n3"].master(MemoryBackingQueue())
+    network.move(record("n3", 2))
+    await network.pump()
+
+    process = network["n3"].queue
+    assert process is not None
+    assert process.ready == 2
