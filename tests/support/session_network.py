@@ -130,8 +130,11 @@ class SessionNetwork:
                 node.gateway.link_down(lost)
                 node.host.node_lost(lost)
 
-    async def pump(self) -> None:
-        """Deliver until nothing is under way, draining the queues as the shell would."""
+    async def pump(self, *, batched: bool = False) -> None:
+        """Deliver until nothing is under way, draining the queues as the shell would.
+
+        ``batched``: everything on a wire arrives in one turn of the receiver's loop, otherwise message by message.
+        """
         while True:
             for node in self.nodes.values():
                 node.run(QUEUE)
@@ -140,15 +143,17 @@ class SessionNetwork:
             if not busy:
                 break
             for (sender, receiver), wire in busy:
-                message = wire.popleft()
-                target = self.nodes[receiver]
-                if isinstance(message, TO_ENTRY):
-                    target.gateway.receive(sender, message)
-                else:
-                    target.host.receive(sender, message)
+                for _ in range(len(wire) if batched else 1):
+                    self._hand_over(sender, self.nodes[receiver], wire.popleft())
         for node in self.nodes.values():
             node.gateway.check_invariants()
             node.host.check_invariants()
+
+    def _hand_over(self, sender: NodeName, target: SessionNode, message: SessionMessage) -> None:
+        if isinstance(message, TO_ENTRY):
+            target.gateway.receive(sender, message)
+        else:
+            target.host.receive(sender, message)
 
 
 def _node_of(effect: object) -> NodeName:

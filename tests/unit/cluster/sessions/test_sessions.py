@@ -213,3 +213,27 @@ async def test_publishes_without_confirms_survive_a_move_too(network: SessionNet
     process = network["n3"].queue
     assert process is not None
     assert process.ready == 2
+
+
+async def test_deliveries_in_one_frame_with_the_answer_wait_for_the_caller(network: SessionNetwork) -> None:
+    """`consume` must have returned (consume-ok is sent then) before the channel sees the first delivery."""
+    process = network["n2"].queue
+    assert process is not None
+    producer = network["n2"].gateway.open_channel(RecordingSink())
+    network["n2"].gateway.publish(producer, QUEUE, [message(1, b"a")], [0])
+    sink = RecordingSink()
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(sink)
+    delivered_before_the_answer: list[bool] = []
+
+    async def start() -> None:
+        await gateway.consume(channel, QUEUE, ConsumerSpec("tag", False, False))
+        delivered_before_the_answer.append(bool(sink.delivered))
+
+    task = asyncio.ensure_future(start())
+    await network.pump(batched=True)
+    await task
+    await network.pump()
+
+    assert delivered_before_the_answer == [False]
+    assert sink.delivered == [("tag", b"a", False)]
