@@ -1,0 +1,99 @@
+"""The thread that only syncs: it carries out the rounds of the group commit, and the loop never waits for the disk.
+
+One round at a time. Whoever wrote and waits for durability calls `SyncThread.request`; at the end of that turn of the
+loop the buffers are flushed and a round begins, and everybody who writes while it runs shares the next one, which
+begins the moment this one ends. A failed sync is final (see `node.store.group_commit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from node.errors import StorageError
+from node.store.group_commit import GroupCommit, SyncRound
+
+
+class SyncThread:
+    """Runs the rounds of ``group_commit``. All methods and callbacks on the loop's thread.
+
+    ``flush`` writes what is buffered (and may raise `StorageError`); ``on_durable`` is called after each round,
+    ``on_failure`` at most once, after which there are no more rounds.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        group_commit: GroupCommit,
+        flush: Callable[[], None],
+        on_durable: Callable[[], None],
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._loop = loop
+        self._group_commit = group_commit
+        self._flush = flush
+        self._on_durable = on_durable
+        self._on_failure = on_failure
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
+        #: Somebody waits for durability of what no round has taken yet.
+        self._is_requested = False
+        #: `_begin` will run at the end of this turn.
+        self._is_scheduled = False
+        self._is_failed = False
+        self._running: asyncio.Future[None] | None = None
+
+    def request(self) -> None:
+        """Make what is written until the end of this turn durable. Cheap to call often."""
+        self._is_requested = True
+        if not self._is_scheduled and self._running is None and not self._is_failed:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+    async def stop(self) -> None:
+        """Sync what is still due, then end the thread. No request may follow."""
+        while not self._is_failed:
+            if self._running is None:
+                self._begin()
+            if self._running is None:
+                break
+            await asyncio.wait([self._running])
+            await asyncio.sleep(0)  # the future's own callbacks come first
+        self._executor.shutdown()
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        if self._running is not None or self._is_failed:
+            return
+        self._is_requested = False
+        try:
+            self._flush()
+        except StorageError as error:
+            self._fail(error)
+            return
+        sync_round = self._group_commit.begin()
+        if sync_round is None:
+            return
+        self._running = self._loop.run_in_executor(self._executor, sync_round.run)
+        self._running.add_done_callback(lambda future: self._finished(sync_round, future))
+
+    def _finished(self, sync_round: SyncRound, future: asyncio.Future[None]) -> None:
+        self._running = None
+        error = future.exception()
+        if error is not None:
+            failure = error if isinstance(error, StorageError) else StorageError(f"a sync failed: {error!r}")
+            self._group_commit.fail(sync_round, failure)
+            self._fail(failure)
+            return
+        self._group_commit.complete(sync_round)
+        self._on_durable()
+        if self._is_requested or self._group_commit.has_dirty:
+            self._begin()
+
+    def _fail(self, error: StorageError) -> None:
+        self._is_failed = True
+        self._on_failure(error)
+
+    def check_invariants(self) -> None:
+        if self._is_requested and not self._is_failed:
+            assert self._is_scheduled or self._running is not None, "a request is always answered by a round"

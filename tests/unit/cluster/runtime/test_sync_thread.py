@@ -1,0 +1,145 @@
+"""Rounds of fsync: shared, one after the other, final when they fail. Files are fakes, the thread is real."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cluster.runtime.sync_thread import SyncThread
+from node.errors import StorageError
+from node.store.group_commit import GroupCommit
+
+
+class FakeFile:
+    """A file whose sync waits for permission, and may fail."""
+
+    def __init__(self) -> None:
+        self.may_finish = threading.Event()
+        self.syncs = 0
+        self.threads: set[str] = set()
+        self.error: Exception | None = None
+
+    def sync(self) -> None:
+        assert self.may_finish.wait(timeout=10), "the test forgot to let the sync finish"
+        self.threads.add(threading.current_thread().name)
+        self.syncs += 1
+        if self.error is not None:
+            raise self.error
+
+
+class Bench:
+    """A sync thread with what it was told and what it told."""
+
+    def __init__(self) -> None:
+        self.group_commit = GroupCommit()
+        self.file = FakeFile()
+        self.buffered = 0
+        self.flush_error: StorageError | None = None
+        self.durable: list[int] = []
+        self.failures: list[StorageError] = []
+        self.changed = asyncio.Event()
+        self.thread = SyncThread(
+            asyncio.get_running_loop(), self.group_commit, self.flush, self.on_durable, self.on_failure
+        )
+
+    def flush(self) -> None:
+        if self.flush_error is not None:
+            raise self.flush_error
+        if self.buffered:
+            self.buffered = 0
+            self.group_commit.mark_dirty(self.file)
+
+    def on_durable(self) -> None:
+        self.durable.append(self.group_commit.durable_generation)
+        self.changed.set()
+
+    def on_failure(self, error: StorageError) -> None:
+        self.failures.append(error)
+        self.changed.set()
+
+    def write(self) -> None:
+        self.buffered += 1
+        self.thread.request()
+        self.thread.check_invariants()
+
+    async def change(self) -> None:
+        async with asyncio.timeout(10):
+            await self.changed.wait()
+        self.changed.clear()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.file.may_finish.set()
+    await bench.thread.stop()
+
+
+async def test_writes_of_one_turn_share_a_round_on_the_thread(bench: Bench) -> None:
+    bench.file.may_finish.set()
+    for _ in range(5):
+        bench.write()
+    await bench.change()
+    assert bench.durable == [1]
+    assert bench.file.syncs == 1
+    assert threading.current_thread().name not in bench.file.threads
+
+
+async def test_writes_during_a_round_share_the_next(bench: Bench) -> None:
+    bench.write()
+    await asyncio.sleep(0)
+    for _ in range(3):
+        bench.write()
+        await asyncio.sleep(0)
+    assert bench.durable == []
+    bench.file.may_finish.set()
+    await bench.change()
+    assert bench.durable[0] == 1
+    if len(bench.durable) == 1:
+        await bench.change()
+    assert bench.durable == [1, 2]
+    assert bench.file.syncs == 2
+
+
+async def test_a_request_without_writes_costs_nothing(bench: Bench) -> None:
+    bench.thread.request()
+    await asyncio.sleep(0)
+    bench.thread.check_invariants()
+    assert bench.file.syncs == 0
+
+
+@pytest.mark.parametrize("error", [StorageError("no space"), OSError("unexpected")])
+async def test_a_failed_sync_is_final(bench: Bench, error: Exception) -> None:
+    bench.file.error = error
+    bench.file.may_finish.set()
+    bench.write()
+    await bench.change()
+    bench.write()
+    await asyncio.sleep(0)
+    assert (len(bench.failures), bench.durable, bench.file.syncs) == (1, [], 1)
+    assert bench.group_commit.failure is bench.failures[0]
+
+
+async def test_a_failed_flush_is_final(bench: Bench) -> None:
+    bench.flush_error = StorageError("no space")
+    bench.write()
+    await bench.change()
+    bench.flush_error = None
+    bench.write()
+    await asyncio.sleep(0)
+    assert (len(bench.failures), bench.file.syncs) == (1, 0)
+
+
+async def test_stop_syncs_what_is_due() -> None:
+    bench = Bench()
+    bench.file.may_finish.set()
+    bench.write()
+    await asyncio.sleep(0)
+    bench.write()
+    await bench.thread.stop()
+    assert bench.durable[-1] == bench.group_commit.open_generation - 1
+    assert bench.buffered == 0
