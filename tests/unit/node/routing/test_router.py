@@ -1,0 +1,193 @@
+"""Routing through every kind of exchange, alternate exchanges, loops, CC headers, and the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from node.errors import ChannelError
+from node.routing.exchange_matchers import headers_match
+from node.routing.properties import encode_headers
+from node.routing.router import ROUTE_CACHE_ENTRIES_MAX, Router
+from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from node.topology.local_catalogue import LocalCatalogue
+from node.topology.topology import Topology
+
+NONE = b"\x00\x00"
+
+
+class Bench:
+    """A router over a topology; routes are named by their queues, sorted."""
+
+    def __init__(self) -> None:
+        self.catalogue = LocalCatalogue()
+        self.router = Router(self.catalogue.topology)
+
+    def queues(self, *names: str) -> None:
+        for name in names:
+            self.catalogue.apply(DeclareQueue("/", name))
+
+    def exchange(self, name: str, kind: str, **arguments: Any) -> None:
+        plain = {key.replace("_", "-"): value for key, value in arguments.items()}
+        self.catalogue.apply(DeclareExchange("/", name, kind, arguments=plain))
+
+    def bind(self, source: str, queue: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        self.catalogue.apply(Bind("/", source, queue, "queue", key, arguments or {}))
+
+    def bind_exchange(self, source: str, destination: str, key: str = "") -> None:
+        self.catalogue.apply(Bind("/", source, destination, "exchange", key))
+
+    def route(self, exchange: str, key: str = "", properties: bytes = NONE) -> list[str]:
+        route = self.router.route("/", exchange, key, properties)
+        self.router.check_invariants()
+        names = sorted(queue.name for queue in route)
+        assert len(set(names)) == len(names), "each queue once"
+        return names
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_default_exchange_leads_to_the_queue_of_that_name(bench: Bench) -> None:
+    bench.queues("q")
+    assert bench.route("", "q") == ["q"]
+    assert bench.route("", "other") == []
+
+
+def test_a_direct_exchange_wants_the_very_key(bench: Bench) -> None:
+    bench.queues("a", "b")
+    bench.bind("amq.direct", "a", "k")
+    bench.bind("amq.direct", "b", "k")
+    bench.bind("amq.direct", "b", "k", {"again": 1})
+    assert bench.route("amq.direct", "k") == ["a", "b"]
+    assert bench.route("amq.direct", "K") == []
+    bench.catalogue.apply(Unbind("/", "amq.direct", "b", "queue", "k"))
+    assert bench.route("amq.direct", "k") == ["a", "b"], "the binding with arguments is still there"
+
+
+def test_a_fanout_exchange_takes_all(bench: Bench) -> None:
+    bench.queues("a", "b")
+    bench.bind("amq.fanout", "a", "k")
+    bench.bind("amq.fanout", "b")
+    assert bench.route("amq.fanout", "whatever") == ["a", "b"]
+
+
+def test_a_topic_exchange_matches_patterns(bench: Bench) -> None:
+    bench.queues("all", "errors")
+    bench.bind("amq.topic", "all", "#")
+    bench.bind("amq.topic", "errors", "*.error")
+    assert bench.route("amq.topic", "db.error") == ["all", "errors"]
+    assert bench.route("amq.topic", "db.info") == ["all"]
+
+
+def test_a_headers_exchange_looks_at_the_headers_each_time(bench: Bench) -> None:
+    bench.queues("a", "b")
+    bench.bind("amq.headers", "a", "", {"colour": "red", "size": 2})
+    bench.bind("amq.headers", "b", "", {"x-match": "any", "colour": "red", "size": 2})
+    assert bench.route("amq.headers", "", encode_headers({"colour": "red", "size": 2})) == ["a", "b"]
+    assert bench.route("amq.headers", "", encode_headers({"colour": "red"})) == ["b"]
+    assert bench.route("amq.headers") == []
+    assert not bench.router.cached("/")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "expected"),
+    [
+        ({}, {}, True),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"a": None}, {"a": "present"}, True),
+        ({"a": None}, {}, False),
+        ({"a": 1}, {"a": 1.0}, True),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"x-secret": 1}, {}, True),
+        ({"x-match": "all-with-x", "x-secret": 1}, {}, False),
+        ({"x-match": "all-with-x", "x-secret": 1}, {"x-secret": 1}, True),
+        ({"x-match": "any", "x-secret": 1}, {"x-secret": 1}, False),
+        ({"x-match": "any-with-x", "x-secret": 1, "b": 2}, {"x-secret": 1}, True),
+    ],
+)
+def test_headers_matching(arguments: dict[str, Any], headers: dict[str, Any], expected: bool) -> None:
+    assert headers_match(arguments, headers) is expected
+
+
+def test_exchanges_route_through_exchanges_and_loops_end(bench: Bench) -> None:
+    bench.queues("q", "r")
+    bench.exchange("in", "fanout")
+    bench.exchange("out", "topic")
+    bench.bind_exchange("in", "out", "")
+    bench.bind_exchange("out", "in", "#")
+    bench.bind("out", "q", "a.*")
+    bench.bind("in", "q")
+    bench.bind("in", "r")
+    assert bench.route("in", "a.b") == ["q", "r"]
+    assert bench.route("out", "zzz") == ["q", "r"]
+
+
+def test_the_alternate_exchange_serves_when_there_is_no_destination(bench: Bench) -> None:
+    bench.queues("q", "rest")
+    bench.exchange("last", "fanout", alternate_exchange="main")  # a loop
+    bench.exchange("middle", "direct", alternate_exchange="last")
+    bench.exchange("main", "direct", alternate_exchange="middle")
+    bench.exchange("lost", "direct", alternate_exchange="missing")
+    bench.bind("main", "q", "k")
+    assert bench.route("main", "other") == []
+    bench.bind("last", "rest")
+    assert bench.route("main", "k") == ["q"]
+    assert bench.route("main", "other") == ["rest"]
+    assert bench.route("lost", "k") == []
+
+
+def test_cc_and_bcc_add_routing_keys_and_are_not_cached(bench: Bench) -> None:
+    bench.queues("a", "b", "c")
+    both = encode_headers({"CC": ["b"], "BCC": ["c", "a"]})
+    assert bench.route("", "a", both) == ["a", "b", "c"]
+    assert bench.route("", "a") == ["a"]
+    with pytest.raises(ChannelError) as caught:
+        bench.route("", "a", encode_headers({"CC": "b"}))
+    assert caught.value.reply_code == 406
+
+
+def test_a_missing_exchange_is_404(bench: Bench) -> None:
+    with pytest.raises(ChannelError) as caught:
+        bench.route("missing")
+    assert caught.value.reply_text == "NOT_FOUND - no exchange 'missing' in vhost '/'"
+
+
+def test_a_cached_route_follows_every_change(bench: Bench) -> None:
+    bench.queues("a")
+    bench.exchange("x", "direct")
+    bench.bind("x", "a", "k")
+    assert bench.route("x", "k") == ["a"]
+    assert ("x", "k") in bench.router.cached("/")
+    bench.queues("b")
+    bench.bind("x", "b", "k")
+    assert bench.route("x", "k") == ["a", "b"]
+    first_life = bench.catalogue.topology.queue("/", "a")
+    bench.catalogue.apply(DeleteQueue("/", "a"))
+    assert bench.route("x", "k") == ["b"]
+    bench.queues("a")
+    bench.bind("x", "a", "k")
+    route = bench.router.route("/", "x", "k", NONE)
+    assert bench.catalogue.topology.queue("/", "a") in route
+    assert first_life not in route, "another life of the queue"
+    bench.catalogue.apply(DeleteExchange("/", "x"))
+    bench.exchange("x", "fanout")
+    assert bench.route("x", "k") == []
+
+
+def test_a_restored_topology_forgets_everything_known(bench: Bench) -> None:
+    bench.queues("a")
+    bench.bind("amq.fanout", "a")
+    assert bench.route("amq.fanout") == ["a"]
+    empty: Topology = LocalCatalogue().topology
+    bench.catalogue.topology.restore(empty.snapshot())
+    assert bench.route("amq.fanout") == []
+
+
+def test_the_cache_is_bounded(bench: Bench) -> None:
+    for number in range(ROUTE_CACHE_ENTRIES_MAX + 5):
+        bench.router.route("/", "", str(number), NONE)
+    assert len(bench.router.cached("/")) == 5
