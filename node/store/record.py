@@ -65,8 +65,6 @@ RECORD_MARK = 0xA7
 #: Where the mark and the zero after it stand in a record.
 _MARK_AT = 10
 _MARK_BYTES = bytes((RECORD_MARK, 0))
-#: No envelope is longer: the largest body that AMQP settings allow is 512 MiB.
-RECORD_BYTES_MAX = 1 << 30
 #: A hole that the file system left for a page it never wrote.
 _PAGE_BYTES = 4096
 
@@ -187,7 +185,7 @@ class Damage(NamedTuple):
 
     offset: int
     size: int
-    #: True if it is the tail of the file or nothing but zeros: a write that never finished.
+    #: True if it is an unfinished record at the end of the file, or nothing but zeros: a write that never finished.
     torn: bool
 
 
@@ -202,9 +200,17 @@ def scan_records(data: bytes, start: int, key: int = 0) -> Iterator[ScannedRecor
             position += RECORD_HEADER_BYTES + len(envelope)
             continue
         following = _next_record(data, position + 1, key)
-        torn = following == end or not data[position:following].strip(b"\0")
+        torn = not data[position:following].strip(b"\0") or (following == end and _is_torn_tail(data, position))
         yield Damage(position, following - position, torn)
         position = following
+
+
+def _is_torn_tail(data: bytes, position: int) -> bool:
+    """True unless a whole record stands there, of which only the checksum is wrong."""
+    if len(data) - position < RECORD_HEADER_BYTES:
+        return True
+    length, _, _, mark = RECORD_HEADER.unpack_from(data, position)
+    return mark != RECORD_MARK or is_torn_record(data, position, length)
 
 
 def _next_record(data: bytes, position: int, key: int) -> int:
