@@ -63,6 +63,10 @@ class ClusterUnderTest(Protocol):
         """Stop everything and leave no process behind. Safe to call twice, and after a failure half way through."""
         ...
 
+    def kill_all(self) -> None:
+        """SIGKILL every node at once, without waiting: for a way out that has no event loop any more."""
+        ...
+
     def is_running(self, node: str) -> bool:
         """Whether the node's process exists (paused counts as running)."""
         ...
@@ -76,7 +80,7 @@ class ClusterUnderTest(Protocol):
         ...
 
     @property
-    def admin_cookie(self) -> str:
+    def cookie(self) -> str:
         """The shared secret that the admin service wants; empty when it wants none."""
         ...
 

@@ -1,0 +1,112 @@
+"""The same definitions as `chaos.analysis.transforms`, in plain Python, for small histories.
+
+Two independent readings of one definition: tests feed both the same random histories and want equal counts. It is
+written to be read, not to be fast.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from chaos.history import Event
+
+_REMOVALS = {"EXPIRE", "DROP", "PURGE", "DEADLETTER"}
+#: (queue_id, pub_id, seq, attempt).
+AttemptKey = tuple[int | None, int | None, int | None, int | None]
+
+
+def reference_findings(history: Iterable[Event]) -> dict[str, int]:
+    """Counts of every finding that needs no scenario, under the names that the Spark job uses."""
+    events = list(history)
+    by_attempt: dict[AttemptKey, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.seq is not None:
+            by_attempt[(event.queue_id, event.pub_id, event.seq, event.attempt)].append(event)
+    found: Counter[str] = Counter()
+    for story in by_attempt.values():
+        found.update(_findings_of_attempt(story))
+    found["phantom"] += sum(event.kind == "DELIVER" and event.seq is None for event in events)
+    found["confirm_violations"] += sum(event.kind == "CONFIRM_STRAY" for event in events)
+    copies = Counter(key[:3] for key, story in by_attempt.items() if any(event.kind == "DELIVER" for event in story))
+    found["publisher_copies"] = sum(count > 1 for count in copies.values())
+    found["inversions"], found["inversions_excused"] = _inversions(events)
+    found["incomplete_logs"] = _incomplete_logs(events)
+    return dict(found)
+
+
+def _findings_of_attempt(story: list[Event]) -> dict[str, int]:
+    times: dict[str, list[int]] = defaultdict(list)
+    for event in story:
+        times[event.kind].append(event.t_hi_us)
+    deliveries = [event for event in story if event.kind == "DELIVER"]
+    is_confirmed, is_delivered = "CONFIRM" in times, bool(deliveries)
+    is_left_or_removed = "BROWSE" in times or bool(_REMOVALS & times.keys())
+    unflagged = sum(not event.redelivered for event in deliveries)
+    unflagged_copies = max(unflagged - 1, 0)
+    answers = len(times["CONFIRM"]) + len(times["NACK"])
+    is_unpublished = is_confirmed and (not times["PUB_INVOKE"] or min(times["CONFIRM"]) < min(times["PUB_INVOKE"]))
+    is_repeated_after_ack = (
+        len(deliveries) > 1
+        and bool(times["ACK_SENT"])
+        and max(event.t_lo_us for event in deliveries) > min(times["ACK_SENT"])
+    )
+    return {
+        "confirmed": is_confirmed,
+        "delivered": is_delivered,
+        "lost": is_confirmed and not is_delivered and not is_left_or_removed,
+        "vanished": is_confirmed and is_delivered and not times["ACK_SENT"] and not is_left_or_removed,
+        "phantom": is_delivered
+        and (not times["PUB_INVOKE"] or any(not event.crc_ok for event in deliveries if event.crc_ok is not None)),
+        "recovered": is_delivered and not is_confirmed and bool(times["PUB_UNKNOWN"]),
+        "refused_but_delivered": is_delivered and not is_confirmed and bool(times["NACK"] or times["RETURN"]),
+        "duplicates_unflagged": unflagged_copies,
+        "duplicates_flagged": max(len(deliveries) - 1, 0) - unflagged_copies,
+        "duplicates_after_ack": is_repeated_after_ack,
+        "confirm_violations": answers > 1 or is_unpublished,
+    }
+
+
+def _inversions(events: list[Event]) -> tuple[int, int]:
+    """(unexcused, excused) first deliveries that come after one that was published later on the same channel."""
+    published = {
+        (event.queue_id, event.pub_id, event.seq, event.attempt): event
+        for event in events
+        if event.kind == "PUB_INVOKE"
+    }
+    promotions = [event for event in events if event.kind == "PROMOTE"]
+    leaders: dict[tuple[int | None, ...], tuple[int, Event]] = {}
+    unexcused = excused = 0
+    first_deliveries = [event for event in events if event.kind == "DELIVER" and not event.redelivered]
+    for event in sorted(first_deliveries, key=lambda row: (row.proc_id, row.ev_seq)):
+        publish = published.get((event.queue_id, event.pub_id, event.seq, event.attempt))
+        if publish is None:
+            continue
+        stream = (event.queue_id, event.pub_id, publish.channel_id, event.channel_id)
+        position, leader = leaders.get(stream, (0, event))
+        if publish.ev_seq >= position:
+            leaders[stream] = (publish.ev_seq, event)
+            continue
+        is_excused = any(
+            promotion.queue_id == event.queue_id
+            and promotion.t_hi_us >= leader.t_lo_us
+            and promotion.t_lo_us <= event.t_hi_us
+            for promotion in promotions
+        )
+        excused += is_excused
+        unexcused += not is_excused
+    return unexcused, excused
+
+
+def _incomplete_logs(events: list[Event]) -> int:
+    numbers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    ends: dict[tuple[int, int], int] = {}
+    for event in events:
+        process = (event.proc_id, event.incarnation)
+        numbers[process].append(event.ev_seq)
+        if event.kind == "PROC_END":
+            ends[process] = event.ev_seq
+    return sum(
+        sorted(seen) != list(range(1, len(seen) + 1)) or ends.get(process) != len(seen)
+        for process, seen in numbers.items()
+    )
