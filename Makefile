@@ -12,7 +12,8 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-BASE_IMAGE ?= python:3.11-slim
+# Empty: the slim image of the interpreter in .venv, because the wheels are built for that one.
+BASE_IMAGE ?=
 IMAGE ?= warren:latest
 # The default demo and its size: see `warren chaos run --help`.
 SCENARIO ?= kill-master
@@ -113,10 +114,17 @@ bench: install ## Measure the codec; tests/bench holds the longer measurements
 	@$(BIN)/python -m tests.bench.codec_bench
 
 .PHONY: image
-image: install ## Build the container image warren:latest (BASE_IMAGE=..., IMAGE=...)
+image: install deploy/cookie ## Build the container image warren:latest (BASE_IMAGE=..., IMAGE=...)
 	@rm -rf build/wheels
+	@echo "Building wheels ..."
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels .
-	@docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --file deploy/Dockerfile --tag $(IMAGE) .
+	@base="$(BASE_IMAGE)"; \
+	docker build --build-arg "BASE_IMAGE=$${base:-python:$$($(BIN)/python -c \
+		'import sys; print("%d.%d-slim" % sys.version_info[:2])')}" --file deploy/Dockerfile --tag $(IMAGE) build/wheels
+
+# The secret of the compose cluster. Readable by all, because the containers' user is another one than yours.
+deploy/cookie:
+	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(16))' > $@
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools made, .venv included
