@@ -25,7 +25,7 @@ class SeqRange(NamedTuple):
 
 
 class SegmentDigest(NamedTuple):
-    """Content of one segment of `DIGEST_SEGMENT_ENTRIES` seq ids: how many live messages (`entries`), and a 64-bit digest.
+    """Content of one segment of `DIGEST_SEGMENT_ENTRIES` seq ids: number of live messages (`entries`), 64-bit digest.
 
     The digest is the sum modulo 2**64 of `entry_digest` over the live entries, so it can be kept up to date by
     adding and subtracting, whatever the order.
