@@ -1,0 +1,121 @@
+"""A queue process over a `MemoryBackingQueue`, with what tests need to drive and read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from node.ids import ChannelKey, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from node.message import Message
+from node.queues.events import (
+    CancelConsumer,
+    ConfirmPublished,
+    ConsumerSpec,
+    DeleteUnused,
+    Deliver,
+    RejectPublished,
+)
+from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
+from tests.support.memory_backing_queue import MemoryBackingQueue
+
+#: Property bytes without any property.
+NO_PROPERTIES = b"\x00\x00"
+
+
+def channel(number: int, node: str = "n1") -> ChannelKey:
+    return ChannelKey(NodeName(node), number)
+
+
+def origin(number: int) -> OriginId:
+    return OriginId(number.to_bytes(8, "big"))
+
+
+def message(counter: int, body: bytes | None = None, from_origin: int = 1) -> Message:
+    """The ``counter``-th publish of an origin; its body says which it is."""
+    msg_id: MsgId = make_msg_id(origin(from_origin), counter)
+    return Message(msg_id, "", "q", NO_PROPERTIES, str(counter).encode() if body is None else body, persistent=True)
+
+
+def queue_record(**fields: Any) -> QueueRecord:
+    defaults: dict[str, Any] = {
+        "queue_id": QueueId(1),
+        "vhost": "/",
+        "name": "q",
+        "durable": True,
+        "exclusive_owner": None,
+        "auto_delete": False,
+        "arguments": {},
+    }
+    return QueueRecord(**{**defaults, **fields})
+
+
+class QueueBench:
+    """Calls are checked for invariants; effects are written as short texts, in `drain`'s order."""
+
+    def __init__(self, *, hold_confirms: bool = False, auto_delete: bool = False, **arguments: Any) -> None:
+        plain = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
+        self.storage = MemoryBackingQueue(hold_confirms=hold_confirms)
+        self.process = QueueProcess(queue_record(auto_delete=auto_delete, arguments=plain), self.storage)
+        self.published = 0
+        self._publisher = channel(1000)
+
+    def publish(self, count: int = 1, body: bytes | None = None, confirm: bool = True) -> None:
+        """One batch from the publishing channel; publish sequence numbers are 1, 2, 3, ..."""
+        counters = range(self.published + 1, self.published + count + 1)
+        self.published += count
+        messages = [message(counter, body) for counter in counters]
+        self.process.publish(self._publisher, messages, list(counters) if confirm else [0] * count)
+        self.check()
+
+    def publish_again(self, *counters: int) -> None:
+        """The same publishes once more, as after a failover."""
+        self.process.publish(self._publisher, [message(counter) for counter in counters], counters)
+        self.check()
+
+    def consume(
+        self, number: int = 1, tag: str = "t", *, no_ack: bool = False, exclusive: bool = False, **fields: Any
+    ) -> None:
+        self.process.consume(channel(number), ConsumerSpec(tag, no_ack=no_ack, exclusive=exclusive, **fields))
+        self.check()
+
+    def ack(self, number: int, *seq_ids: int) -> None:
+        self.process.ack(channel(number), [SeqId(each) for each in seq_ids])
+        self.check()
+
+    def requeue(self, number: int, *seq_ids: int) -> None:
+        self.process.requeue(channel(number), [SeqId(each) for each in seq_ids])
+        self.check()
+
+    def drain(self) -> list[str]:
+        """For example ``['1.t: 1 2*', 'confirm 1 2']``: to the consumer t of channel 1, the second redelivered."""
+        texts = []
+        for effect in self.process.drain():
+            match effect:
+                case Deliver():
+                    bodies = " ".join(
+                        each.message.body.decode() + ("*" if each.redelivered else "") for each in effect.deliveries
+                    )
+                    texts.append(f"{effect.channel.channel_id}.{effect.consumer_tag}: {bodies}")
+                case ConfirmPublished():
+                    texts.append("confirm " + " ".join(map(str, effect.publish_seqs)))
+                case RejectPublished():
+                    texts.append("reject " + " ".join(map(str, effect.publish_seqs)))
+                case CancelConsumer():
+                    texts.append(f"cancel {effect.channel.channel_id}.{effect.consumer_tag}")
+                case DeleteUnused():
+                    texts.append("delete unused")
+        self.check()
+        return texts
+
+    def deliveries(self) -> list[str]:
+        return [text for text in self.drain() if ": " in text]
+
+    def check(self) -> None:
+        self.process.check_invariants()
+        self.storage.check_invariants()
+
+    @property
+    def ready(self) -> Sequence[int]:
+        """Seq ids of the ready messages."""
+        return self.storage.ready_seq_ids

@@ -1,0 +1,416 @@
+"""The queue process by example. `tests.support.queue_bench` explains how effects are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.errors import ChannelError
+from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, ConsumerSpec
+from node.queues.options import QueueOptions, queue_options
+from node.queues.queue_process import QueueProcess
+from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import QueueBench, channel, message, queue_record
+
+# --- publishing and confirms ---
+
+
+def test_without_consumers_messages_wait_in_order() -> None:
+    bench = QueueBench()
+    bench.publish(3)
+    assert bench.drain() == ["confirm 1 2 3"]
+    assert bench.ready == [1, 2, 3]
+
+
+def test_a_publish_without_sequence_number_is_not_confirmed() -> None:
+    bench = QueueBench()
+    bench.publish(2, confirm=False)
+    bench.process.publish(channel(1000), [message(3), message(4)], [0, 7])
+    assert bench.drain() == ["confirm 7"]
+
+
+def test_confirms_wait_for_storage_and_are_grouped_by_channel() -> None:
+    bench = QueueBench(hold_confirms=True)
+    bench.publish(2)
+    bench.process.publish(channel(5), [message(1, from_origin=5)], [1])
+    bench.publish(1)
+    assert bench.drain() == []
+    bench.storage.make_safe()
+    assert bench.drain() == ["confirm 1 2 3", "confirm 1"]
+
+
+def test_a_message_that_comes_again_is_confirmed_and_not_stored_twice() -> None:
+    bench = QueueBench(hold_confirms=True)
+    bench.publish(2)
+    bench.publish_again(1, 2, 3)
+    bench.published = 3
+    assert bench.ready == [1, 2, 3]
+    assert bench.drain() == [], "a confirm before the first copy is safe would be a lie"
+    bench.storage.make_safe()
+    assert sorted(" ".join(bench.drain()).replace("confirm", "").split()) == ["1", "1", "2", "2", "3"]
+
+
+def test_a_batch_of_several_origins_is_looked_through_message_by_message() -> None:
+    bench = QueueBench()
+    bench.publish(2)
+    bench.process.publish(channel(1), [message(1, from_origin=9), message(2)], [1, 2])
+    assert bench.ready == [1, 2, 3]
+
+
+# --- direct delivery ---
+
+
+def test_an_empty_queue_delivers_directly_and_holds_until_the_ack() -> None:
+    bench = QueueBench()
+    bench.consume()
+    bench.publish(2)
+    assert bench.process.unacked == 2
+    assert bench.drain() == ["1.t: 1 2", "confirm 1 2"]
+    bench.ack(1, 1, 2)
+    assert (bench.process.ready, bench.process.unacked) == (0, 0)
+
+
+def test_a_consumer_without_acks_gets_messages_that_are_never_stored() -> None:
+    bench = QueueBench()
+    bench.consume(no_ack=True)
+    bench.publish(2)
+    assert [each.body for each in bench.storage.discarded] == [b"1", b"2"]
+    assert bench.drain() == ["1.t: 1 2", "confirm 1 2"]
+
+
+def test_nothing_overtakes_what_is_ready() -> None:
+    bench = QueueBench()
+    bench.publish(2)
+    bench.consume()
+    bench.publish(1)
+    assert bench.deliveries() == ["1.t: 1 2 3"]
+
+
+def test_what_the_consumers_cannot_take_is_stored() -> None:
+    bench = QueueBench()
+    bench.consume(prefetch_count=2)
+    bench.publish(5)
+    assert bench.deliveries() == ["1.t: 1 2"]
+    assert bench.ready == [3, 4, 5]
+
+
+# --- consumers ---
+
+
+def test_equal_consumers_take_turns_one_message_each() -> None:
+    bench = QueueBench()
+    for number in (1, 2, 3):
+        bench.consume(number)
+    bench.publish(7)
+    assert bench.deliveries() == ["1.t: 1 4 7", "2.t: 2 5", "3.t: 3 6"]
+    bench.publish(1)
+    assert bench.deliveries() == ["2.t: 8"], "the turn goes on where it stopped"
+
+
+def test_turns_skip_those_who_are_full() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=1)
+    bench.consume(2, prefetch_count=3)
+    bench.consume(3)
+    bench.publish(9)
+    assert bench.deliveries() == ["1.t: 1", "2.t: 2 4 6", "3.t: 3 5 7 8 9"]
+
+
+def test_consumers_with_and_without_acks_share_fairly() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.consume(2, no_ack=True)
+    bench.publish(5)
+    assert bench.deliveries() == ["1.t: 1 3 5", "2.t: 2 4"]
+
+
+def test_the_higher_priority_is_served_until_it_is_full() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=5)
+    bench.consume(2, priority=10, prefetch_count=2)
+    bench.publish(3)
+    assert sorted(bench.deliveries()) == ["1.t: 3", "2.t: 1 2"]
+    bench.ack(2, 1)
+    bench.publish(1)
+    assert bench.deliveries() == ["2.t: 4"]
+
+
+def test_prefetch_frees_as_messages_are_settled() -> None:
+    bench = QueueBench()
+    bench.consume(prefetch_count=2)
+    bench.publish(5)
+    assert bench.deliveries() == ["1.t: 1 2"]
+    bench.ack(1, 2)
+    assert bench.deliveries() == ["1.t: 3"]
+    bench.process.discard(channel(1), [1, 3])  # type: ignore[list-item]
+    assert bench.deliveries() == ["1.t: 4 5"]
+
+
+def test_the_delivery_window_stops_a_consumer_until_it_is_granted_more() -> None:
+    bench = QueueBench()
+    bench.consume(no_ack=True)
+    bench.publish(DELIVERY_WINDOW_MESSAGES + 10, body=b"x")
+    assert len(bench.drain()[0].split()) == DELIVERY_WINDOW_MESSAGES + 1
+    assert bench.process.ready == 10
+    bench.process.grant(channel(1), "t", 4)
+    bench.process.grant(channel(1), "unknown", 4)
+    assert bench.deliveries() == ["1.t: x x x x"]
+    bench.process.grant(channel(1), "t", 10**9)
+    bench.check()
+
+
+def test_exclusive_use() -> None:
+    bench = QueueBench()
+    bench.consume(1, exclusive=True)
+    for exclusive in (False, True):
+        with pytest.raises(ChannelError) as caught:
+            bench.consume(2, exclusive=exclusive)
+        assert caught.value.reply_text == "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
+    bench.process.cancel(channel(1), "t")
+    bench.consume(2)
+    with pytest.raises(ChannelError):
+        bench.consume(1, exclusive=True)
+
+
+def test_a_single_active_consumer_and_its_successors() -> None:
+    bench = QueueBench(single_active_consumer=True)
+    for number, priority in ((1, 0), (2, 0), (3, 5), (4, 5)):
+        bench.consume(number, priority=priority, prefetch_count=2)
+    bench.publish(8)
+    assert bench.deliveries() == ["1.t: 1 2"], "a full active consumer stalls the queue"
+    bench.process.cancel(channel(1), "t")
+    assert bench.deliveries() == ["3.t: 3 4"], "the highest priority, then the oldest"
+    bench.process.channel_down(channel(3))
+    assert bench.deliveries() == ["4.t: 3* 4*"]
+    assert [active for _, _, active in bench.process.consumers()] == [False, True]
+    with pytest.raises(ChannelError):
+        bench.consume(5, exclusive=True)
+
+
+def test_cancel_leaves_unacked_messages_with_the_channel() -> None:
+    bench = QueueBench()
+    bench.consume()
+    bench.publish(2)
+    bench.process.cancel(channel(1), "t")
+    bench.check()
+    assert bench.deliveries() == ["1.t: 1 2"], "what was on its way goes before the cancel-ok"
+    bench.publish(1)
+    assert bench.deliveries() == []
+    bench.ack(1, 1)
+    bench.process.channel_down(channel(1))
+    assert bench.ready == [2, 3]
+    bench.process.cancel(channel(1), "never there")
+
+
+def test_an_auto_delete_queue_asks_for_its_end_when_the_last_consumer_leaves() -> None:
+    bench = QueueBench(auto_delete=True)
+    bench.process.get(channel(3), no_ack=False)
+    bench.process.channel_down(channel(3))
+    assert bench.drain() == [], "it never had a consumer"
+    bench.consume(1)
+    bench.consume(2)
+    bench.process.cancel(channel(1), "t")
+    assert bench.drain() == []
+    bench.process.channel_down(channel(2))
+    assert bench.drain() == ["delete unused"]
+
+
+# --- settling ---
+
+
+def test_a_requeued_message_returns_to_its_place_and_is_flagged() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=3)
+    bench.publish(4)
+    bench.drain()
+    bench.process.cancel(channel(1), "t")
+    bench.requeue(1, 3, 1)
+    assert bench.ready == [1, 3, 4]
+    bench.consume(2)
+    assert bench.deliveries() == ["2.t: 1* 3* 4"]
+
+
+def test_a_channel_settles_only_what_it_holds() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.publish(2)
+    bench.drain()
+    bench.ack(2, 1, 2)
+    bench.requeue(2, 1)
+    bench.ack(1, 99)
+    assert bench.process.unacked == 2
+    bench.ack(1, 1)
+    bench.ack(1, 1)
+    assert bench.storage.acked == [1]
+
+
+def test_channel_down_requeues_in_order_for_the_others() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=4)
+    bench.publish(6)
+    bench.process.get(channel(1), no_ack=False)
+    bench.consume(2, prefetch_count=0)
+    bench.drain()
+    bench.process.channel_down(channel(1))
+    assert bench.deliveries() == ["2.t: 1* 2* 3* 4* 5*"]
+    bench.process.channel_down(channel(1))
+
+
+def test_deliveries_that_were_not_drained_do_not_reach_a_channel_that_is_down() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.publish(1)
+    bench.process.channel_down(channel(1))
+    assert bench.drain() == ["confirm 1"]
+    assert bench.ready == [1]
+
+
+def test_get_takes_from_the_head() -> None:
+    bench = QueueBench()
+    assert bench.process.get(channel(1), no_ack=False) is None
+    bench.publish(2)
+    first = bench.process.get(channel(1), no_ack=False)
+    second = bench.process.get(channel(1), no_ack=True)
+    assert first is not None
+    assert second is not None
+    assert (first.seq_id, second.seq_id, bench.process.ready, bench.process.unacked) == (1, 2, 0, 1)
+    bench.ack(1, 1)
+
+
+def test_a_new_process_takes_back_what_its_predecessor_had_delivered() -> None:
+    storage = MemoryBackingQueue()
+    before = QueueProcess(queue_record(), storage)
+    before.publish(channel(9), [message(1), message(2)], [0, 0])
+    before.get(channel(1), no_ack=False)
+    QueueProcess(queue_record(), storage).check_invariants()
+    assert storage.ready_seq_ids == [1, 2]
+
+
+def test_a_short_fetch_is_tried_again_at_the_next_drain() -> None:
+    bench = QueueBench()
+    bench.publish(5)
+    bench.storage.fetch_limit = 2
+    bench.consume(1)
+    bench.consume(2)
+    assert bench.deliveries() == ["1.t: 1", "2.t: 2"]
+    assert bench.deliveries() == []
+    bench.storage.fetch_limit = 3
+    assert bench.deliveries() == ["1.t: 3 5", "2.t: 4"]
+
+
+# --- limits ---
+
+
+def test_max_length_drops_the_oldest_ready_messages() -> None:
+    bench = QueueBench(max_length=3)
+    bench.publish(5)
+    assert bench.ready == [3, 4, 5]
+    assert bench.drain() == ["confirm 1 2 3 4 5"]
+
+
+def test_max_length_counts_only_what_consumers_leave() -> None:
+    bench = QueueBench(max_length=1)
+    bench.publish(1)
+    bench.consume(prefetch_count=2)
+    bench.publish(3)
+    assert bench.deliveries() == ["1.t: 1 2"]
+    assert bench.storage.dropped == [3]
+    bench.requeue(1, 1)
+    assert bench.storage.dropped == [3, 1], "a requeue that overflows drops from the head too"
+
+
+def test_max_length_bytes_counts_bodies() -> None:
+    bench = QueueBench(max_length_bytes=10)
+    bench.publish(3, body=b"1234")
+    assert bench.ready == [2, 3]
+    bench.publish(1, body=b"12345678901")
+    assert bench.ready == [], "a message above the limit does not fit at all"
+
+
+def test_reject_publish_refuses_the_newest() -> None:
+    bench = QueueBench(max_length=2, overflow="reject-publish")
+    bench.publish(3)
+    bench.publish(1, confirm=False)
+    assert bench.drain() == ["confirm 1 2", "reject 3"]
+    bench.consume(prefetch_count=1)
+    bench.publish(2)
+    assert bench.deliveries() == ["1.t: 1"]
+    assert bench.ready == [2, 3], "what was delivered made room for one"
+
+
+def test_reject_publish_by_bytes_lets_smaller_ones_in() -> None:
+    bench = QueueBench(max_length_bytes=10, overflow="reject-publish")
+    bench.publish(1, body=b"x" * 8)
+    bench.publish(1, body=b"x" * 3)
+    bench.publish(1, body=b"x" * 2)
+    bench.consume()
+    bench.publish(1, body=b"x" * 11)
+    assert [text for text in bench.drain() if "confirm" in text or "reject" in text] == ["confirm 1 3", "reject 2 4"]
+
+
+def test_a_policy_lowers_a_limit_at_once_and_the_smaller_one_counts() -> None:
+    bench = QueueBench(max_length=100)
+    bench.publish(5)
+    bench.process.set_options(queue_options({"x-max-length": 100}, {"max-length": 2, "overflow": "reject-publish"}))
+    assert bench.ready == [4, 5]
+    assert queue_options({"x-max-length": 1, "x-overflow": "drop-head"}, {"max-length": 9, "overflow": "x"}) == (
+        QueueOptions(max_length=1)
+    )
+
+
+# --- the queue as a whole ---
+
+
+def test_purge_spares_unacked_messages() -> None:
+    bench = QueueBench()
+    bench.consume(prefetch_count=1)
+    bench.publish(4)
+    assert bench.process.purge() == 3
+    assert bench.process.unacked == 1
+
+
+def test_conditions_of_a_deletion() -> None:
+    bench = QueueBench()
+    bench.publish(1)
+    bench.consume(prefetch_count=1)
+    bench.publish(1)
+    bench.drain()
+    for conditions, text in (((True, False), "in use"), ((False, True), "is not empty")):
+        with pytest.raises(ChannelError) as caught:
+            bench.process.seal_for_delete(*conditions)
+        assert caught.value.reply_text == f"PRECONDITION_FAILED - queue 'q' in vhost '/' {text}"
+
+
+def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() -> None:
+    bench = QueueBench()
+    bench.publish(1)
+    assert bench.process.seal_for_delete(if_unused=False, if_empty=False) == 1
+    bench.publish(2)
+    assert bench.drain() == ["confirm 1"]
+    with pytest.raises(ChannelError):
+        bench.consume()
+    with pytest.raises(ChannelError):
+        bench.process.get(channel(1), no_ack=True)
+    bench.process.unseal()
+    assert bench.drain() == ["confirm 2 3"]
+    assert bench.ready == [1, 2, 3]
+
+
+def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
+    bench = QueueBench(hold_confirms=True)
+    bench.consume(1, prefetch_count=1)
+    bench.publish(2)
+    bench.process.seal_for_delete(if_unused=False, if_empty=False)
+    bench.publish(1)
+    effects = bench.process.delete()
+    confirmed = [seq for each in effects if isinstance(each, ConfirmPublished) for seq in each.publish_seqs]
+    assert sorted(confirmed) == [1, 2, 3]
+    assert effects[-1] == CancelConsumer(channel(1), "t")
+    assert bench.storage.is_deleted
+
+
+def test_channels_of_a_node() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.process.consume(channel(1, "n2"), ConsumerSpec("t", no_ack=True, exclusive=False))
+    assert bench.process.channels_of_node("n2") == [channel(1, "n2")]
+    assert bench.process.consumer_count == 2
