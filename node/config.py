@@ -187,7 +187,7 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
     amqp_listener: Address = reader.get("listeners.tcp.default")
     cluster_listener: Address = reader.get("cluster.listener")
     members = _read_members(reader, node_name)
-    own_line = next((member.cluster_address for member in members if member.node == node_name), None)
+    own_line = next((member.cluster_address for member in members if member.name == node_name), None)
     cluster_address = reader.get("cluster.advertised_address") or own_line or _reachable(cluster_listener)
     amqp_address = reader.get("advertised_address") or _reachable(amqp_listener, cluster_address.host)
     _check_timing(reader)
@@ -232,7 +232,7 @@ def _read_members(reader: _Reader, node_name: NodeName) -> tuple[Member, ...]:
     members: tuple[Member, ...] = tuple(reader.family("cluster_formation.classic_config.nodes.N").values())
     if not members:
         return ()
-    names = [member.node for member in members]
+    names = [member.name for member in members]
     prefix = "cluster_formation.classic_config.nodes"
     if len(set(names)) != len(names):
         raise ConfigError(f"`{prefix}`: a node is listed twice; list each of the members once")

@@ -43,7 +43,7 @@ class Address(NamedTuple):
 class Member(NamedTuple):
     """One line of ``cluster_formation.classic_config.nodes``."""
 
-    node: NodeName
+    name: NodeName
     cluster_address: Address
 
 

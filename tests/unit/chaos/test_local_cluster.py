@@ -39,7 +39,7 @@ def test_a_rendered_configuration_is_a_configuration(tmp_path: Path) -> None:
     assert config.data_dir == tmp_path / "a#b" / "n2"
     assert str(config.amqp_listener) == "127.0.0.1:5673"
     assert str(config.cluster_advertised_address) == "127.0.0.1:7002"
-    assert [member.node for member in config.members] == ["n1", "n2"]
+    assert [member.name for member in config.members] == ["n1", "n2"]
     assert config.cluster_cookie == f"secret in {tmp_path / 'a#b' / 'cookie'}"
     assert (config.heartbeat_s, config.durability) == (5, "flush")
 

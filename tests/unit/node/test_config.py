@@ -71,7 +71,7 @@ def test_the_last_setting_of_a_key_wins() -> None:
 
 def test_three_members_and_own_address() -> None:
     config = config_of(THREE_NODES)
-    assert [member.node for member in config.members] == ["n1", "n2", "n3"]
+    assert [member.name for member in config.members] == ["n1", "n2", "n3"]
     assert config.cluster_advertised_address == Address("10.0.0.2", 25672)
     assert config.is_clustered
 
@@ -79,7 +79,7 @@ def test_three_members_and_own_address() -> None:
 def test_ten_members_are_ordered_by_number_not_by_text() -> None:
     lines = [f"cluster_formation.classic_config.nodes.{i} = n{i}@h{i}:1" for i in (10, 2, 1)]
     config = config_of("\n".join([*lines, f"cluster.cookie = {COOKIE}"]))
-    assert [member.node for member in config.members] == ["n1", "n2", "n10"]
+    assert [member.name for member in config.members] == ["n1", "n2", "n10"]
 
 
 def test_a_wildcard_listener_is_not_advertised() -> None:
