@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pamqp import commands
@@ -91,6 +91,8 @@ class ChannelShell:
                     self.machine.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
                 except ConnectionFailure as error:
                     self._connection.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+                except Exception:
+                    self._connection.internal_error()
         finally:
             self._draining = False
         self._connection.channel_changed(self)
@@ -185,38 +187,32 @@ class ChannelShell:
 
     # --- sink ---
 
-    def deliver(self, consumer_tag: str, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
-        if not self._gone:
-            self.machine.deliver(consumer_tag, source, deliveries)
-            self._drain()
-
-    def confirm(self, publish_seqs: Sequence[int]) -> None:
-        self._answer_publishes(publish_seqs, True)
-
-    def reject(self, publish_seqs: Sequence[int]) -> None:
-        self._answer_publishes(publish_seqs, False)
-
-    def _answer_publishes(self, publish_seqs: Sequence[int], positive: bool) -> None:
+    def _tell(self, tell: Callable[..., None], *arguments: object) -> None:
+        """Pass news to the machine. Whatever goes wrong ends this connection, never the broker that brought them."""
         if self._gone:
             return
         try:
-            if positive:
-                self.machine.confirm(publish_seqs)
-            else:
-                self.machine.reject(publish_seqs)
+            tell(*arguments)
         except ConnectionFailure as error:  # a commit ended, and an item behind it was bad
             self._connection.fail(error, self.machine.blamed_index)
+        except Exception:
+            self._connection.internal_error()
         self._drain()
 
+    def deliver(self, consumer_tag: str, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
+        self._tell(self.machine.deliver, consumer_tag, source, deliveries)
+
+    def confirm(self, publish_seqs: Sequence[int]) -> None:
+        self._tell(self.machine.confirm, publish_seqs)
+
+    def reject(self, publish_seqs: Sequence[int]) -> None:
+        self._tell(self.machine.reject, publish_seqs)
+
     def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
-        if not self._gone:
-            self.machine.returned(request, reply_code, reply_text)
-            self._drain()
+        self._tell(self.machine.returned, request, reply_code, reply_text)
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
-        if not self._gone:
-            self.machine.consumer_cancelled(consumer_tag)
-            self._drain()
+        self._tell(self.machine.consumer_cancelled, consumer_tag)
 
     def fail(self, error: Exception) -> None:
         if self._gone:

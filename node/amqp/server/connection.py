@@ -100,7 +100,7 @@ class ConnectionShell(asyncio.Protocol):
             self.machine.receive(self._loop.time(), data)
             self._process_events()
         except Exception:
-            self._internal_error()
+            self.internal_error()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -112,7 +112,7 @@ class ConnectionShell(asyncio.Protocol):
         try:
             self._report_written(list(self._channels.values()))
         except Exception:
-            self._internal_error()
+            self.internal_error()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
@@ -172,10 +172,6 @@ class ConnectionShell(asyncio.Protocol):
                 return
             if not isinstance(method, commands.Channel.Open):
                 self.fail(ConnectionFailure(504, "expected 'channel.open'"), method.index if method else 0)
-                return
-            if len(self._channels) >= self.machine.channel_max:
-                text = f"number of channels opened has reached the negotiated channel_max ({self.machine.channel_max})"
-                self.fail(ConnectionFailure(530, text), method.index)
                 return
             channel = self._make_channel(item.channel)
         channel.receive(item)
@@ -249,7 +245,7 @@ class ConnectionShell(asyncio.Protocol):
         try:
             self._flush()
         except Exception:
-            self._internal_error()
+            self.internal_error()
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, set()
@@ -327,7 +323,7 @@ class ConnectionShell(asyncio.Protocol):
             if self.machine.state is ConnectionState.CLOSED and before is not ConnectionState.CLOSED:
                 self._transport.abort()  # nothing worth sending is left, and the peer may be gone
         except Exception:
-            self._internal_error()
+            self.internal_error()
 
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
         """Close the connection with ``error``."""
@@ -353,7 +349,8 @@ class ConnectionShell(asyncio.Protocol):
         self._update_reading()
         self._broker_pauses = pauses
 
-    def _internal_error(self) -> None:
+    def internal_error(self) -> None:
+        """A mistake of ours, being handled as an exception: log it and close this connection."""
         log.exception("%s: internal error", self.name)
         self.fail(ConnectionFailure(541, "internal error"), 0)
 

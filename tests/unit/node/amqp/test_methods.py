@@ -50,7 +50,7 @@ def test_pamqp_reads_what_we_write_and_we_read_it_too(method_class: Any) -> None
     size, channel, theirs = frame.unmarshal(data)
     assert (size, channel, type(theirs)) == (len(data), 5, method_class)
     ours = decode_method(data[7:-1])
-    assert type(ours) is method_class
+    assert isinstance(ours, method_class)
     assert ours is not None
     for name, argument in zip(method_class.__slots__, arguments, strict=True):
         assert getattr(ours, name) == argument
@@ -58,7 +58,7 @@ def test_pamqp_reads_what_we_write_and_we_read_it_too(method_class: Any) -> None
         assert getattr(theirs, name) == expected
 
 
-@pytest.mark.parametrize("method_class", METHOD_CLASSES.values(), ids=lambda method: method.name)
+@pytest.mark.parametrize("method_class", list(METHOD_CLASSES.values()), ids=lambda method: method.name)
 def test_every_cut_method_is_refused(method_class: Any) -> None:
     payload = pack_method(5, method_class, *sample_arguments(method_class))[7:-1]
     for size in range(4, len(payload)):

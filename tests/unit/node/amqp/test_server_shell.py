@@ -1,0 +1,316 @@
+"""The asyncio shell on a transport in memory: flow control, order of broker calls, and that errors stay at home."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pamqp import base, commands
+
+from node.amqp.frames import PROTOCOL_HEADER
+from node.amqp.server import AmqpServer, AmqpServerConfig
+from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES, ConnectionShell
+from node.errors import ChannelError
+from node.queues.events import DELIVERY_WINDOW_MESSAGES
+from tests.support.amqp_frames import method_bytes, publish_bytes, unmarshal_all
+from tests.support.fake_broker import FakeBroker
+
+Basic, Channel, Confirm, Connection, Queue = (
+    commands.Basic,
+    commands.Channel,
+    commands.Confirm,
+    commands.Connection,
+    commands.Queue,
+)
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written. ``is_stuck``: the peer does not read, so the buffer only grows."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50_000), "sockname": ("127.0.0.1", 5672)})
+        self.written = bytearray()
+        self.write_count = 0
+        self.is_closed = False
+        self.is_reading_paused = False
+        self.is_stuck = False
+        self.protocol: Any = None
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.write_count += 1
+        if self.is_stuck:
+            self.protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written) if self.is_stuck else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high
+
+    def pause_reading(self) -> None:
+        assert not self.is_reading_paused
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_reading_paused
+        self.is_reading_paused = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+
+class Client:
+    """One client of a server, both in this loop."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self.transport = MemoryTransport()
+        self.shell = self.transport.protocol = ConnectionShell(server)
+        self.shell.connection_made(self.transport)
+
+    def is_held_back(self) -> bool:
+        """The server does not read what this client sends."""
+        return self.transport.is_reading_paused
+
+    async def settle(self) -> None:
+        """Let the loop turn until nothing new can happen."""
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+    async def send(self, *methods: base.Frame, channel: int = 1, data: bytes = b"") -> list[str]:
+        """Send methods, then raw bytes; the names of the methods that came back."""
+        self.shell.data_received(b"".join([method_bytes(channel, method) for method in methods]) + data)
+        await self.settle()
+        return self.names()
+
+    def frames(self) -> list[Any]:
+        frames = [frame for _, frame in unmarshal_all(bytes(self.transport.written)) if isinstance(frame, base.Frame)]
+        self.transport.written.clear()
+        return frames
+
+    def names(self) -> list[str]:
+        return [frame.name for frame in self.frames()]
+
+    async def open(self) -> Client:
+        capabilities: Any = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
+        self.shell.data_received(PROTOCOL_HEADER)
+        await self.send(Connection.StartOk(capabilities, "PLAIN", "\0guest\0guest"), channel=0)
+        names = await self.send(Connection.TuneOk(100, 131_072, 0), Connection.Open("/"), channel=0)
+        assert names == ["Connection.OpenOk"]
+        assert await self.send(Channel.Open()) == ["Channel.OpenOk"]
+        return self
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[Client]:
+    client = await Client(AmqpServer(broker, AmqpServerConfig(seed=1))).open()
+    yield client
+    client.transport.close()
+    await client.settle()
+
+
+def calls(broker: FakeBroker, name: str) -> list[Any]:
+    return [arguments for known, arguments in broker.calls if known == name]
+
+
+async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, broker: FakeBroker) -> None:
+    await client.send(Confirm.Select(), Queue.Declare(queue="q"))
+    before = client.transport.write_count
+    assert await client.send(data=publish_bytes(1) * 50) == ["Basic.Ack"]
+    assert [len(requests) for requests in calls(broker, "publish")] == [50]
+    assert client.transport.write_count == before + 1
+
+
+async def test_frames_behind_a_cold_call_wait_and_reading_stops_when_they_are_many(
+    client: Client, broker: FakeBroker
+) -> None:
+    broker.hold_calls = asyncio.Event()
+    big = publish_bytes(1, payload=bytes(100_000))
+    await client.send(Queue.Declare(queue="q"), data=big)
+    assert not client.is_held_back()
+    await client.send(data=big * (WAITING_LIMIT_BYTES // 100_000))
+    assert client.is_held_back()
+    assert calls(broker, "publish") == []
+    broker.hold_calls.set()
+    await client.settle()
+    assert not client.is_held_back()
+    assert sum(len(requests) for requests in calls(broker, "publish")) == 1 + WAITING_LIMIT_BYTES // 100_000
+    assert client.names() == ["Queue.DeclareOk"]
+
+
+async def test_another_channel_does_not_wait(client: Client, broker: FakeBroker) -> None:
+    await client.send(Channel.Open(), channel=2)
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q"))
+    await client.send(channel=2, data=publish_bytes(2))
+    assert len(calls(broker, "publish")) == 1
+    broker.hold_calls.set()
+    await client.settle()
+
+
+async def test_a_client_that_does_not_read_is_given_a_bounded_number_of_messages(
+    client: Client, broker: FakeBroker
+) -> None:
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
+    client.transport.is_stuck = True
+    for _ in range(5):
+        await client.send(data=publish_bytes(1) * DELIVERY_WINDOW_MESSAGES)
+        client.transport.written.clear()
+    assert calls(broker, "written") == []
+    assert len(broker.queues["q"].ready) == 4 * DELIVERY_WINDOW_MESSAGES
+    client.transport.is_stuck = False
+    client.shell.resume_writing()
+    await client.settle()
+    assert sum(count for _, count in calls(broker, "written")) == 5 * DELIVERY_WINDOW_MESSAGES
+    assert broker.queues["q"].ready == []
+
+
+async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> None:
+    await client.send(Queue.Declare(queue="q"))
+    await client.send(data=publish_bytes(1, payload=bytes(OUTPUT_LIMIT_BYTES), body_frame_bytes=100_000))
+    client.transport.is_stuck = True
+    client.shell.data_received(method_bytes(1, Basic.Get(queue="q")))
+    await client.settle()
+    assert client.is_held_back()
+    client.transport.is_stuck = False
+    client.shell.resume_writing()
+    assert not client.is_held_back()
+
+
+async def test_pauses_of_the_broker_nest(client: Client, broker: FakeBroker) -> None:
+    control = broker.controls[0]
+    control.pause_reading()
+    control.pause_reading()
+    control.resume_reading()
+    assert client.is_held_back()
+    control.resume_reading()
+    assert not client.is_held_back()
+
+
+async def test_blocked_is_told_and_listed(client: Client, broker: FakeBroker) -> None:
+    control = broker.controls[0]
+    control.blocked("low on memory")
+    await client.settle()
+    assert [frame.reason for frame in client.frames()] == ["low on memory"]
+    assert client.shell.listing().state == "blocking"
+    control.pause_reading()
+    assert client.shell.listing().state == "blocked"
+    control.resume_reading()
+    control.unblocked()
+    await client.settle()
+    assert client.names() == ["Connection.Unblocked"]
+    assert client.shell.listing().state == "running"
+
+
+async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Client, broker: FakeBroker) -> None:
+    await client.send(Confirm.Select(), Queue.Declare(queue="q"))
+    good, bad = publish_bytes(1), publish_bytes(1, exchange="missing")
+    await client.send()
+    client.shell.data_received(good + bad + good)
+    await client.settle()
+    close = client.frames()[-1]
+    assert (close.name, close.reply_code, close.class_id, close.method_id) == ("Channel.Close", 404, 60, 40)
+    assert calls(broker, "close") == [1]
+    assert await client.send(data=good) == []
+    assert await client.send(Channel.CloseOk(), Channel.Open(), Basic.Qos()) == ["Channel.OpenOk", "Basic.QosOk"]
+
+
+async def test_the_broker_may_close_a_channel(client: Client, broker: FakeBroker) -> None:
+    sink = broker.connections[0].channels[0].sink
+    sink.fail(ChannelError(404, "home node is down"))
+    await client.settle()
+    assert client.names() == ["Channel.Close"]
+    assert broker.connections[0].channels == []
+
+
+async def test_a_mistake_of_ours_ends_this_connection_only(
+    client: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = await Client(client.shell._server).open()
+
+    def fail(_requests: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(broker.connections[0].channels[0], "publish", fail)
+    client.shell.data_received(publish_bytes(1, payload=b"secret body"))
+    await client.settle()
+    assert [(frame.name, frame.reply_code) for frame in client.frames()] == [("Connection.Close", 541)]
+    assert "a mistake" in caplog.text
+    assert "secret body" not in caplog.text
+    assert await other.send(Queue.Declare(queue="q")) == ["Queue.DeclareOk"]
+    other.transport.close()
+    await other.settle()
+
+
+async def test_a_frame_on_an_unopened_channel_is_504(client: Client) -> None:
+    client.shell.data_received(publish_bytes(5))
+    await client.settle()
+    (close,) = client.frames()
+    assert (close.name, close.reply_code) == ("Connection.Close", 504)
+    assert await client.send(Connection.CloseOk(), channel=0) == []
+    assert client.transport.is_closed
+
+
+async def test_a_closed_number_is_free_and_there_are_no_more_than_negotiated(client: Client) -> None:
+    client.shell.machine.channel_max = 5
+    for number in range(2, 6):
+        assert await client.send(Channel.Open(), channel=number) == ["Channel.OpenOk"]
+    await client.send(Channel.Close(200, "", 0, 0), channel=3)
+    assert await client.send(Channel.Open(), channel=3) == ["Channel.OpenOk"]
+    assert await client.send(Channel.Open(), channel=6) == ["Connection.Close"]
+
+
+async def test_a_lost_connection_gives_everything_back(client: Client, broker: FakeBroker) -> None:
+    await client.send(Queue.Declare(queue="kept"), Queue.Declare(queue="own", exclusive=True))
+    await client.send(data=publish_bytes(1, routing_key="kept"))
+    await client.send(Basic.Consume(queue="kept"))
+    assert len(broker.queues["kept"].unacked) == 1
+    client.transport.close()
+    await client.settle()
+    assert broker.connections[0].is_closed
+    assert [delivery.redelivered for delivery in broker.queues["kept"].ready] == [True]
+    assert list(broker.queues) == ["kept"]
+    assert client.shell._server.connections() == []
+
+
+async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(client: Client, broker: FakeBroker) -> None:
+    await client.send(Queue.Declare(queue="own", exclusive=True))
+    assert await client.send(Connection.Close(200, "", 0, 0), channel=0) == ["Connection.CloseOk"]
+    assert broker.queues == {}
+    assert client.transport.is_closed
+
+
+async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
+    server = AmqpServer(broker, AmqpServerConfig(connections_max=1))
+    first, second = Client(server), Client(server)
+    assert second.transport.is_closed
+    assert not first.transport.is_closed
+    first.transport.close()
+    await first.settle()
+    assert server.connections() == []
+
+
+async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(AmqpServer(broker, AmqpServerConfig()))
+    client.shell.data_received(PROTOCOL_HEADER)
+    properties: Any = {"capabilities": {"authentication_failure_close": True}}
+    await client.send(Connection.StartOk(properties, "PLAIN", "\0guest\0hunter2"), channel=0)
+    assert "refused" in caplog.text
+    assert "hunter2" not in caplog.text
+    client.transport.close()
+    await client.settle()
