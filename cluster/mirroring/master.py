@@ -65,6 +65,9 @@ HORIZON_STEP_MIN = 256
 HORIZON_STEP_MAX = 4096
 #: A mirror that owes an answer this long is reported: longer than any pause that an fsync or a collection explains.
 MIRROR_STALL_MS = 30_000
+#: An attach that arrives before its node knows that it is a mirror is lost: attach again after this, then twice this, and
+#: so on up to the stall time, so that a mirror that needs long to compare is left in peace.
+ATTACH_RETRY_MS = 500
 #: A proposal may be lost with a Raft leader: say again.
 REPORT_REPEAT_MS = 1_000
 
@@ -111,7 +114,9 @@ class MirroredQueue:
         self.local = local
         self.settings = settings or MirroringSettings()
         self.record = record
+        #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
+        self._fencing_epoch = record.epoch
         self._mirrors: dict[NodeName, MirrorProgress] = {}
         self._reachable: set[NodeName] = set()
         #: Horizons that nodes which left the record may still rely on, in this epoch.
@@ -150,7 +155,7 @@ class MirroredQueue:
         if record.epoch > self.record.epoch:
             self._mirrors.clear()
             self._left_horizons.clear()
-            self.is_fenced = False
+            self.is_fenced = record.epoch < self._fencing_epoch
         self.record = record
         self._adopt_mirrors()
 
@@ -229,6 +234,7 @@ class MirroredQueue:
     def _fence(self, refusal: AttachRefused) -> None:
         if refusal.known_epoch > self.record.epoch and not self.is_fenced:
             self.is_fenced = True
+            self._fencing_epoch = refusal.known_epoch
             self._reports.append(ReportFenced(refusal.known_epoch))
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -461,10 +467,17 @@ class MirroredQueue:
                 continue
             if progress.last_progress_ms is None:
                 progress.last_progress_ms = now_ms
+                progress.attach_retry_ms = ATTACH_RETRY_MS
             silent_ms = now_ms - progress.last_progress_ms
-            if silent_ms >= self.settings.stall_ms:
+            is_stalled = silent_ms >= self.settings.stall_ms
+            if is_stalled:
                 self._reports.append(ReportMirrorStalled(progress.node, progress.in_flight_bytes, silent_ms))
                 progress.last_progress_ms = now_ms
+            is_attach_lost = progress.state is MirrorState.ATTACHING and silent_ms >= progress.attach_retry_ms
+            if progress.state is not MirrorState.UNREACHABLE and (is_stalled or is_attach_lost):
+                progress.attach_retry_ms = min(2 * progress.attach_retry_ms + silent_ms, self.settings.stall_ms)
+                progress.step(MirrorInput.LINK_UP)
+                self._forget_unheard()
 
     def _repeat_synchronised(self, progress: MirrorProgress, now_ms: int) -> None:
         if progress.node in self.record.synchronised:

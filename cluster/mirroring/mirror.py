@@ -235,6 +235,13 @@ class MirrorReplica:
 
     # --- change of role -----------------------------------------------------------------------------------------------
 
+    def may_promote(self, record: MastershipRecord) -> bool:
+        """False if a master of a later epoch than the record's was heard: the commit arrived here too late to act on.
+
+        The node then stays a mirror; the commit that made that later master is on its way.
+        """
+        return record.epoch >= self.epoch
+
     def promote(
         self,
         node: NodeName,
@@ -242,11 +249,11 @@ class MirrorReplica:
         settings: MirroringSettings | None = None,
         attach_id_base: int = 0,
     ) -> MirroredQueue:
-        """Become the master that ``record`` names, with what is here. The replica is dead afterwards.
+        """Become the master that ``record`` names (see `may_promote`), with what is here. The replica is dead afterwards.
 
         Everything that an earlier master may have delivered is flagged; everything unacked is ready again.
         """
-        assert record.epoch >= self.epoch, "a promotion is a new epoch"
+        assert self.may_promote(record), "a later master was heard already"
         local = self.local
         local.drain_confirmed()
         local.requeue_all()

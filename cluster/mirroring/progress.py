@@ -58,6 +58,7 @@ UNDURABLE_FRAMES_MAX = 1024
 
 _S, _I = MirrorState, MirrorInput
 _ATTACHED = frozenset({_S.ATTACHING, _S.FILLING, _S.STREAMING, _S.SYNCHRONISED})
+_UNANSWERED = frozenset({_S.UNREACHABLE, _S.PROBING, _S.ATTACHING})
 
 TRANSITIONS: dict[tuple[MirrorState, MirrorInput], MirrorState] = {
     (_S.UNREACHABLE, _I.LINK_UP): _S.PROBING,
@@ -69,7 +70,8 @@ TRANSITIONS: dict[tuple[MirrorState, MirrorInput], MirrorState] = {
     (_S.FILLING, _I.FILLED): _S.SYNCHRONISED,
     (_S.LAGGING, _I.CAUGHT_UP): _S.PROBING,
     **{(state, _I.WINDOW_EXCEEDED): _S.LAGGING for state in _ATTACHED},
-    # A link that comes up again without having been seen going down has lost what was in flight as well.
+    # A link that comes up again without having been seen going down has lost what was in flight as well; a mirror that is
+    # silent for too long is treated as if its link had done that.
     **{(state, _I.LINK_UP): _S.PROBING for state in _S if state is not _S.UNREACHABLE},
     **{(state, _I.LINK_DOWN): _S.UNREACHABLE for state in _S},
 }
@@ -106,6 +108,7 @@ class MirrorProgress:
         "attach_id",
         "attach_index",
         "attach_next_seq_id",
+        "attach_retry_ms",
         "durable_index",
         "durable_turn",
         "end_of_fill_index",
@@ -160,6 +163,8 @@ class MirrorProgress:
         self.in_flight_sync_batches = 0
         #: When the mirror last acknowledged something new, or had nothing to acknowledge.
         self.last_progress_ms: int | None = None
+        #: Silence after which an unanswered attach is sent again.
+        self.attach_retry_ms = 0
 
         #: Positions whose message the mirror lacks and was not yet sent. A superset: some may be settled.
         self.lacking = SeqRangeSet()
@@ -192,7 +197,7 @@ class MirrorProgress:
     @property
     def is_idle(self) -> bool:
         """True if the mirror owes no answer."""
-        return self.state not in (MirrorState.UNREACHABLE, MirrorState.ATTACHING) and not self._undurable
+        return self.state not in _UNANSWERED and not self._undurable
 
     def begin_attach(self, attach_id: int, turn: int, next_seq_id: SeqId, horizon: SeqId) -> None:
         """An attach goes out that describes the queue after ``turn``."""

@@ -139,6 +139,8 @@ class World:
                 node.role = MirroredQueue(node.name, node.local, record, self.settings)
             else:
                 replica = role or MirrorReplica(QUEUE, node.local, Epoch(0))
+                if not replica.may_promote(record):
+                    return
                 node.role = replica.promote(node.name, record, self.settings)
                 self.counts["promotions"] += 1
             self._announce_links(node)
@@ -427,9 +429,10 @@ class World:
         node = self.nodes[chance.choice(NODES)]
         a, b = chance.sample(NODES, 2)
         actions: list[tuple[int, Callable[[], None]]] = [
-            (20, lambda: self.turn(node)),
-            (20, lambda: self.transmit(a, b, chance.randint(1, 4))),
-            (10, lambda: self.sync_disk(node)),
+            (30, self.run_on),
+            (10, lambda: self.turn(node)),
+            (10, lambda: self.transmit(a, b, chance.randint(1, 4))),
+            (8, lambda: self.sync_disk(node)),
             (12, lambda: self.publish(chance.randint(1, 4))),
             (3, self.publish_to_consumer),
             (8, lambda: self.fetch(chance.randint(1, 4), chance.random() < 0.8)),
@@ -439,16 +442,27 @@ class World:
             (6, lambda: self._learn(node)),
             (6, self.commit_next),
             (4, self.commit_proposal),
-            (2, lambda: self.break_link(a, b)),
-            (4, lambda: self.heal_link(a, b)),
-            (2, lambda: self.crash(node)),
-            (4, lambda: self.restart(node)),
+            (1, lambda: self.break_link(a, b)),
+            (6, lambda: self.heal_link(a, b)),
+            (1, lambda: self.crash(node)),
+            (6, lambda: self.restart(node)),
             (1, lambda: self.suspect(node)),
             (1, self.open_session),
             (2, self.change_sync),
             (4, self.tick),
         ]
         chance.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
+
+    def run_on(self) -> None:
+        """Everybody makes progress, some more than others."""
+        chance = self.chance
+        for node in self.nodes.values():
+            self.turn(node)
+        for a, b in self.links:
+            self.transmit(a, b, chance.randint(0, 6))
+        for node in self.nodes.values():
+            if chance.random() < 0.4:
+                self.sync_disk(node)
 
     def commit_next(self) -> None:
         if self.events:
