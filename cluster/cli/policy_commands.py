@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from cluster.cli.framework import Call, ToolCommand
 from cluster.cli.options import tool_command, vhost_option
 from cluster.metadata.records import PolicyRecord
+from cluster.policy.validation import PolicyError, validate_policy
 from cluster.transport.admin_client import AdminError
 from cluster.transport.admin_port import ExitCode
 
@@ -55,15 +55,13 @@ def set_policy(
         f'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{level}" '
         f'for vhost "{vhost}" ...'
     )
-    parsed = _parse_definition(definition)
+    policy = PolicyRecord(vhost, name, pattern, _parse_definition(definition), level, apply_to)
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise AdminError(
-            ExitCode.SOFTWARE, f"Validation failed\n\ninvalid regular expression {pattern}: {error}"
-        ) from None
+        validate_policy(policy)
+    except PolicyError as error:
+        raise AdminError(ExitCode.SOFTWARE, f"Validation failed\n\n{error}") from None
     with call.client() as client:
-        client.set_policy(PolicyRecord(vhost, name, pattern, parsed, level, apply_to))
+        client.set_policy(policy)
     call.done()
 
 

@@ -146,7 +146,7 @@ def test_set_policy_sends_what_was_written(tool: Tool, client: RecordingClient) 
 
 
 def test_the_priority_may_stand_last(tool: Tool, client: RecordingClient) -> None:
-    tool("set_policy", "ha", "^q", "{}", "7")
+    tool("set_policy", "ha", "^q", '{"ha-mode":"all"}', "7")
     assert client.calls[0][1][0].priority == 7
     assert tool("set_policy", "--priority", "1", "ha", "^q", "{}", "7").exit_code == 64
 
@@ -215,7 +215,8 @@ def test_an_unknown_command(tool: Tool) -> None:
     [
         (["set_policy", "ha", "^", "{"], 65, "JSON decoding error. Reason: "),
         (["set_policy", "ha", "^", "[]"], 65, "JSON decoding error. Reason: write an object"),
-        (["set_policy", "ha", "(", "{}"], 70, "Validation failed\n\ninvalid regular expression (: "),
+        (["set_policy", "ha", "(", "{}"], 70, "Validation failed\n\npattern should be regular expression but gave "),
+        (["set_policy", "ha", "^", "{}"], 70, "Validation failed\n\nDefinition cannot be empty"),
         (["set_permissions", "u", "(", "", ""], 70, "Invalid regular expression '(': "),
     ],
 )
