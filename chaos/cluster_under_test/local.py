@@ -31,7 +31,7 @@ from chaos.cluster_under_test.processes import (
 from chaos.cluster_under_test.protocol import DEFAULT_READY_TIMEOUT_S
 from chaos.cluster_under_test.readiness import answers_amqp, sees_running
 from cluster.directory import ClusterDirectory, NodeEntry, read_cluster_directory
-from node.config import load_config, parse_address
+from node.config import build_config, parse_address, parse_override, parse_settings
 
 HOST = "127.0.0.1"
 #: More nodes than this on one machine measure the scheduler, not the cluster.
@@ -40,6 +40,8 @@ MAX_NODES = 9
 STOP_TIMEOUT_S = 15.0
 #: The kernel needs a moment to end a killed process that has much memory.
 KILL_TIMEOUT_S = 10.0
+#: Stands for the secret while a configuration is checked that is not written yet.
+_PLACEHOLDER_COOKIE = "0" * 32
 _POLL_INTERVAL_S = 0.02
 _PROBE_INTERVAL_S = 0.1
 
@@ -81,14 +83,18 @@ class LocalCluster:
             for number, (amqp_port, cluster_port) in enumerate(zip(amqp_ports, cluster_ports, strict=True), 1)
         )
         directory = ClusterDirectory(path, nodes)
-        path.mkdir(parents=True, exist_ok=True)
+        configurations = {entry.name: render_config(directory, entry, settings) for entry in nodes}
+        overrides = [parse_override(text) for text in settings]
+        for entry in nodes:
+            own = parse_settings(render_config(directory, entry, ()), f"{entry.name}.conf")
+            build_config([*own, *overrides], lambda _: _PLACEHOLDER_COOKIE)
         running = [entry.name for entry in nodes if running_process(read_mark(directory.process_path(entry.name)))]
         if running:
             raise ClusterRunningError(f"{', '.join(running)} in {path} already run; stop them: warren cluster down")
+        path.mkdir(parents=True, exist_ok=True)
         _write_cookie(directory.cookie_path)
-        for entry in nodes:
-            directory.config_path(entry.name).write_text(render_config(directory, entry, settings), encoding="utf-8")
-            load_config(directory.config_path(entry.name))
+        for name, text in configurations.items():
+            directory.config_path(name).write_text(text, encoding="utf-8")
         directory.write()
         return cls(directory)
 
