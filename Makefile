@@ -32,8 +32,8 @@ help: ## Show this list
 install: $(INSTALLED) ## Create .venv with everything pinned (the other targets do it themselves)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@if [ -z "$(PYTHON)" ]; then \
-		echo "Warren needs Python 3.11 or newer and found none. Install one, or name it: make PYTHON=/path/to/python3" >&2; \
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+		echo "Warren needs Python 3.11 or newer; found: $(or $(PYTHON),none). Name one: make PYTHON=/path/to/python3" >&2; \
 		exit 1; \
 	fi
 	@if [ ! -x $(BIN)/python ]; then \
