@@ -1,0 +1,443 @@
+"""The broker from a client's point of view, without sockets. `tests.support.broker_bench` explains the texts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pamqp import commands, header
+
+from node import broker as broker_module
+from node.amqp.ports import ConnectionInfo
+from node.errors import AmqpError, ChannelError, ConnectionFailure
+from node.ids import split_msg_id
+from node.queues.events import ConsumerSpec
+from node.routing.properties import encode_headers, headers_of
+from tests.support.broker_bench import BrokerBench, RecordedControl, request
+
+
+@pytest.fixture
+def bench() -> BrokerBench:
+    return BrokerBench()
+
+
+def spec(tag: str = "t", *, no_ack: bool = False, exclusive: bool = False, **fields: Any) -> ConsumerSpec:
+    return ConsumerSpec(tag, no_ack=no_ack, exclusive=exclusive, **fields)
+
+
+def properties(**fields: Any) -> bytes:
+    return header.ContentHeader(0, 0, commands.Basic.Properties(**fields)).marshal()[12:]
+
+
+# --- publishing ---
+
+
+async def test_publishes_reach_the_queue_in_order_and_are_confirmed(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request("a", seq=1), request("b", seq=2)])
+    client.channel.publish([request("c", seq=3)])
+    assert client.heard() == ["confirm 1 2 3"]
+    bodies = [each.body for each in bench.storage("q")._messages.values()]
+    assert bodies == [b"a", b"b", b"c"]
+
+
+async def test_every_publish_has_its_own_identity(bench: BrokerBench) -> None:
+    client = bench.client()
+    other = bench.client()
+    await client.declare("q")
+    client.channel.publish([request(), request()])
+    other.channel.publish([request()])
+    ids = [split_msg_id(each.msg_id) for each in bench.storage("q")._messages.values()]
+    assert [counter for _, counter in ids] == [1, 2, 1]
+    assert ids[0][0] == ids[1][0] != ids[2][0]
+
+
+async def test_a_channel_without_confirms_hears_nothing_and_is_counted_all_the_same(bench: BrokerBench) -> None:
+    bench.hold_confirms = True
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request("12345"), request("678")])
+    assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (2, 8)
+    bench.make_safe()
+    assert client.heard() == []
+    assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (0, 0)
+
+
+async def test_a_publish_to_several_queues_is_confirmed_by_the_last(bench: BrokerBench) -> None:
+    bench.hold_confirms = True
+    client = bench.client()
+    for name in ("a", "b"):
+        await client.declare(name)
+        await client.channel.bind_queue(name, "amq.fanout", "", {})
+    client.channel.publish([request(exchange="amq.fanout", seq=1), request(key="a", seq=2)])
+    bench.storage("a").make_safe()
+    bench.gateway.host.touch_all()
+    assert client.heard() == ["confirm 2"]
+    bench.make_safe()
+    assert client.heard() == ["confirm 1"]
+
+
+async def test_rejections_reach_the_publisher(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q", max_length=1, overflow="reject-publish")
+    client.channel.publish([request(seq=1), request(seq=2)])
+    assert client.heard() == ["confirm 1", "reject 2"]
+
+
+async def test_an_unroutable_message_is_returned_if_mandatory_and_then_confirmed(bench: BrokerBench) -> None:
+    client = bench.client()
+    client.channel.publish(
+        [request("a", key="none", mandatory=True, seq=1), request("b", key="none", seq=2), request("c", key="none")]
+    )
+    assert client.heard() == ["returned a 312 NO_ROUTE", "confirm 1 2"]
+
+
+async def test_what_precedes_a_refused_publish_is_enqueued(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    with pytest.raises(ChannelError) as caught:
+        client.channel.publish([request(seq=1), request(exchange="missing", seq=2), request(seq=3)])
+    assert caught.value.reply_text == "NOT_FOUND - no exchange 'missing' in vhost '/'"
+    assert client.heard() == ["confirm 1"]
+
+
+async def test_an_internal_exchange_takes_nothing_from_clients(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.exchange("inner", internal=True)
+    with pytest.raises(ChannelError) as caught:
+        client.channel.publish([request(exchange="inner")])
+    assert caught.value.reply_code == 403
+
+
+async def test_bcc_is_removed_before_delivery_and_cc_stays(bench: BrokerBench) -> None:
+    client = bench.client()
+    for name in ("a", "b", "c"):
+        await client.declare(name)
+    extra = encode_headers({"CC": ["b"], "BCC": ["c"], "kept": 1})
+    client.channel.publish([request("m", key="a", properties=extra)])
+    for name in ("a", "b", "c"):
+        got = await client.channel.get(name, no_ack=True)
+        assert got is not None
+        assert headers_of(got.delivery.message.properties) == {"CC": ["b"], "kept": 1}
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (properties(expiration="soon"), "invalid expiration 'soon'"),
+        (properties(expiration="-1"), "invalid expiration '-1'"),
+        (properties(user_id="root"), "user_id property set to 'root' but authenticated user was 'guest'"),
+        (encode_headers({"CC": 5}), "unsupported type of CC header"),
+    ],
+)
+async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text: str) -> None:
+    client = bench.client()
+    await client.declare("q")
+    for _ in range(2):  # the second time the route is known
+        with pytest.raises(ChannelError) as caught:
+            client.channel.publish([request(properties=raw)])
+        assert caught.value.reply_text.startswith(f"PRECONDITION_FAILED - {text}")
+        client.channel.publish([request(properties=properties(user_id="guest", expiration="5"))])
+    assert bench.storage("q").ready == 2
+
+
+# --- flow and alarms ---
+
+
+async def test_a_publisher_that_outruns_its_queues_is_paused(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "UNCONFIRMED_MESSAGES_MAX", 4)
+    bench.hold_confirms = True
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request() for _ in range(4)])
+    assert client.control.pauses == 0
+    client.channel.publish([request()])
+    assert (client.control.pauses, client.connection.state) == (1, "flow")
+    bench.make_safe()
+    assert (client.control.pauses, client.connection.state) == (0, "running")
+
+
+async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES_MAX", 10)
+    bench.hold_confirms = True
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request("x" * 11, seq=1)])
+    assert client.control.pauses == 1
+    await client.channel.close()
+    assert client.control.pauses == 0
+    assert client.connection.unconfirmed_bytes == 0
+    bench.make_safe()
+    assert client.heard() == []
+
+
+async def test_an_alarm_pauses_those_who_publish(bench: BrokerBench) -> None:
+    publisher, consumer = bench.client(), bench.client()
+    await publisher.declare("q")
+    bench.broker.raise_alarm("low on memory")
+    publisher.channel.publish([request()])
+    assert (publisher.control.pauses, consumer.control.pauses) == (1, 0)
+    assert (publisher.connection.state, consumer.connection.state) == ("blocked", "blocking")
+    assert bench.client().control.heard == ["blocked low on memory"], "who comes later is told as well"
+    bench.broker.clear_alarm()
+    assert publisher.control.pauses == 0
+    assert consumer.control.heard == ["blocked low on memory", "unblocked"]
+
+
+# --- consuming ---
+
+
+async def test_deliveries_are_settled_where_they_came_from(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    await client.channel.consume("q", spec())
+    client.channel.publish([request("a"), request("b"), request("c")])
+    assert client.heard() == ["t: a b c"]
+    source = client.sink.deliveries[0][1]
+    ids = [delivery.seq_id for _, _, delivery in client.sink.deliveries]
+    client.channel.ack(source, ids[:1])
+    client.channel.discard(source, ids[1:2])
+    client.channel.requeue(source, ids[2:])
+    assert client.heard() == ["t: c"]
+    client.channel.written(source, "t", 4)
+    assert bench.storage("q").acked == ids[:2]
+
+
+async def test_a_delivery_of_an_earlier_life_of_the_queue_settles_nothing(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request("old")])
+    got = await client.channel.get("q", no_ack=False)
+    assert got is not None
+    await client.channel.delete_queue("q", if_unused=False, if_empty=False)
+    await client.declare("q")
+    client.channel.publish([request("new")])
+    again = await client.channel.get("q", no_ack=False)
+    assert again is not None
+    assert again.delivery.seq_id == got.delivery.seq_id
+    assert again.source != got.source
+    client.channel.ack(got.source, [got.delivery.seq_id])
+    assert bench.storage("q").unacked == 1
+
+
+async def test_cancel_and_consumer_arguments(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    await client.channel.consume("q", spec(arguments={"x-priority": 3, "x-cancel-on-ha-failover": True}))
+    (process,) = bench.gateway.host
+    ((_, stored, _),) = process.consumers()
+    assert (stored.priority, stored.cancel_on_failover) == (3, True)
+    await client.channel.cancel("t")
+    await client.channel.cancel("never")
+    assert process.consumer_count == 0
+    for arguments in ({"x-priority": "high"}, {"x-cancel-on-ha-failover": "yes"}):
+        with pytest.raises(ChannelError) as caught:
+            await client.channel.consume("q", spec(arguments=arguments))
+        assert caught.value.reply_code == 406
+    await client.channel.consume("q", spec())
+
+
+async def test_a_refused_consumer_leaves_no_trace(bench: BrokerBench) -> None:
+    client, other = bench.client(), bench.client()
+    await client.declare("q")
+    await client.channel.consume("q", spec(exclusive=True))
+    with pytest.raises(ChannelError):
+        await other.channel.consume("q", spec())
+    await client.channel.cancel("t")
+    await other.channel.consume("q", spec())
+
+
+async def test_a_deleted_queue_cancels_its_consumers(bench: BrokerBench) -> None:
+    client, other = bench.client(), bench.client()
+    await client.declare("q")
+    await client.channel.consume("q", spec())
+    assert await other.channel.delete_queue("q", if_unused=False, if_empty=False) == 0
+    assert client.heard() == ["cancelled t"]
+    await client.declare("q")
+    await client.channel.consume("q", spec())
+
+
+async def test_a_closed_channel_gives_everything_back(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    await client.channel.consume("q", spec(prefetch_count=1))
+    client.channel.publish([request("a"), request("b")])
+    client.heard()
+    await client.channel.close()
+    await client.channel.close()
+    client.channel.publish([request("late")])
+    bench.run()
+    assert bench.storage("q").ready == 2
+    assert client.connection.channels == {}
+
+
+# --- declaring and deleting ---
+
+
+async def test_a_declaration_answers_with_counts(bench: BrokerBench) -> None:
+    client = bench.client()
+    assert await client.declare("q") == ("q", 0, 0)
+    await client.channel.consume("q", spec(prefetch_count=1))
+    client.channel.publish([request(), request(), request()])
+    bench.run()
+    assert await client.declare("q") == ("q", 2, 1)
+    assert await client.declare("q", passive=True, durable=True) == ("q", 2, 1)
+    assert await client.channel.purge_queue("q") == 2
+
+
+async def test_the_broker_makes_names(bench: BrokerBench) -> None:
+    client = bench.client()
+    first, _, _ = await client.declare("", exclusive=True)
+    second, _, _ = await client.declare("")
+    assert first != second
+    assert re.fullmatch(r"amq\.gen-[A-Za-z0-9_-]{22}", first)
+    assert (await client.declare(first, exclusive=True))[0] == first
+    assert (await client.declare("line\r\nbreak"))[0] == "linebreak"
+    with pytest.raises(ChannelError) as caught:
+        await client.declare("amq.gen-mine")
+    assert caught.value.reply_code == 403
+
+
+async def test_an_exclusive_queue_is_locked_and_dies_with_its_connection(bench: BrokerBench) -> None:
+    owner, other = bench.client(), bench.client()
+    await owner.declare("mine", exclusive=True)
+    owner.channel.publish([request(key="mine")])
+    uses = [
+        other.declare("mine"),
+        other.declare("mine", passive=True),
+        other.channel.consume("mine", spec()),
+        other.channel.get("mine", no_ack=True),
+        other.channel.purge_queue("mine"),
+        other.channel.bind_queue("mine", "amq.direct", "k", {}),
+        other.channel.unbind_queue("mine", "amq.direct", "k", {}),
+        other.channel.delete_queue("mine", if_unused=False, if_empty=False),
+    ]
+    for use in uses:
+        with pytest.raises(ChannelError) as caught:
+            await use
+        assert caught.value.reply_code == 405
+    other.channel.publish([request(key="mine")])  # publishing is free
+    assert bench.storage("mine").ready == 2
+    await owner.connection.close()
+    await owner.connection.close()
+    bench.run()
+    assert bench.catalogue.topology.queues("/") == []
+    assert list(bench.broker.connections.values()) == [other.connection]
+
+
+async def test_conditions_of_deletion(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    client.channel.publish([request()])
+    with pytest.raises(ChannelError) as caught:
+        await client.channel.delete_queue("q", if_unused=False, if_empty=True)
+    assert caught.value.reply_code == 406
+    assert await client.channel.delete_queue("q", if_unused=True, if_empty=False) == 1
+    assert await client.channel.delete_queue("q", if_unused=True, if_empty=True) == 0
+
+
+async def test_exchanges_and_bindings(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.exchange("in", "fanout")
+    await client.exchange("in", "fanout")
+    await client.exchange("out", "topic")
+    await client.declare("q")
+    await client.channel.bind_exchange("out", "in", "", {})
+    await client.channel.bind_queue("q", "out", "a.*", {})
+    client.channel.publish([request("yes", exchange="in", key="a.b"), request("no", exchange="in", key="b.a")])
+    await client.channel.unbind_queue("q", "out", "a.*", {})
+    client.channel.publish([request("late", exchange="in", key="a.b")])
+    await client.channel.unbind_exchange("out", "in", "", {})
+    await client.channel.unbind_queue("missing", "out", "a.*", {})
+    assert [each.body for each in bench.storage("q")._messages.values()] == [b"yes"]
+    await client.exchange("in", passive=True)
+    await client.channel.delete_exchange("in", if_unused=False)
+    with pytest.raises(ChannelError) as caught:
+        await client.exchange("in", passive=True)
+    assert caught.value.reply_code == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"), [("x-odd", "x", 503), ("direct", "", 403), ("direct", "amq.x", 403), ("topic", "d", 406)]
+)
+async def test_exchange_declarations_that_are_refused(bench: BrokerBench, kind: str, name: str, code: int) -> None:
+    client = bench.client()
+    await client.exchange("d", "direct")
+    with pytest.raises(AmqpError) as caught:
+        await client.exchange(name, kind)
+    assert caught.value.reply_code == code
+
+
+async def test_missing_queues_are_404(bench: BrokerBench) -> None:
+    client = bench.client()
+    uses = [
+        client.declare("none", passive=True),
+        client.channel.consume("none", spec()),
+        client.channel.get("none", no_ack=True),
+        client.channel.purge_queue("none"),
+        client.channel.bind_queue("none", "amq.direct", "", {}),
+    ]
+    for use in uses:
+        with pytest.raises(ChannelError) as caught:
+            await use
+        assert caught.value.reply_text == "NOT_FOUND - no queue 'none' in vhost '/'"
+
+
+# --- users ---
+
+
+async def test_permissions_are_checked_everywhere(bench: BrokerBench) -> None:
+    guest, reader = bench.client(), bench.client("reader")
+    await guest.declare("q")
+    await guest.exchange("open-x", "fanout")
+    await guest.declare("open-q")
+    reader.channel.publish([request(exchange="open-x")])
+    await reader.channel.consume("q", spec())
+    await reader.channel.bind_queue("open-q", "open-x", "", {})
+    with pytest.raises(ChannelError) as caught:
+        reader.channel.publish([request(key="q")])
+    assert caught.value.reply_text == (
+        "ACCESS_REFUSED - write access to exchange '' in vhost '/' refused for user 'reader'"
+    )
+    uses = [
+        reader.declare("new"),
+        reader.declare(""),
+        reader.exchange("new"),
+        reader.channel.bind_queue("q", "open-x", "", {}),
+        reader.channel.bind_exchange("amq.fanout", "open-x", "", {}),
+        reader.channel.unbind_exchange("amq.fanout", "open-x", "", {}),
+        reader.channel.delete_queue("q", if_unused=False, if_empty=False),
+        reader.channel.delete_exchange("open-x", if_unused=False),
+    ]
+    for use in uses:
+        with pytest.raises(ChannelError) as caught:
+            await use
+        assert caught.value.reply_code == 403
+    assert (await reader.declare("q", passive=True))[0] == "q"
+
+
+async def test_entering_a_vhost(bench: BrokerBench) -> None:
+    for user, vhost, text in (
+        ("guest", "nowhere", "NOT_ALLOWED - vhost nowhere not found"),
+        ("nobody", "/", "NOT_ALLOWED - access to vhost '/' refused for user 'nobody'"),
+    ):
+        info = ConnectionInfo("127.0.0.1", 1, 5672, user, vhost, {})
+        with pytest.raises(ConnectionFailure) as caught:
+            bench.broker.open_connection(info, RecordedControl())
+        assert caught.value.reply_text == text
+    assert bench.broker.authenticate("PLAIN", b"\0guest\0guest", "127.0.0.1") == "guest"
+    with pytest.raises(ConnectionFailure):
+        bench.broker.authenticate("PLAIN", b"\0guest\0wrong", "127.0.0.1")
+    assert bench.broker.server_properties()["product"] == "Warren"
+
+
+async def test_all_connections_can_be_told_to_close(bench: BrokerBench) -> None:
+    client = bench.client()
+    bench.broker.close_all(320, "node stops serving")
+    assert client.control.heard == ["close 320 node stops serving"]
