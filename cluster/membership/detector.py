@@ -1,0 +1,132 @@
+"""Which peers are down, from what their links show.
+
+| seen                                            | verdict                                              |
+|-------------------------------------------------|------------------------------------------------------|
+| connection reset, and the reconnect refused     | `DOWN` at once: no process listens there any more    |
+| connection reset only                           | `SUSPECT`; down if it stays silent                   |
+| silence beyond ``suspect_after_ms``             | `SUSPECT`                                            |
+| silence beyond ``down_after_ms``                | `DOWN`: dead, frozen or cut off, nobody can tell     |
+| anything heard                                  | `UP`                                                 |
+
+A refused connection alone proves nothing (the peer may be starting); a reset alone neither (a proxy or a broken path
+does that too). Both together mean that the process is gone. Whether the cluster believes it is another matter:
+`proposes_node_down` says who may ask for a `NodeDown` to be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from node.ids import NodeName
+
+
+class Verdict(Enum):
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+
+
+class VerdictChange(NamedTuple):
+    """``is_certain``: the process is known to be gone (refused), not merely silent."""
+
+    peer: NodeName
+    verdict: Verdict
+    is_certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorConfig:
+    """``suspect_after_ms`` a few heartbeats; ``down_after_ms`` longer than any pause a healthy node makes (garbage
+    collection, a slow disk), and not shorter than the Raft election timeout, or a leader would be declared down that
+    its followers still obey."""
+
+    suspect_after_ms: int = 1000
+    down_after_ms: int = 5000
+
+
+class _Peer:
+    __slots__ = ("heard_ms", "is_reset", "verdict")
+
+    def __init__(self, now_ms: int) -> None:
+        #: When anything last came from the peer (or we began to watch it).
+        self.heard_ms = now_ms
+        #: The last link was reset and nothing was heard since.
+        self.is_reset = False
+        self.verdict = Verdict.UP
+
+
+class FailureDetector:
+    """Verdicts about the peers of one node. Each input returns the verdicts that it changed."""
+
+    def __init__(self, config: DetectorConfig, peers: Iterable[NodeName], now_ms: int) -> None:
+        self._config = config
+        self._peers = {peer: _Peer(now_ms) for peer in peers}
+
+    def verdict(self, peer: NodeName) -> Verdict:
+        return self._peers[peer].verdict
+
+    def watch(self, peer: NodeName, now_ms: int) -> None:
+        """Begin to watch a peer (again: no change). It counts as heard now."""
+        self._peers.setdefault(peer, _Peer(now_ms))
+
+    def forget(self, peer: NodeName) -> None:
+        """The peer left the cluster."""
+        self._peers.pop(peer, None)
+
+    def heard(self, peer: NodeName, now_ms: int) -> list[VerdictChange]:
+        """Anything came from the peer."""
+        state = self._peers.get(peer)
+        if state is None:
+            return []
+        state.heard_ms = max(state.heard_ms, now_ms)
+        state.is_reset = False
+        return self._judge(peer, state, Verdict.UP)
+
+    def link_reset(self, peer: NodeName) -> list[VerdictChange]:
+        """The connection to or from the peer broke (reset or closed without goodbye)."""
+        state = self._peers.get(peer)
+        if state is None:
+            return []
+        state.is_reset = True
+        return self._judge(peer, state, Verdict.SUSPECT) if state.verdict is Verdict.UP else []
+
+    def reconnect_refused(self, peer: NodeName) -> list[VerdictChange]:
+        """A new connection was refused: nothing listens at the peer's address."""
+        state = self._peers.get(peer)
+        if state is None or not state.is_reset:
+            return []
+        return self._judge(peer, state, Verdict.DOWN, is_certain=True)
+
+    def tick(self, now_ms: int) -> list[VerdictChange]:
+        """Time has passed."""
+        changes: list[VerdictChange] = []
+        for peer, state in self._peers.items():
+            silence_ms = now_ms - state.heard_ms
+            if silence_ms >= self._config.down_after_ms:
+                changes += self._judge(peer, state, Verdict.DOWN)
+            elif silence_ms >= self._config.suspect_after_ms and state.verdict is Verdict.UP:
+                changes += self._judge(peer, state, Verdict.SUSPECT)
+        return changes
+
+    @staticmethod
+    def _judge(peer: NodeName, state: _Peer, verdict: Verdict, is_certain: bool = False) -> list[VerdictChange]:
+        if state.verdict is verdict:
+            return []
+        state.verdict = verdict
+        return [VerdictChange(peer, verdict, is_certain)]
+
+    def check_invariants(self) -> None:
+        for state in self._peers.values():
+            assert not (state.is_reset and state.verdict is Verdict.UP), "a broken link is at least suspicious"
+
+
+def proposes_node_down(node: NodeName, leader: NodeName | None, down: NodeName) -> bool:
+    """True if ``node`` is the one to ask for `NodeDown` of ``down``: the Raft leader is.
+
+    If the leader itself is down, its followers first elect another one (`RaftCore.peer_down` makes them stand at once),
+    which then finds the verdict in its own detector and proposes it.
+    """
+    return leader == node and down != node

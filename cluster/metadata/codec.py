@@ -1,0 +1,263 @@
+"""Commands and snapshots as bytes: a compact, self-describing, deterministic encoding of plain values.
+
+A value is one tag byte and its content; lengths and integers are LEB128 (integers zigzag first). Only the types named
+in `_TAGS` and the registered command classes can come out of `decode`, whatever the bytes: nothing is ever executed,
+imported or constructed by name.
+
+```
+N T F        None, True, False            i  integer           t  AMQP timestamp (an integer of its own type)
+f  8 bytes   float                        s  string (UTF-8)    b  bytes
+D  string    Decimal                      U  datetime: microseconds since 1970, UTC
+l  count     list                         u  count  tuple      m  count  dict: key, value, key, value ... in order
+c  code count  fields of a registered command, in the order of their declaration
+```
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from cluster.metadata import commands, records
+from node.amqp.values import Timestamp
+from node.errors import WarrenError
+from node.topology import commands as topology
+
+#: Deeper nesting than any AMQP table passes its own check; keeps a hostile peer from exhausting the stack.
+MAX_DEPTH = 80
+_FLOAT = struct.Struct(">d")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+#: Code on the wire and on disk -> class. Codes are never used again for something else.
+_CLASSES: Mapping[int, type] = {
+    1: commands.Request,
+    2: commands.RequestId,
+    3: commands.ChangeTopology,
+    4: commands.NodeUp,
+    5: commands.NodeDown,
+    6: commands.ForgetNode,
+    7: commands.SetPolicy,
+    8: commands.ClearPolicy,
+    9: commands.AddUser,
+    10: commands.DeleteUser,
+    11: commands.ChangePassword,
+    12: commands.SetUserTags,
+    13: commands.SetPermissions,
+    14: commands.ClearPermissions,
+    15: commands.MirrorSynchronised,
+    16: commands.MirrorUnsynchronised,
+    17: commands.DropMirror,
+    18: commands.AddMirror,
+    19: commands.MoveMaster,
+    20: records.PolicyRecord,
+    21: records.MemberRecord,
+    22: records.MastershipRecord,
+    40: topology.CreateVhost,
+    41: topology.DeleteVhost,
+    42: topology.DeclareExchange,
+    43: topology.DeleteExchange,
+    44: topology.DeclareQueue,
+    45: topology.DeleteQueue,
+    46: topology.Bind,
+    47: topology.Unbind,
+}
+_CODES: Mapping[type, int] = {cls: code for code, cls in _CLASSES.items()}
+_FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CODES}
+
+
+class CodecError(WarrenError):
+    """The bytes are no encoded value, or the value is of a type that cannot be encoded."""
+
+
+def encode(value: Any) -> bytes:
+    """Bytes of a plain value or a command. Raises `CodecError` for any other type."""
+    out = bytearray()
+    _put(out, value)
+    return bytes(out)
+
+
+def decode(data: bytes) -> Any:
+    """The value that `encode` was given. Raises `CodecError` for anything else."""
+    try:
+        value, end = _get(data, 0, 0)
+    except (IndexError, struct.error, UnicodeDecodeError, InvalidOperation, OverflowError, TypeError) as error:
+        raise CodecError(f"not an encoded value: {error}") from error
+    if end != len(data):
+        raise CodecError(f"{len(data) - end} bytes too many behind an encoded value")
+    return value
+
+
+def encode_request(request: commands.Request) -> bytes:
+    """The payload of a Raft entry."""
+    return encode(request)
+
+
+def decode_request(data: bytes) -> commands.Request:
+    """The request in a Raft entry. Raises `CodecError`."""
+    request = decode(data)
+    if not isinstance(request, commands.Request):
+        raise CodecError(f"a {type(request).__name__} is no request")
+    return request
+
+
+def _put_length(out: bytearray, number: int) -> None:
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def _put_integer(out: bytearray, value: int) -> None:
+    _put_length(out, value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _put_bytes(out: bytearray, tag: bytes, content: bytes) -> None:
+    out += tag
+    _put_length(out, len(content))
+    out += content
+
+
+def _put(out: bytearray, value: Any) -> None:  # noqa: C901 - one branch per type, nothing else
+    if value is None:
+        out += b"N"
+    elif value is True:
+        out += b"T"
+    elif value is False:
+        out += b"F"
+    elif isinstance(value, int):
+        out += b"t" if isinstance(value, Timestamp) else b"i"
+        _put_integer(out, int(value))
+    elif isinstance(value, str):
+        _put_bytes(out, b"s", value.encode())
+    elif isinstance(value, bytes | bytearray | memoryview):
+        _put_bytes(out, b"b", bytes(value))
+    elif isinstance(value, float):
+        out += b"f" + _FLOAT.pack(value)
+    elif isinstance(value, Decimal):
+        _put_bytes(out, b"D", str(value).encode())
+    elif isinstance(value, datetime):
+        out += b"U"
+        _put_integer(out, (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // _MICROSECOND)
+    elif type(value) in _CODES:
+        names = _FIELDS[type(value)]
+        out += b"c"
+        _put_length(out, _CODES[type(value)])
+        _put_length(out, len(names))
+        for name in names:
+            _put(out, getattr(value, name))
+    elif isinstance(value, Mapping):
+        out += b"m"
+        _put_length(out, len(value))
+        for key, item in value.items():
+            _put(out, key)
+            _put(out, item)
+    elif isinstance(value, list | tuple):
+        out += b"l" if isinstance(value, list) else b"u"
+        _put_length(out, len(value))
+        for item in value:
+            _put(out, item)
+    else:
+        raise CodecError(f"a {type(value).__name__} cannot be encoded")
+
+
+def _get_length(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def _get_integer(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _get_length(data, at)
+    return (number >> 1 if not number & 1 else -((number + 1) >> 1)), at
+
+
+def _get_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    length, at = _get_length(data, at)
+    if at + length > len(data):
+        raise CodecError(f"{length} bytes announced at {at}, {len(data) - at} there")
+    return data[at : at + length], at + length
+
+
+def _get_float(data: bytes, at: int) -> tuple[float, int]:
+    return _FLOAT.unpack_from(data, at)[0], at + _FLOAT.size
+
+
+def _get_timestamp(data: bytes, at: int) -> tuple[Timestamp, int]:
+    number, at = _get_integer(data, at)
+    return Timestamp(number), at
+
+
+def _get_text(data: bytes, at: int) -> tuple[str, int]:
+    content, at = _get_bytes(data, at)
+    return content.decode(), at
+
+
+def _get_decimal(data: bytes, at: int) -> tuple[Decimal, int]:
+    text, at = _get_text(data, at)
+    return Decimal(text), at
+
+
+def _get_datetime(data: bytes, at: int) -> tuple[datetime, int]:
+    microseconds, at = _get_integer(data, at)
+    return _EPOCH + microseconds * _MICROSECOND, at
+
+
+_SCALARS: Mapping[int, Callable[[bytes, int], tuple[Any, int]]] = {
+    ord("N"): lambda data, at: (None, at),
+    ord("T"): lambda data, at: (True, at),
+    ord("F"): lambda data, at: (False, at),
+    ord("i"): _get_integer,
+    ord("t"): _get_timestamp,
+    ord("f"): _get_float,
+    ord("s"): _get_text,
+    ord("b"): _get_bytes,
+    ord("D"): _get_decimal,
+    ord("U"): _get_datetime,
+}
+
+
+def _get(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    tag = data[at]
+    at += 1
+    scalar = _SCALARS.get(tag)
+    if scalar is not None:
+        return scalar(data, at)
+    if depth >= MAX_DEPTH:
+        raise CodecError(f"nested deeper than {MAX_DEPTH}")
+    if tag in b"lu":
+        items, at = _get_items(data, at, depth)
+        return (items if tag == ord("l") else tuple(items)), at
+    if tag == ord("m"):
+        count, at = _get_length(data, at)
+        table: dict[Any, Any] = {}
+        for _ in range(count):
+            key, at = _get(data, at, depth + 1)
+            table[key], at = _get(data, at, depth + 1)
+        return table, at
+    if tag == ord("c"):
+        code, at = _get_length(data, at)
+        cls = _CLASSES.get(code)
+        if cls is None:
+            raise CodecError(f"no command has code {code}: this node is older than the one that wrote it")
+        items, at = _get_items(data, at, depth)
+        return cls(*items), at
+    raise CodecError(f"unknown tag {tag} at {at - 1}")
+
+
+def _get_items(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    count, at = _get_length(data, at)
+    items = []
+    for _ in range(count):
+        item, at = _get(data, at, depth + 1)
+        items.append(item)
+    return items, at

@@ -1,0 +1,184 @@
+"""Changes that the cluster agrees on. Every one travels as a `Request` through the Raft log.
+
+The order of a command's fields is its encoding (`cluster.metadata.codec`): new fields go to the end, with a default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.metadata.records import PolicyRecord
+from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.topology.commands import TopologyCommand
+
+
+@dataclass(frozen=True, slots=True)
+class RequestId:
+    """Identity of one proposal, the same however often it is repeated.
+
+    ``counter`` grows by one from 1 in each incarnation of the proposing node.
+    """
+
+    node: NodeName
+    incarnation: Incarnation
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTopology:
+    """A change of vhosts, exchanges, queues or bindings, asked for by a client of ``origin``.
+
+    A new queue's id is the log index of this command; its master is ``origin`` unless a locator says otherwise.
+    """
+
+    command: TopologyCommand
+    origin: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """A node has started (or became reachable again, under the same incarnation)."""
+
+    node: NodeName
+    incarnation: Incarnation
+    cluster_address: str
+    amqp_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """A node is gone. Means only that ``incarnation``: a node that came back meanwhile is not touched.
+
+    ``shutdown``: it said goodbye before (``ha-promote-on-shutdown`` decides); ``failure``: it did not.
+    """
+
+    node: NodeName
+    incarnation: Incarnation
+    reason: Literal["failure", "shutdown"] = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetNode:
+    """Remove a node that is down and will not return. Queues that only it could bring back are deleted."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Create or replace a policy; refused with `PolicyError` if it is invalid (`cluster.policy.validation`)."""
+
+    policy: PolicyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPolicy:
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddUser:
+    """Create a user. ``password_hash`` as `node.auth.hash_password` makes it; the password itself never travels."""
+
+    name: str
+    password_hash: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    """Remove a user with all permissions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePassword:
+    name: str
+    password_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetUserTags:
+    name: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetPermissions:
+    vhost: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPermissions:
+    vhost: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSynchronised:
+    """The master of ``epoch`` says that a mirror holds everything.
+
+    ``as_of_index``: index of the log that the master had applied when it said so. A mirror that was taken out of the
+    record and put back after that index is not meant: it may have missed what was confirmed in between.
+    """
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+    as_of_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorUnsynchronised:
+    """The master of ``epoch`` says that a mirror lacks something that was confirmed."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class DropMirror:
+    """The master of ``epoch`` goes on without a mirror that does not answer. Its confirms no longer count."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class AddMirror:
+    """Take a dropped mirror back, as the youngest and unsynchronised, if the policy still wants it there."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMaster:
+    """Make a synchronised mirror the master; the old master stays as the youngest mirror, synchronised."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+
+
+MirrorCommand = MirrorSynchronised | MirrorUnsynchronised | DropMirror | AddMirror | MoveMaster
+UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
+Command = ChangeTopology | NodeUp | NodeDown | ForgetNode | SetPolicy | ClearPolicy | UserCommand | MirrorCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one entry of the Raft log carries."""
+
+    request_id: RequestId
+    command: Command

@@ -1,0 +1,43 @@
+"""Changes that the state machine refuses to operators. Clients get `node.errors.AmqpError` instead."""
+
+from __future__ import annotations
+
+from node.errors import WarrenError
+
+
+class RefusedChangeError(WarrenError):
+    """The change makes no sense in the present state; nothing was changed."""
+
+
+class NoSuchUserError(RefusedChangeError):
+    def __init__(self, user: str) -> None:
+        super().__init__(f'User "{user}" does not exist')
+
+
+class UserExistsError(RefusedChangeError):
+    def __init__(self, user: str) -> None:
+        super().__init__(f'User "{user}" already exists')
+
+
+class NoSuchVhostError(RefusedChangeError):
+    def __init__(self, vhost: str) -> None:
+        super().__init__(f'Virtual host "{vhost}" does not exist')
+
+
+class NoSuchPolicyError(RefusedChangeError):
+    def __init__(self) -> None:
+        super().__init__("Parameter does not exist")
+
+
+class NodeStillUpError(RefusedChangeError):
+    def __init__(self, node: str) -> None:
+        super().__init__(f"node {node} must be stopped before it can be removed")
+
+
+class NoSuchNodeError(RefusedChangeError):
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} is no member of this cluster")
+
+
+class StaleMastershipError(RefusedChangeError):
+    """The command names another epoch, or a mirror, that the record no longer has."""

@@ -1,0 +1,569 @@
+"""The replicated state machine: everything the cluster agrees on, changed only by committed requests.
+
+Every node applies the same requests in the same order and so holds the same state, byte for byte (`snapshot`). For that
+`apply` is deterministic: no clock, no chance, no iteration over sets, queues always in the order of their ids.
+
+`apply` either changes what the command says, or returns an error and changes nothing. What changed comes back as
+events; the runtime of each node acts on those that concern it (become master, start a mirror, delete a queue ...).
+
+Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
+identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cluster.metadata import mastership as rules
+from cluster.metadata.codec import decode, decode_request, encode
+from cluster.metadata.commands import (
+    AddMirror,
+    AddUser,
+    ChangePassword,
+    ChangeTopology,
+    ClearPermissions,
+    ClearPolicy,
+    Command,
+    DeleteUser,
+    DropMirror,
+    ForgetNode,
+    MirrorCommand,
+    MirrorSynchronised,
+    MirrorUnsynchronised,
+    MoveMaster,
+    NodeDown,
+    NodeUp,
+    Request,
+    SetPermissions,
+    SetPolicy,
+    SetUserTags,
+    UserCommand,
+)
+from cluster.metadata.errors import (
+    NodeStillUpError,
+    NoSuchNodeError,
+    NoSuchPolicyError,
+    NoSuchUserError,
+    NoSuchVhostError,
+    RefusedChangeError,
+    StaleMastershipError,
+    UserExistsError,
+)
+from cluster.metadata.events import (
+    ChangeReason,
+    Event,
+    MastershipChanged,
+    MemberChanged,
+    PolicyChanged,
+    QueueCreated,
+    QueueDeleted,
+    UsersChanged,
+    VhostCreated,
+    VhostDeleted,
+)
+from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
+from cluster.metadata.requests import AppliedRequests
+from cluster.policy.matching import effective_settings, matching_policy
+from cluster.policy.placement import preferred_master_nodes, suggest_nodes
+from cluster.policy.suggestion import CurrentPlacement
+from cluster.policy.validation import PolicyError, validate_policy
+from cluster.raft.messages import Entry, EntryKind
+from node.auth import PermissionRecord, UserDirectory, UserRecord
+from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
+from node.ids import NodeName, QueueId
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.records import QueueRecord
+from node.topology.topology import Topology
+
+#: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
+DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
+DEFAULT_MASTER_LOCATOR = "client-local"
+#: Format of `MetadataState.snapshot`.
+SNAPSHOT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcome of one request, the same on every node."""
+
+    #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
+    result: Any = None
+    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
+    error: WarrenError | None = None
+    events: tuple[Event, ...] = ()
+    #: The request had been applied before: nothing happened now.
+    is_repeat: bool = False
+
+
+class MetadataState:
+    """See the module's essay. Readers may look at everything; only `apply` and `restore` change anything."""
+
+    def __init__(self, users: UserDirectory | None = None) -> None:
+        self.topology = Topology()
+        self.users = users if users is not None else UserDirectory()
+        #: Every node that was ever up and is not forgotten.
+        self.members: dict[NodeName, MemberRecord] = {}
+        #: By (vhost, name).
+        self.policies: dict[tuple[str, str], PolicyRecord] = {}
+        self.masterships: dict[QueueId, MastershipRecord] = {}
+        #: Index of the last entry of the Raft log that is applied.
+        self.applied_index = 0
+        self._requests = AppliedRequests()
+        #: Per queue and mirror: index of the entry that took the mirror into the record.
+        self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
+        #: Queues per node: as master, and as master or mirror. Derived from `masterships`.
+        self._master_count: Counter[NodeName] = Counter()
+        self._replica_count: Counter[NodeName] = Counter()
+        self._events: list[Event] = []
+
+    # ------------------------------------------------------------------ reading
+
+    def running_nodes(self) -> list[NodeName]:
+        """Nodes that are up, those with the fewest replicas first."""
+        up = [member.node for member in self.members.values() if member.is_up]
+        return sorted(up, key=lambda node: (self._replica_count[node], node))
+
+    def policy_of_queue(self, queue: QueueRecord) -> PolicyRecord | None:
+        return matching_policy(self.policies.values(), queue.vhost, queue.name, "queue")
+
+    def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
+        return matching_policy(self.policies.values(), vhost, name, "exchange")
+
+    def queue_settings(self, queue: QueueRecord) -> dict[str, Any]:
+        """What holds for a queue, arguments and policy merged, by policy key (``message-ttl``, ``ha-mode`` ...)."""
+        policy = self.policy_of_queue(queue)
+        return effective_settings(queue.arguments, policy.definition if policy is not None else {})
+
+    def exchange_settings(self, vhost: str, name: str) -> dict[str, Any]:
+        """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
+        exchange = self.topology.exchange(vhost, name)
+        policy = self.policy_of_exchange(vhost, name)
+        return effective_settings(
+            exchange.arguments if exchange is not None else {}, policy.definition if policy is not None else {}
+        )
+
+    def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
+        """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
+        policy = self.policy_of_queue(queue)
+        if policy is None or queue.exclusive_owner is not None:
+            return {}
+        return dict(policy.definition)
+
+    # ------------------------------------------------------------------ applying
+
+    def apply_entry(self, entry: Entry) -> Applied | None:
+        """A committed entry of the Raft log; ``None`` for entries that carry no request."""
+        if entry.kind is not EntryKind.COMMAND:
+            self.applied_index = entry.index
+            return None
+        return self.apply(entry.index, decode_request(entry.payload))
+
+    def apply(self, index: int, request: Request) -> Applied:
+        """Carry out the request committed at ``index``."""
+        assert index > self.applied_index, "entries are applied in order, each once"
+        self.applied_index = index
+        if not self._requests.admit(request.request_id):
+            return Applied(is_repeat=True)
+        try:
+            result = self._carry_out(request.command)
+        except (AmqpError, RefusedChangeError, PolicyError, ConfigError) as error:
+            assert not self._events, "a refused change changes nothing"
+            return Applied(error=error)
+        events = tuple(self._events)
+        self._events.clear()
+        return Applied(result, None, events)
+
+    def _carry_out(self, command: Command) -> Any:
+        match command:
+            case ChangeTopology():
+                return self._change_topology(command)
+            case MirrorSynchronised() | MirrorUnsynchronised() | DropMirror() | AddMirror() | MoveMaster():
+                return self._change_mirrors(command)
+            case NodeUp():
+                return self._node_up(command)
+            case NodeDown():
+                return self._node_down(command)
+            case ForgetNode():
+                return self._forget_node(command.node)
+            case SetPolicy():
+                return self._set_policy(command.policy)
+            case ClearPolicy():
+                return self._clear_policy(command)
+            case _:
+                return self._change_users(command)
+
+    # --- topology
+
+    def _change_topology(self, change: ChangeTopology) -> Any:
+        command = change.command
+        topology = self.topology
+        match command:
+            case DeclareQueue():
+                is_new = topology.queue(command.vhost, command.name) is None
+                origin = self.members.get(change.origin)
+                if is_new and origin is not None and not origin.is_up:
+                    raise ConnectionFailure(541, f"node {change.origin} was declared down before it could declare")
+                queue: QueueRecord = topology.apply(command, QueueId(self.applied_index))
+                if is_new:
+                    self._place_new_queue(queue, change.origin)
+                return queue
+            case DeleteQueue():
+                deleted: QueueRecord | None = topology.apply(command)
+                if deleted is not None:
+                    self._queue_is_gone(deleted)
+                return deleted
+            case CreateVhost():
+                is_new = not topology.has_vhost(command.vhost)
+                topology.apply(command)
+                if is_new:
+                    self._events.append(VhostCreated(command.vhost))
+                return None
+            case DeleteVhost():
+                return self._delete_vhost(command)
+            case _:
+                return topology.apply(command)
+
+    def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
+        is_there = self.topology.has_vhost(command.vhost)
+        deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
+        for queue in deleted:
+            self._queue_is_gone(queue)
+        for key in [key for key in self.policies if key[0] == command.vhost]:
+            del self.policies[key]
+        self.users.forget_vhost(command.vhost)
+        if is_there:
+            self._events.append(VhostDeleted(command.vhost))
+        return deleted
+
+    def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:
+        definition = self._mirroring(queue)
+        running = self.running_nodes()
+        master = origin if queue.exclusive_owner is not None else self._locate_master(queue, origin, running)
+        wanted = suggest_nodes(definition, CurrentPlacement(master), running)
+        record = rules.new_record(queue.queue_id, wanted)
+        self._put_record(record)
+        self._events.append(QueueCreated(queue, record))
+
+    def _locate_master(self, queue: QueueRecord, origin: NodeName, running: list[NodeName]) -> NodeName:
+        """Node of a new queue's master: by ``x-queue-master-locator``, the policy, or where it was declared."""
+        settings = self.queue_settings(queue)
+        definition = self._mirroring(queue)
+        candidates = preferred_master_nodes(definition, sorted(running)) or [origin]
+        locator = settings.get("queue-master-locator", DEFAULT_MASTER_LOCATOR)
+        if locator == "min-masters":
+            return min(candidates, key=lambda node: (self._master_count[node], node))
+        if locator == "random":
+            # Evenly spread, and the same on every node: a multiplicative hash of the queue's id.
+            return candidates[(queue.queue_id * 0x9E3779B1 >> 7) % len(candidates)]
+        is_restricted = definition.get("ha-mode") == "nodes"
+        return origin if origin in candidates or not is_restricted else candidates[0]
+
+    def _delete_queue(self, queue: QueueRecord) -> None:
+        self.topology.apply(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
+        self._queue_is_gone(queue)
+
+    def _queue_is_gone(self, queue: QueueRecord) -> None:
+        record = self.masterships[queue.queue_id]
+        self._count(record, -1)
+        del self.masterships[queue.queue_id]
+        self._mirror_since.pop(queue.queue_id, None)
+        self._events.append(QueueDeleted(queue, record))
+
+    # --- records
+
+    def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
+        self._master_count[record.master] += change
+        for node in (record.master, *record.mirrors):
+            self._replica_count[node] += change
+
+    def _put_record(self, record: MastershipRecord) -> None:
+        old = self.masterships.get(record.queue_id)
+        if old is not None:
+            self._count(old, -1)
+        self._count(record, 1)
+        self.masterships[record.queue_id] = record
+        since = self._mirror_since.get(record.queue_id, {})
+        self._mirror_since[record.queue_id] = {node: since.get(node, self.applied_index) for node in record.mirrors}
+
+    def _change_record(self, new: MastershipRecord, reason: ChangeReason) -> None:
+        old = self.masterships[new.queue_id]
+        if new != old:
+            self._put_record(new)
+            self._events.append(MastershipChanged(new.queue_id, old, new, reason))
+
+    def _queues(self) -> list[QueueRecord]:
+        """All queues in the order of their ids, which is the same on every node."""
+        return sorted(self.topology.all_queues(), key=lambda queue: queue.queue_id)
+
+    def _place(self, queue: QueueRecord) -> None:
+        """Bring a queue to where its policy wants it, as far as that is safe now."""
+        record = self.masterships[queue.queue_id]
+        if record.is_down:
+            return
+        wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), self.running_nodes())
+        placed = rules.place(record, wanted)
+        self._change_record(placed, "moved" if placed.master != record.master else "mirrors")
+
+    # --- mirrors
+
+    def _change_mirrors(self, command: MirrorCommand) -> None:
+        record = self.masterships.get(command.queue_id)
+        if record is None:
+            raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
+        if record.epoch != command.epoch:
+            raise StaleMastershipError(
+                f"queue {command.queue_id} is in epoch {record.epoch}, the command means {command.epoch}"
+            )
+        node = command.node
+        if isinstance(command, AddMirror):
+            self._take_back(record, node)
+            return
+        if node not in record.mirrors:
+            raise StaleMastershipError(f"{node} is no mirror of queue {command.queue_id}")
+        match command:
+            case MirrorSynchronised():
+                if command.as_of_index < self._mirror_since[command.queue_id][node]:
+                    raise StaleMastershipError(f"{node} became a mirror of queue {command.queue_id} after that")
+                self._change_record(rules.mark_synchronised(record, node), "mirrors")
+                self._place_by_id(command.queue_id)
+            case MirrorUnsynchronised():
+                self._change_record(rules.mark_unsynchronised(record, node), "mirrors")
+            case DropMirror():
+                self._change_record(rules.drop_mirror(record, node), "mirrors")
+            case MoveMaster():
+                if node not in record.synchronised:
+                    raise StaleMastershipError(f"{node} is not synchronised: moving there would lose messages")
+                self._change_record(rules.move_master(record, node), "moved")
+
+    def _place_by_id(self, queue_id: QueueId) -> None:
+        """A master that the policy does not want goes as soon as a listed mirror is synchronised."""
+        queue = self.topology.queue_by_id(queue_id)
+        assert queue is not None, "a record goes with its queue"
+        if self._mirroring(queue).get("ha-mode") == "nodes":
+            self._place(queue)
+
+    def _take_back(self, record: MastershipRecord, node: NodeName) -> None:
+        queue = self.topology.queue_by_id(record.queue_id)
+        assert queue is not None, "a record goes with its queue"
+        member = self.members.get(node)
+        is_possible = not record.is_down and node not in (record.master, *record.mirrors)
+        if member is None or not member.is_up or not is_possible:
+            raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
+        wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), self.running_nodes())
+        if node not in wanted.mirrors:
+            raise StaleMastershipError(f"no policy wants queue {record.queue_id} on {node}")
+        self._change_record(rules.add_mirror(record, node), "mirrors")
+
+    # --- members
+
+    def _node_up(self, command: NodeUp) -> None:
+        node = command.node
+        old = self.members.get(node)
+        if old is not None and command.incarnation < old.incarnation:
+            return  # about a life that is over
+        is_restart = old is not None and command.incarnation > old.incarnation
+        was_up = old is not None and old.is_up
+        self._put_member(
+            MemberRecord(node, command.cluster_address, command.amqp_address, command.incarnation, is_up=True)
+        )
+        if is_restart and was_up:
+            self._restarted_unnoticed(node)
+        for queue in self._queues():
+            record = self.masterships[queue.queue_id]
+            returned = rules.node_up(record, node, is_content_lost=is_restart and not queue.durable)
+            self._change_record(returned, "master_returned")
+        for queue in self._queues():
+            self._place(queue)
+
+    def _restarted_unnoticed(self, node: NodeName) -> None:
+        """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
+        for queue in self._queues():
+            record = self.masterships[queue.queue_id]
+            if self._is_owned_by_connection_of(queue, node):
+                self._delete_queue(queue)
+            elif not queue.durable:
+                self._lose_replica(queue, node, "failure")
+            elif record.master == node and not record.is_down:
+                self._change_record(rules.master_restarted(record), "master_restarted")
+
+    def _node_down(self, command: NodeDown) -> None:
+        node = command.node
+        old = self.members.get(node)
+        if old is None or not old.is_up or old.incarnation != command.incarnation:
+            return  # it is down already, or back in another life
+        self._put_member(replace(old, is_up=False))
+        for queue in self._queues():
+            if self._is_owned_by_connection_of(queue, node):
+                self._delete_queue(queue)
+            else:
+                self._lose_replica(queue, node, command.reason)
+        for queue in self._queues():
+            if self._mirroring(queue).get("ha-mode") == "exactly":
+                self._place(queue)
+
+    def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
+        record = self.masterships[queue.queue_id]
+        if node not in (record.master, *record.mirrors):
+            return
+        promote = self._mirroring(queue).get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason])
+        left = rules.node_down(record, node, promote == "always", queue.durable)
+        if left is None:
+            self._delete_queue(queue)
+            return
+        change: ChangeReason = "mirrors"
+        if left.is_down and not record.is_down:
+            change = "master_down"
+        elif left.epoch != record.epoch:
+            change = "promoted_lossy" if left.lossy_promotions > record.lossy_promotions else "promoted"
+        self._change_record(left, change)
+
+    @staticmethod
+    def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
+        return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
+
+    def _forget_node(self, node: NodeName) -> None:
+        member = self.members.get(node)
+        if member is None:
+            raise NoSuchNodeError(node)
+        if member.is_up:
+            raise NodeStillUpError(node)
+        for queue in self._queues():
+            record = self.masterships[queue.queue_id]
+            if record.master != node:
+                continue
+            assert record.is_down, "a node that is down masters only queues that are down"
+            if record.mirrors:
+                self._change_record(rules.promote(record, record.mirrors[0]), "promoted_lossy")
+                self._place(queue)
+            else:
+                self._delete_queue(queue)
+        self._requests.forget(node)
+        del self.members[node]
+        self._events.append(MemberChanged(node, member, None))
+
+    def _put_member(self, new: MemberRecord) -> None:
+        old = self.members.get(new.node)
+        if new != old:
+            self.members[new.node] = new
+            self._events.append(MemberChanged(new.node, old, new))
+
+    # --- policies
+
+    def _set_policy(self, policy: PolicyRecord) -> None:
+        validate_policy(policy)
+        if not self.topology.has_vhost(policy.vhost):
+            raise NoSuchVhostError(policy.vhost)
+        self.policies[policy.vhost, policy.name] = policy
+        self._policies_changed(policy.vhost)
+
+    def _clear_policy(self, command: ClearPolicy) -> None:
+        if self.policies.pop((command.vhost, command.name), None) is None:
+            raise NoSuchPolicyError
+        self._policies_changed(command.vhost)
+
+    def _policies_changed(self, vhost: str) -> None:
+        self._events.append(PolicyChanged(vhost))
+        for queue in self._queues():
+            if queue.vhost == vhost:
+                self._place(queue)
+
+    # --- users
+
+    def _change_users(self, command: UserCommand) -> None:
+        users = self.users
+        name = command.user if isinstance(command, SetPermissions | ClearPermissions) else command.name
+        user = users.user(name)
+        if isinstance(command, AddUser):
+            if user is not None:
+                raise UserExistsError(name)
+            users.set_user(UserRecord(name, command.password_hash, tuple(command.tags)))
+        elif user is None:
+            raise NoSuchUserError(name)
+        else:
+            self._change_user(user, command)
+        self._events.append(UsersChanged(name))
+
+    def _change_user(self, user: UserRecord, command: UserCommand) -> None:
+        match command:
+            case DeleteUser():
+                self.users.delete_user(user.name)
+            case ChangePassword():
+                self.users.set_user(replace(user, password_hash=command.password_hash))
+            case SetUserTags():
+                self.users.set_user(replace(user, tags=tuple(command.tags)))
+            case SetPermissions() | ClearPermissions():
+                if not self.topology.has_vhost(command.vhost):
+                    raise NoSuchVhostError(command.vhost)
+                if isinstance(command, ClearPermissions):
+                    self.users.clear_permission(user.name, command.vhost)
+                else:
+                    record = PermissionRecord(user.name, command.vhost, command.configure, command.write, command.read)
+                    self.users.set_permission(record)
+            case AddUser():
+                raise AssertionError("a new user is no change of an old one")
+
+    # ------------------------------------------------------------------ snapshot
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes: equal on all nodes that have applied the same entries."""
+        return encode(
+            {
+                "version": SNAPSHOT_VERSION,
+                "applied_index": self.applied_index,
+                "topology": self.topology.snapshot(),
+                "users": self.users.snapshot(),
+                "members": _sorted_values(self.members),
+                "policies": _sorted_values(self.policies),
+                "masterships": _sorted_values(self.masterships),
+                "mirror_since": [
+                    [queue_id, sorted(since.items())] for queue_id, since in sorted(self._mirror_since.items())
+                ],
+                "requests": self._requests.snapshot(),
+            }
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
+        content = decode(data)
+        version = content["version"]
+        assert version == SNAPSHOT_VERSION, f"snapshot version {version} is not supported by this release"
+        self.applied_index = content["applied_index"]
+        self.topology.restore(content["topology"])
+        self.users.restore(content["users"])
+        self.members = {member.node: member for member in content["members"]}
+        self.policies = {(policy.vhost, policy.name): policy for policy in content["policies"]}
+        self.masterships = {record.queue_id: record for record in content["masterships"]}
+        self._mirror_since = {queue_id: dict(since) for queue_id, since in content["mirror_since"]}
+        self._requests.restore(content["requests"])
+        self._master_count.clear()
+        self._replica_count.clear()
+        for record in self.masterships.values():
+            self._count(record, 1)
+
+    def check_invariants(self) -> None:
+        self.topology.check_invariants()
+        self.users.check_invariants()
+        self._requests.check_invariants()
+        queue_ids = {queue.queue_id for queue in self.topology.all_queues()}
+        assert queue_ids == set(self.masterships) == set(self._mirror_since), "every queue has a record, and no other"
+        masters: Counter[NodeName] = Counter()
+        for queue in self.topology.all_queues():
+            record = self.masterships[queue.queue_id]
+            rules.check_record(record)
+            masters[record.master] += 1
+            assert set(self._mirror_since[queue.queue_id]) == set(record.mirrors), "every mirror has a beginning"
+            assert queue.exclusive_owner is None or not record.mirrors, "exclusive queues are never mirrored"
+            for node in record.mirrors:
+                assert self.members[node].is_up, "a mirror that is down leaves the record at once"
+            if record.master in self.members:
+                is_up = self.members[record.master].is_up
+                assert is_up != record.is_down, "a queue is down exactly as long as its master is"
+        assert masters == +self._master_count, "the derived counters agree with the records"
+        for vhost, _ in self.policies:
+            assert self.topology.has_vhost(vhost), "policies go with their vhost"
+
+
+def _sorted_values(table: dict[Any, Any]) -> list[Any]:
+    return [value for _, value in sorted(table.items())]

@@ -1,0 +1,137 @@
+"""Which policies are accepted, with the texts RabbitMQ gives for those that are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster.metadata.records import PolicyRecord
+from node.errors import WarrenError
+
+APPLY_TO = ("all", "queues", "exchanges", "classic_queues")
+HA_MODES = ("all", "exactly", "nodes")
+#: Longer patterns are mistakes, and every declare has to match them.
+MAX_PATTERN_LENGTH = 1024
+#: A policy needs a mode before it can say anything else about mirrors.
+_NEEDS_HA_MODE = ("ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure")
+
+
+class PolicyError(WarrenError):
+    """The policy cannot be used; the text says why, in RabbitMQ's words where it has some."""
+
+
+Check = Callable[[Any], str | None]
+
+
+def _whole_number(minimum: int, what: str) -> Check:
+    def check(value: Any) -> str | None:
+        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        return None if is_valid else f"{_show(value)} is not a valid {what}"
+
+    return check
+
+
+def _one_of(allowed: tuple[Any, ...], what: str) -> Check:
+    def check(value: Any) -> str | None:
+        is_valid = value in allowed and not isinstance(value, bool)
+        return None if is_valid else f"{_show(value)} is not a valid {what}"
+
+    return check
+
+
+def _choice(key: str, first: str, second: str) -> Check:
+    def check(value: Any) -> str | None:
+        return None if value in (first, second) else f'{key} must be "{first}" or "{second}", got {_show(value)}'
+
+    return check
+
+
+def _name(what: str) -> Check:
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, str) else f"{_show(value)} is not a valid {what}"
+
+    return check
+
+
+def _batch_size(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return None
+    return f"ha-sync-batch-size takes an integer greater than 0, {_show(value)} given"
+
+
+#: Key of a definition -> what its value must be. ``ha-params`` is checked together with ``ha-mode``.
+CHECKS: Mapping[str, Check] = {
+    "alternate-exchange": _name("alternate exchange name"),
+    "dead-letter-exchange": _name("dead letter exchange name"),
+    "dead-letter-routing-key": _name("dead letter routing key"),
+    "message-ttl": _whole_number(0, "message TTL"),
+    "expires": _whole_number(1, "queue expiry"),
+    "max-length": _whole_number(0, "maximum length"),
+    "max-length-bytes": _whole_number(0, "maximum length in bytes"),
+    "queue-mode": _one_of(("default", "lazy"), "queue-mode value"),
+    "queue-version": _one_of((1, 2), "queue-version value"),
+    "overflow": _one_of(("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"),
+    "queue-master-locator": _one_of(("client-local", "min-masters", "random"), "queue master locator"),
+    "ha-mode": _one_of(HA_MODES, "ha-mode value"),
+    "ha-sync-mode": _choice("ha-sync-mode", "manual", "automatic"),
+    "ha-sync-batch-size": _batch_size,
+    "ha-promote-on-shutdown": _choice("ha-promote-on-shutdown", "always", "when-synced"),
+    "ha-promote-on-failure": _choice("ha-promote-on-failure", "always", "when-synced"),
+}
+
+
+def validate_policy(policy: PolicyRecord) -> None:
+    """Raises `PolicyError` if the policy must not be stored."""
+    if not policy.name:
+        raise PolicyError("a policy needs a name")
+    if len(policy.pattern) > MAX_PATTERN_LENGTH:
+        raise PolicyError(f"pattern is longer than {MAX_PATTERN_LENGTH} characters")
+    try:
+        re.compile(policy.pattern)
+    except re.error as error:
+        raise PolicyError(f"pattern should be regular expression but gave {error}") from error
+    if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
+        raise PolicyError(f"priority should be a number, actually was {_show(policy.priority)}")
+    if policy.apply_to not in APPLY_TO:
+        raise PolicyError(f"apply-to should be one of {', '.join(APPLY_TO)}, actually was {_show(policy.apply_to)}")
+    validate_definition(policy.definition)
+
+
+def validate_definition(definition: Mapping[str, Any]) -> None:
+    """Raises `PolicyError` for an empty definition, an unknown key or a bad value."""
+    if not definition:
+        raise PolicyError("Definition cannot be empty")
+    unknown = [key for key in definition if key not in CHECKS and key != "ha-params"]
+    if unknown:
+        listed = ",".join(f'<<"{key}">>' for key in unknown)
+        raise PolicyError(f"[{listed}] are not recognised policy settings")
+    for key, value in definition.items():
+        complaint = CHECKS[key](value) if key != "ha-params" else None
+        if complaint is not None:
+            raise PolicyError(complaint)
+    _validate_ha_params(definition)
+
+
+def _validate_ha_params(definition: Mapping[str, Any]) -> None:
+    mode = definition.get("ha-mode")
+    if mode is None:
+        if any(key in definition for key in _NEEDS_HA_MODE):
+            listed = f"{', '.join(_NEEDS_HA_MODE[:-1])} or {_NEEDS_HA_MODE[-1]}"
+            raise PolicyError(f"ha-mode must be specified to specify {listed}")
+        return
+    params = definition.get("ha-params")
+    if mode == "all":
+        if params is not None:
+            raise PolicyError('ha-mode="all" does not take parameters')
+    elif mode == "exactly":
+        if isinstance(params, bool) or not isinstance(params, int) or params < 1:
+            raise PolicyError(f'ha-mode="exactly" takes an integer, {_show(params)} given')
+    elif not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
+        raise PolicyError(f'ha-mode="nodes" takes a list of strings, {_show(params)} given')
+    elif not params:
+        raise PolicyError('ha-mode="nodes" list must be nonempty')
+
+
+def _show(value: Any) -> str:
+    return f'<<"{value}">>' if isinstance(value, str) else "none" if value is None else str(value)

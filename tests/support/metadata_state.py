@@ -1,0 +1,84 @@
+"""A `MetadataState` with short names for what tests do to it; checks the invariants after each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.metadata.commands import (
+    ChangeTopology,
+    Command,
+    NodeDown,
+    NodeUp,
+    Request,
+    RequestId,
+    SetPolicy,
+)
+from cluster.metadata.records import MastershipRecord, PolicyRecord
+from cluster.metadata.state import Applied, MetadataState
+from node.ids import Incarnation, NodeName
+from node.topology.commands import CreateVhost, DeclareQueue
+
+PROPOSER = NodeName("proposer")
+
+
+class StateUnderTest:
+    """The state after a log of commands, one index each."""
+
+    def __init__(self, *up: str) -> None:
+        self.state = MetadataState()
+        self.index = 0
+        self.log: list[tuple[int, Request]] = []
+        self.last = Applied()
+        self.apply(ChangeTopology(CreateVhost("/"), NodeName("n1")))
+        for node in up:
+            self.up(node)
+
+    def apply(self, command: Command) -> Applied:
+        self.index += 1
+        request = Request(RequestId(PROPOSER, Incarnation(1), self.index), command)
+        self.log.append((self.index, request))
+        epochs = {queue_id: record.epoch for queue_id, record in self.state.masterships.items()}
+        self.last = self.state.apply(self.index, request)
+        self.state.check_invariants()
+        for queue_id, record in self.state.masterships.items():
+            assert record.epoch >= epochs.get(queue_id, 1), "epochs never fall"
+        return self.last
+
+    def up(self, node: str, incarnation: int = 1) -> Applied:
+        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2"))
+
+    def down(self, node: str, incarnation: int = 1, reason: Any = "failure") -> Applied:
+        return self.apply(NodeDown(NodeName(node), Incarnation(incarnation), reason))
+
+    def policy(self, definition: dict[str, Any], name: str = "ha", pattern: str = "^", priority: int = 0) -> Applied:
+        return self.apply(SetPolicy(PolicyRecord("/", name, pattern, definition, priority, "all")))
+
+    def declare(self, name: str = "q", origin: str = "n1", **options: Any) -> MastershipRecord:
+        options.setdefault("durable", True)
+        applied = self.apply(ChangeTopology(DeclareQueue("/", name, **options), NodeName(origin)))
+        assert applied.error is None, applied.error
+        return self.record(name)
+
+    def record(self, name: str = "q") -> MastershipRecord:
+        queue = self.state.topology.queue("/", name)
+        assert queue is not None, f"queue {name} exists"
+        return self.state.masterships[queue.queue_id]
+
+    def exists(self, name: str = "q") -> bool:
+        return self.state.topology.queue("/", name) is not None
+
+    def force(self, record: MastershipRecord) -> None:
+        """Put a record in place that would take many steps to reach."""
+        self.state._put_record(record)
+        self.state.check_invariants()
+
+
+def show(record: MastershipRecord) -> str:
+    """``n1 | n2 n3* | epoch 1``: master, mirrors (``*`` synchronised), epoch, and what else is remarkable."""
+    mirrors = " ".join(f"{node}{'*' if node in record.synchronised else ''}" for node in record.mirrors)
+    parts = [str(record.master), mirrors or "-", f"epoch {record.epoch}"]
+    if record.is_down:
+        parts.append("down, recoverable " + " ".join(record.recoverable))
+    if record.lossy_promotions:
+        parts.append(f"lossy {record.lossy_promotions}")
+    return " | ".join(parts)

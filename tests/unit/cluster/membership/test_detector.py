@@ -1,0 +1,79 @@
+"""Verdicts of the failure detector, input by input."""
+
+from __future__ import annotations
+
+from cluster.membership.detector import (
+    DetectorConfig,
+    FailureDetector,
+    Verdict,
+    VerdictChange,
+    proposes_node_down,
+)
+from node.ids import NodeName
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+CONFIG = DetectorConfig(suspect_after_ms=1000, down_after_ms=5000)
+
+
+def detector() -> FailureDetector:
+    return FailureDetector(CONFIG, [N2, N3], now_ms=0)
+
+
+def test_a_reset_and_a_refused_reconnect_mean_down_at_once() -> None:
+    watch = detector()
+    assert watch.link_reset(N2) == [VerdictChange(N2, Verdict.SUSPECT)]
+    assert watch.reconnect_refused(N2) == [VerdictChange(N2, Verdict.DOWN, is_certain=True)]
+    assert watch.reconnect_refused(N2) == []
+    assert watch.verdict(N3) is Verdict.UP
+    watch.check_invariants()
+
+
+def test_a_refused_connection_to_a_peer_that_was_never_connected_proves_nothing() -> None:
+    watch = detector()
+    assert watch.reconnect_refused(N2) == []
+    assert watch.verdict(N2) is Verdict.UP
+
+
+def test_a_reset_followed_by_a_word_is_forgiven() -> None:
+    watch = detector()
+    watch.link_reset(N2)
+    assert watch.heard(N2, 10) == [VerdictChange(N2, Verdict.UP)]
+    assert watch.reconnect_refused(N2) == [], "refused now says nothing about a reset before the peer spoke again"
+
+
+def test_silence_is_suspicious_and_then_final() -> None:
+    watch = detector()
+    watch.heard(N3, 4000)
+    assert watch.tick(999) == []
+    assert watch.tick(1000) == [VerdictChange(N2, Verdict.SUSPECT)]
+    assert watch.tick(4999) == []
+    assert watch.tick(5000) == [VerdictChange(N2, Verdict.DOWN), VerdictChange(N3, Verdict.SUSPECT)]
+    assert watch.tick(6000) == []
+    watch.check_invariants()
+
+
+def test_a_peer_that_speaks_again_is_up() -> None:
+    watch = detector()
+    watch.tick(9000)
+    assert watch.heard(N2, 9001) == [VerdictChange(N2, Verdict.UP)]
+    assert watch.heard(N2, 9002) == []
+
+
+def test_a_forgotten_peer_is_not_judged() -> None:
+    watch = detector()
+    watch.forget(N2)
+    assert watch.link_reset(N2) == watch.reconnect_refused(N2) == watch.heard(N2, 1) == []
+    assert [change.peer for change in watch.tick(9000)] == [N3]
+
+
+def test_a_watched_peer_gets_its_full_time() -> None:
+    watch = FailureDetector(CONFIG, [], now_ms=0)
+    watch.watch(N2, 9000)
+    assert watch.tick(9500) == []
+
+
+def test_only_the_leader_proposes_and_never_itself() -> None:
+    assert proposes_node_down(N1, leader=N1, down=N2)
+    assert not proposes_node_down(N1, leader=N3, down=N2)
+    assert not proposes_node_down(N1, leader=None, down=N2)
+    assert not proposes_node_down(N1, leader=N1, down=N1)

@@ -1,0 +1,190 @@
+"""The rest of the state machine: requests once, errors, users, policies, events, snapshots."""
+
+from __future__ import annotations
+
+from cluster.metadata.codec import encode_request
+from cluster.metadata.commands import (
+    AddUser,
+    ChangePassword,
+    ChangeTopology,
+    ClearPermissions,
+    ClearPolicy,
+    DeleteUser,
+    NodeUp,
+    Request,
+    RequestId,
+    SetPermissions,
+    SetPolicy,
+    SetUserTags,
+)
+from cluster.metadata.errors import NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
+from cluster.metadata.events import PolicyChanged, QueueDeleted, UsersChanged, VhostCreated, VhostDeleted
+from cluster.metadata.records import PolicyRecord
+from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
+from cluster.metadata.state import MetadataState
+from cluster.policy.validation import PolicyError
+from cluster.raft.messages import Entry, EntryKind
+from node.errors import ChannelError, ConfigError
+from node.ids import Incarnation, NodeName
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
+from tests.support.metadata_state import StateUnderTest
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+def request_id(counter: int, incarnation: int = 1) -> RequestId:
+    return RequestId(N1, Incarnation(incarnation), counter)
+
+
+# --- requests once
+
+
+def test_a_repeated_request_is_applied_once() -> None:
+    state = MetadataState()
+    create = Request(request_id(1), ChangeTopology(CreateVhost("/"), N1))
+    delete = Request(request_id(2), ChangeTopology(DeleteVhost("/"), N1))
+    assert not state.apply(1, create).is_repeat
+    assert not state.apply(2, delete).is_repeat
+    assert state.apply(3, create).is_repeat
+    assert not state.topology.has_vhost("/")
+
+
+def test_a_repeat_is_known_after_a_snapshot_too() -> None:
+    state = MetadataState()
+    create = Request(request_id(1), ChangeTopology(CreateVhost("/"), N1))
+    state.apply(1, create)
+    restored = MetadataState()
+    restored.restore(state.snapshot())
+    assert restored.apply(2, create).is_repeat
+
+
+def test_requests_may_overtake_each_other() -> None:
+    requests = AppliedRequests()
+    assert [requests.admit(request_id(counter)) for counter in (3, 1, 3, 2, 1)] == [True, True, False, True, False]
+    requests.check_invariants()
+
+
+def test_a_new_incarnation_counts_from_one_and_ends_the_old() -> None:
+    requests = AppliedRequests()
+    assert requests.admit(request_id(7))
+    assert requests.admit(request_id(7, incarnation=2))
+    assert not requests.admit(request_id(8, incarnation=1))
+
+
+def test_the_memory_of_requests_is_bounded() -> None:
+    requests = AppliedRequests()
+    for counter in range(2, 5 * MAX_OUTSTANDING_REQUESTS, 2):
+        assert requests.admit(request_id(counter))
+        requests.check_invariants()
+    assert not requests.admit(request_id(1))
+
+
+# --- topology
+
+
+def test_a_queue_id_is_the_index_of_its_declaration() -> None:
+    cluster = StateUnderTest("n1")
+    assert cluster.declare().queue_id == cluster.index
+
+
+def test_declaring_again_changes_nothing_and_a_difference_is_refused() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    record = cluster.declare()
+    again = cluster.apply(ChangeTopology(DeclareQueue("/", "q", durable=True), N2))
+    assert again.events == ()
+    assert again.result.queue_id == record.queue_id
+    refused = cluster.apply(ChangeTopology(DeclareQueue("/", "q", durable=False), N2))
+    assert isinstance(refused.error, ChannelError)
+    assert refused.error.reply_code == 406
+
+
+def test_deleting_a_queue_gives_its_last_record() -> None:
+    cluster = StateUnderTest("n1")
+    record = cluster.declare()
+    cluster.apply(ChangeTopology(DeleteQueue("/", "q"), N1))
+    (event,) = cluster.last.events
+    assert isinstance(event, QueueDeleted)
+    assert event.mastership == record
+    assert cluster.apply(ChangeTopology(DeleteQueue("/", "q"), N1)).events == ()
+
+
+def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
+    cluster = StateUnderTest("n1")
+    assert cluster.apply(ChangeTopology(CreateVhost("v"), N1)).events == (VhostCreated("v"),)
+    assert cluster.apply(ChangeTopology(CreateVhost("v"), N1)).events == ()
+    cluster.apply(AddUser("alice", "hash"))
+    cluster.apply(SetPermissions("v", "alice", ".*", ".*", ".*"))
+    cluster.apply(SetPolicy(PolicyRecord("v", "p", "^", {"max-length": 1}, 0, "all")))
+    cluster.apply(ChangeTopology(DeclareQueue("v", "q"), N1))
+    applied = cluster.apply(ChangeTopology(DeleteVhost("v"), N1))
+    assert [type(event) for event in applied.events] == [QueueDeleted, VhostDeleted]
+    assert not cluster.state.policies
+    assert not cluster.state.users.may_enter("alice", "v")
+
+
+# --- policies
+
+
+def test_a_policy_is_announced_and_can_be_cleared_once() -> None:
+    cluster = StateUnderTest("n1")
+    assert cluster.policy({"max-length": 5}).events == (PolicyChanged("/"),)
+    queue = cluster.state.topology.queue_by_id(cluster.declare(arguments={"x-max-length": 9}).queue_id)
+    assert queue is not None
+    assert cluster.state.queue_settings(queue) == {"max-length": 5}
+    assert cluster.apply(ClearPolicy("/", "ha")).events == (PolicyChanged("/"),)
+    assert isinstance(cluster.apply(ClearPolicy("/", "ha")).error, NoSuchPolicyError)
+
+
+def test_a_policy_for_a_vhost_that_does_not_exist_or_an_invalid_one_is_refused() -> None:
+    cluster = StateUnderTest("n1")
+    applied = cluster.apply(SetPolicy(PolicyRecord("nowhere", "p", "^", {"max-length": 1}, 0, "all")))
+    assert isinstance(applied.error, NoSuchVhostError)
+    assert isinstance(cluster.policy({"ha-mode": "exactly", "ha-params": "two"}).error, PolicyError)
+    assert not cluster.state.policies
+
+
+# --- users
+
+
+def test_users_live_and_die() -> None:
+    cluster = StateUnderTest("n1")
+    users = cluster.state.users
+    assert cluster.apply(AddUser("alice", "one", ("monitoring",))).events == (UsersChanged("alice"),)
+    assert isinstance(cluster.apply(AddUser("alice", "two")).error, UserExistsError)
+    cluster.apply(ChangePassword("alice", "two"))
+    cluster.apply(SetUserTags("alice", ("administrator",)))
+    user = users.user("alice")
+    assert user is not None
+    assert (user.password_hash, user.tags) == ("two", ("administrator",))
+    cluster.apply(SetPermissions("/", "alice", "^a", ".*", ""))
+    assert users.may("alice", "/", "configure", "a1")
+    assert not users.may("alice", "/", "read", "a1")
+    cluster.apply(ClearPermissions("/", "alice"))
+    assert not users.may_enter("alice", "/")
+    cluster.apply(DeleteUser("alice"))
+    assert users.user("alice") is None
+
+
+def test_changes_of_users_that_make_no_sense_are_refused() -> None:
+    cluster = StateUnderTest("n1")
+    for command in (DeleteUser("bob"), ChangePassword("bob", "x"), SetPermissions("/", "bob", "", "", "")):
+        error = cluster.apply(command).error
+        assert isinstance(error, NoSuchUserError)
+        assert str(error) == 'User "bob" does not exist'
+    cluster.apply(AddUser("bob", "x"))
+    assert isinstance(cluster.apply(SetPermissions("nowhere", "bob", "", "", "")).error, NoSuchVhostError)
+    assert isinstance(cluster.apply(SetPermissions("/", "bob", "(", "", "")).error, ConfigError)
+
+
+# --- entries of the log
+
+
+def test_entries_without_a_request_only_move_the_index() -> None:
+    state = MetadataState()
+    assert state.apply_entry(Entry(1, 1, EntryKind.ADD_VOTER, b"n1")) is None
+    assert state.apply_entry(Entry(2, 1, EntryKind.NOOP)) is None
+    assert state.applied_index == 2
+    up = Request(request_id(1), NodeUp(N1, Incarnation(1), "a:1", "a:2"))
+    applied = state.apply_entry(Entry(3, 1, EntryKind.COMMAND, encode_request(up)))
+    assert applied is not None
+    assert state.members[N1].is_up

@@ -1,0 +1,55 @@
+"""Which policy holds, and what it says together with the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.metadata.records import PolicyRecord
+from cluster.policy.matching import effective_settings, matching_policy
+
+
+def policy(name: str, pattern: str, priority: int = 0, apply_to: str = "all", vhost: str = "/") -> PolicyRecord:
+    return PolicyRecord(vhost, name, pattern, {"max-length": 1}, priority, apply_to)
+
+
+@pytest.mark.parametrize(
+    ("policies", "kind", "winner"),
+    [
+        ([], "queue", None),
+        ([policy("a", "^ord")], "queue", "a"),
+        ([policy("a", "ders")], "queue", "a"),
+        ([policy("a", "^ders")], "queue", None),
+        ([policy("a", "^ord", 1), policy("b", "^", 2)], "queue", "b"),
+        ([policy("a", "^nothing", 9), policy("b", "^", 2)], "queue", "b"),
+        ([policy("b", "^"), policy("a", "^")], "queue", "a"),
+        ([policy("a", "^", -1), policy("b", "^", -2)], "queue", "a"),
+        ([policy("a", "^", vhost="other")], "queue", None),
+        ([policy("a", "^", apply_to="exchanges")], "queue", None),
+        ([policy("a", "^", apply_to="exchanges")], "exchange", "a"),
+        ([policy("a", "^", apply_to="queues")], "exchange", None),
+        ([policy("a", "^", apply_to="classic_queues")], "queue", "a"),
+    ],
+)
+def test_the_highest_priority_that_matches_wins(policies: list[PolicyRecord], kind: Any, winner: str | None) -> None:
+    found = matching_policy(policies, "/", "orders", kind)
+    assert (found.name if found else None) == winner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "definition", "settings"),
+    [
+        ({"x-max-length": 5}, {}, {"max-length": 5}),
+        ({"x-max-length": 5}, {"max-length": 3}, {"max-length": 3}),
+        ({"x-message-ttl": 5}, {"message-ttl": 9}, {"message-ttl": 5}),
+        ({"x-overflow": "drop-head"}, {"overflow": "reject-publish"}, {"overflow": "drop-head"}),
+        ({"x-queue-mode": "lazy"}, {"queue-mode": "default"}, {"queue-mode": "default"}),
+        ({"x-queue-mode": "lazy"}, {"max-length": 1}, {"queue-mode": "lazy", "max-length": 1}),
+        ({"alternate-exchange": "mine"}, {"alternate-exchange": "theirs"}, {"alternate-exchange": "mine"}),
+    ],
+)
+def test_limits_take_the_smaller_and_the_rest_the_argument(
+    arguments: dict[str, Any], definition: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    assert effective_settings(arguments, definition) == settings
