@@ -10,6 +10,7 @@ from typing import Any
 import pika
 import pika.exceptions
 import pytest
+import uvloop
 
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from tests.support.fake_broker import FakeBroker
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.integration
 class ServerThread:
     """The server in a loop of its own, because pika's blocking connection needs this thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.broker = FakeBroker()
         self.server = AmqpServer(self.broker, AmqpServerConfig(seed=1, stop_timeout_s=5))
-        self._loop = asyncio.new_event_loop()
+        self._loop = make_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def run(self, work: Any) -> Any:
@@ -53,9 +54,9 @@ class ServerThread:
         )
 
 
-@pytest.fixture
-def served() -> Iterator[ServerThread]:
-    with ServerThread() as server:
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def served(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
+    with ServerThread(request.param) as server:
         yield server
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 from pamqp import commands
 
@@ -76,21 +76,21 @@ class ConnectionShell(asyncio.Protocol):
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "AMQP runs on streams"
-        self._transport = transport
+        # Not checked with isinstance: uvloop's transports have the methods, not the ancestry.
+        stream = self._transport = cast("asyncio.Transport", transport)
         self._peer = _address(transport.get_extra_info("peername"))
         self._local = _address(transport.get_extra_info("sockname"))
         self.name = f"{self._peer[0]}:{self._peer[1]} -> {self._local[0]}:{self._local[1]}"
         self.machine = ConnectionMachine(
             self._loop.time(), self._output, self._server.config.limits, self._server.broker.server_properties()
         )
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        stream.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._server.connection_opened(self):
             log.warning("%s refused: there are too many connections", self.name)
-            transport.abort()
+            stream.abort()
             return
         log.info("accepted AMQP connection %s", self.name)
 
@@ -267,7 +267,7 @@ class ConnectionShell(asyncio.Protocol):
         if not self._writing_paused:
             self._report_written(dirty)
 
-    def _report_written(self, channels: Any) -> None:
+    def _report_written(self, channels: Iterable[ChannelShell]) -> None:
         for channel in channels:
             try:
                 channel.report_written()

@@ -168,6 +168,10 @@ FAULTS = {
     "method instead of body": (505, PUBLISH_METHOD + HEADER_5 + PUBLISH_METHOD),
     "two headers": (505, PUBLISH_METHOD + HEADER_5 + HEADER_5),
     "body too long": (505, PUBLISH_METHOD + HEADER_5 + raw_frame(3, 1, b"hello!")),
+    "header and body of different channels": (
+        505,
+        PUBLISH_METHOD + method_bytes(2, Basic.Publish(0, "", "q")) + HEADER_5 + raw_frame(3, 2, b"hello"),
+    ),
     "header of another class": (505, PUBLISH_METHOD + raw_frame(2, 1, struct.pack(">HHQH", 61, 0, 5, 0))),
     "weight": (501, PUBLISH_METHOD + raw_frame(2, 1, struct.pack(">HHQH", 60, 1, 5, 0))),
     "header cut off": (501, PUBLISH_METHOD + raw_frame(2, 1, bytes.fromhex("003c0000000000000000"))),
