@@ -1,0 +1,450 @@
+"""The shell around `RaftCore`: clock, network, disk and those who wait for their proposals.
+
+Inputs (messages, proposals, the clock) go into the core at once; what comes of them is carried out at the end of the
+same turn of the loop, so that whatever arrived together is written, synced and sent together. A `Ready` goes:
+
+    messages_now -> network     entries, hard state -> storage (write)     committed -> state machine
+                                        |
+                                        v   a thread syncs, one round at a time, all that was written before
+                                messages_after_append -> network, core.appended
+
+**Proposals** may be made on any node; the core forwards them to the leader. A proposal may get lost on the way or
+with a leader, so it is repeated under the same request id until it is *applied on this node*; the state machine
+carries out each request id once. So whoever has its answer also reads its own write here. A proposal is not started
+while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far back the state machine remembers.
+
+**Quorum.** `RaftCore.has_quorum` is false during an ordinary election too; `quorum_lost` is reported only when it has
+been false for `DriverConfig.quorum_grace_ms`.
+
+**Crash.** Everything answered was synced by a majority. An error of the disk stops the driver for good: a node that
+does not know what it has on disk must not vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
+from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, RestoredState
+from cluster.raft.messages import Entry, EntryKind, Message, Ready
+from cluster.raft.storage import RaftStorage
+from node.errors import StorageError
+from node.ids import NodeName
+
+#: Proposals of this node that wait at the same time: every connection of a large node declaring at once, and an end.
+MAX_WAITING_PROPOSALS = 20_000
+#: The clock is looked at this often at least, for the quorum and for proposals to be repeated.
+TICK_MAX_MS = 50
+
+
+class Applied(NamedTuple):
+    """What the state machine made of one command: ``outcome``, or ``error`` if it refused the command."""
+
+    request_id: Hashable
+    outcome: Any = None
+    error: Exception | None = None
+
+
+class StateMachine(Protocol):
+    """What the log is about. Deterministic; called on the loop, in log order, on every node alike."""
+
+    def apply(self, index: int, payload: bytes) -> Applied:
+        """Carry out a committed command. A request id seen before is not carried out again (outcome ``None``)."""
+
+    def snapshot(self) -> bytes:
+        """The whole state as of the last `apply`."""
+
+    def restore(self, data: bytes, index: int) -> None:
+        """Become the state that ``snapshot`` gave after the command at ``index``."""
+
+
+class RaftListener(Protocol):
+    """Who wants to know. Called on the loop."""
+
+    def on_applied(self, index: int) -> None:
+        """Every command up to ``index`` has been applied; once per batch."""
+
+    def on_leader_change(self, leader: NodeName | None) -> None: ...
+
+    def on_quorum_lost(self) -> None: ...
+
+    def on_quorum_regained(self) -> None: ...
+
+    def on_storage_failed(self, error: StorageError) -> None:
+        """The driver has stopped for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    #: A proposal that was not applied is proposed again after this long, and at once under a new leader.
+    retry_interval_ms: int = 500
+    #: How long `RaftDriver.propose` tries by default.
+    proposal_timeout_ms: int = 30_000
+    #: Longer than an election usually takes (two timeouts), so that an election is no loss of quorum.
+    quorum_grace_ms: int = 3000
+    #: Applied entries per snapshot: replaying them takes well under a second.
+    snapshot_entries: int = 10_000
+    #: Log file that calls for a snapshot however few its entries.
+    snapshot_log_bytes: int = 64 * 1024 * 1024
+
+
+class _Proposal:
+    __slots__ = ("future", "next_try_ms", "number", "payload", "tried_term")
+
+    def __init__(self, number: int, payload: bytes, future: asyncio.Future[Any]) -> None:
+        #: Counts the proposals of this driver.
+        self.number = number
+        self.payload = payload
+        self.future = future
+        self.next_try_ms = 0
+        #: Term in which this node, as leader, put it into its log: there it cannot get lost while the term lasts.
+        self.tried_term = 0
+
+
+class RaftDriver:
+    """Runs one node of the metadata group. Everything on the loop's thread."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        storage: RaftStorage,
+        restored: RestoredState,
+        state: StateMachine,
+        *,
+        listener: RaftListener,
+        send: Callable[[NodeName, Sequence[Message]], None],
+        seed: int,
+        driver_config: DriverConfig | None = None,
+    ) -> None:
+        """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`.
+
+        ``send`` is `Mesh.send_consensus`. ``seed`` should differ between nodes, it spreads their elections.
+        """
+        self._config = driver_config or DriverConfig()
+        self._loop = asyncio.get_running_loop()
+        self._storage = storage
+        self._state = state
+        self._listener = listener
+        self._send = send
+        self.core = RaftCore(config, restored, Random(seed), self._now_ms())
+        #: Index of the last entry applied here.
+        self.applied_index = restored.snapshot.index
+        #: Entries applied since the last snapshot.
+        self._entries_since_snapshot = 0
+        if restored.snapshot.index:
+            state.restore(restored.snapshot.data, restored.snapshot.index)
+        #: By request id, oldest first.
+        self._waiting: dict[Hashable, _Proposal] = {}
+        self._last_proposal = 0
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-sync")
+        #: Written, not yet known to be durable; oldest first.
+        self._unsynced: deque[Ready] = deque()
+        self._sync: asyncio.Future[None] | None = None
+        self._is_pump_scheduled = False
+        self._is_retry_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self._failure: StorageError | None = None
+        self._reported_leader: NodeName | None = None
+        #: When the core last said that it has a quorum.
+        self._quorum_seen_ms = self._now_ms()
+        self._has_quorum = True
+
+    # --- what others ask ---
+
+    @property
+    def leader(self) -> NodeName | None:
+        """The leader as far as this node knows."""
+        return self.core.leader
+
+    @property
+    def is_leader(self) -> bool:
+        return self.core.is_leader
+
+    @property
+    def has_quorum(self) -> bool:
+        """False from ``on_quorum_lost`` to ``on_quorum_regained``."""
+        return self._has_quorum
+
+    def start(self) -> None:
+        """Apply what is known to be committed, and begin to take part."""
+        self._schedule_pump()
+        self._arm_timer()
+
+    async def stop(self) -> None:
+        """Leave the group as a crash would, only with everything written synced; whoever waits is refused."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for proposal in self._waiting.values():
+            if not proposal.future.done():
+                proposal.future.set_exception(ProposalRefusedError(f"{self.core.node} is stopping"))
+        if self._sync is not None:
+            await asyncio.wait([self._sync])
+        self._executor.shutdown()
+        if self._failure is None:
+            with suppress(StorageError):  # nothing that was promised depends on it
+                self._storage.sync()
+        self._storage.close()
+
+    async def propose(self, payload: bytes, request_id: Hashable, timeout_ms: int | None = None) -> Any:
+        """Have a command committed and applied here; returns the state machine's outcome or raises its error.
+
+        ``request_id`` must be what the state machine finds in ``payload``, and its counter that of the call before,
+        plus one. Raises `TimeoutError` (the command may
+        still be applied later), `ProposalRefusedError` if too many wait, `StorageError` if this node's disk failed.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._is_stopped:
+            raise ProposalRefusedError(f"{self.core.node} is stopping")
+        if len(self._waiting) >= MAX_WAITING_PROPOSALS:
+            raise ProposalRefusedError(f"{len(self._waiting)} proposals of this node wait already")
+        assert request_id not in self._waiting, "a request id is used for one proposal"
+        timeout_ms = self._config.proposal_timeout_ms if timeout_ms is None else timeout_ms
+        self._last_proposal += 1
+        proposal = _Proposal(self._last_proposal, payload, self._loop.create_future())
+        self._waiting[request_id] = proposal
+        try:
+            if proposal.number < next(iter(self._waiting.values())).number + MAX_OUTSTANDING_REQUESTS:
+                self._try_proposal(proposal, self._now_ms())
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await proposal.future
+        except TimeoutError:
+            raise TimeoutError(f"no decision within {timeout_ms} ms: {self._describe()}") from None
+        finally:
+            is_oldest = next(iter(self._waiting)) == request_id
+            del self._waiting[request_id]
+            if is_oldest and len(self._waiting) >= MAX_OUTSTANDING_REQUESTS // 2:
+                self._schedule_retry()  # some may be waiting for their first try
+
+    # --- inputs ---
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Messages of peers (`MeshHandler.on_consensus`)."""
+        if not self._is_running:
+            return
+        now_ms = self._now_ms()
+        for message in messages:
+            self.core.step(now_ms, message)
+        self._schedule_pump()
+
+    def peer_down(self, peer: NodeName) -> None:
+        """The process of ``peer`` is known to be gone (`MeshHandler.on_peer_refused`)."""
+        if self._is_running:
+            self.core.peer_down(self._now_ms(), peer)
+            self._schedule_pump()
+            self._arm_timer()
+
+    def transfer_leadership(self, target: NodeName) -> None:
+        """Before a shutdown: see `RaftCore.transfer_leadership`. Raises `ProposalRefusedError`."""
+        self.core.transfer_leadership(self._now_ms(), target)
+        self._schedule_pump()
+
+    def add_voter(self, node: NodeName) -> None:
+        """Only at the leader. Raises `ProposalRefusedError`."""
+        self.core.propose_add_voter(self._now_ms(), node)
+        self._schedule_pump()
+
+    def remove_voter(self, node: NodeName) -> None:
+        """Only at the leader. Raises `ProposalRefusedError`."""
+        self.core.propose_remove_voter(self._now_ms(), node)
+        self._schedule_pump()
+
+    # --- clock ---
+
+    @property
+    def _is_running(self) -> bool:
+        return not self._is_stopped and self._failure is None
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = min(max(1, self.core.next_deadline_ms - self._now_ms()), TICK_MAX_MS)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        if not self._is_running:
+            return
+        now_ms = self._now_ms()
+        self.core.tick(now_ms)
+        self._retry_proposals(now_ms)
+        self._pump()
+        self._watch_quorum(now_ms)
+        if self._is_running:
+            self._arm_timer()
+
+    def _watch_quorum(self, now_ms: int) -> None:
+        if self.core.has_quorum(now_ms):
+            self._quorum_seen_ms = now_ms
+            if not self._has_quorum:
+                self._has_quorum = True
+                self._listener.on_quorum_regained()
+        elif self._has_quorum and now_ms - self._quorum_seen_ms >= self._config.quorum_grace_ms:
+            self._has_quorum = False
+            self._listener.on_quorum_lost()
+
+    # --- proposals ---
+
+    def _try_proposal(self, proposal: _Proposal, now_ms: int) -> None:
+        proposal.next_try_ms = now_ms + self._config.retry_interval_ms
+        core = self.core
+        if not self._is_running or (core.is_leader and proposal.tried_term == core.term):
+            return
+        try:
+            core.propose(now_ms, [proposal.payload])
+        except ProposalRefusedError:
+            return  # no leader yet: tried again when there is one
+        if core.is_leader:
+            proposal.tried_term = core.term
+        self._schedule_pump()
+
+    def _schedule_retry(self) -> None:
+        if not self._is_retry_scheduled:
+            self._is_retry_scheduled = True
+            self._loop.call_soon(self._scheduled_retry)
+
+    def _scheduled_retry(self) -> None:
+        self._is_retry_scheduled = False
+        self._retry_proposals(self._now_ms())
+
+    def _retry_proposals(self, now_ms: int, is_leader_new: bool = False) -> None:
+        """Propose again what is due; everything, under a new leader."""
+        end: int | None = None
+        for proposal in self._waiting.values():
+            if end is None:
+                end = proposal.number + MAX_OUTSTANDING_REQUESTS
+            if proposal.number >= end:
+                break
+            if is_leader_new or proposal.next_try_ms <= now_ms:
+                self._try_proposal(proposal, now_ms)
+
+    # --- carrying out ---
+
+    def _schedule_pump(self) -> None:
+        if not self._is_pump_scheduled:
+            self._is_pump_scheduled = True
+            self._loop.call_soon(self._scheduled_pump)
+
+    def _scheduled_pump(self) -> None:
+        self._is_pump_scheduled = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Carry out everything that the core wants done."""
+        try:
+            while self._is_running and self.core.has_work:
+                self._carry_out(self.core.take_ready())
+            if self._is_running:
+                self._finish_unsynced()
+                self._report_leader()
+        except StorageError as error:
+            self._fail(error)
+
+    def _carry_out(self, ready: Ready) -> None:
+        self._send_all(ready.messages_now)
+        self._storage.append(ready)
+        self._unsynced.append(ready)
+        if ready.snapshot is not None:
+            self._state.restore(ready.snapshot.data, ready.snapshot.index)
+            self.applied_index = ready.snapshot.index
+            self._entries_since_snapshot = 0
+            self._listener.on_applied(self.applied_index)
+        if ready.committed:
+            self._apply(ready.committed)
+
+    def _finish_unsynced(self) -> None:
+        """Confirm what needs no sync, and begin a sync for the rest unless one runs."""
+        if self._sync is not None:
+            return
+        while self._unsynced and not self._unsynced[0].needs_sync:
+            self._confirm(self._unsynced.popleft())
+        if self._unsynced:
+            count = len(self._unsynced)
+            self._sync = self._loop.run_in_executor(self._executor, self._storage.sync)
+            self._sync.add_done_callback(lambda future: self._synced(count, future))
+
+    def _synced(self, count: int, future: asyncio.Future[None]) -> None:
+        self._sync = None
+        error = future.exception()
+        if not self._is_running:
+            return
+        if error is not None:
+            self._fail(error if isinstance(error, StorageError) else StorageError(f"a sync failed: {error!r}"))
+            return
+        for _ in range(count):
+            self._confirm(self._unsynced.popleft())
+        self._pump()
+
+    def _confirm(self, ready: Ready) -> None:
+        self._send_all(ready.messages_after_append)
+        self.core.appended(ready)
+        if self.core.has_work:
+            self._schedule_pump()
+
+    def _send_all(self, messages: Sequence[Message]) -> None:
+        by_receiver: dict[NodeName, list[Message]] = {}
+        for message in messages:
+            by_receiver.setdefault(message.receiver, []).append(message)
+        for receiver, its_messages in by_receiver.items():
+            self._send(receiver, its_messages)
+
+    def _apply(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            assert entry.index == self.applied_index + 1, "every entry is applied once, in order"
+            if entry.kind is EntryKind.COMMAND:
+                self._resolve(self._state.apply(entry.index, entry.payload))
+            self.applied_index = entry.index
+        self._entries_since_snapshot += len(entries)
+        self._listener.on_applied(self.applied_index)
+        is_log_large = self._storage.log_bytes > self._config.snapshot_log_bytes
+        if self._entries_since_snapshot >= self._config.snapshot_entries or is_log_large:
+            self._entries_since_snapshot = 0
+            self._storage.save_snapshot(self.core.compact(self.applied_index, self._state.snapshot()))
+
+    def _resolve(self, applied: Applied) -> None:
+        proposal = self._waiting.get(applied.request_id)
+        if proposal is None or proposal.future.done():
+            return
+        if applied.error is not None:
+            proposal.future.set_exception(applied.error)
+        else:
+            proposal.future.set_result(applied.outcome)
+
+    def _report_leader(self) -> None:
+        leader = self.core.leader
+        if leader == self._reported_leader:
+            return
+        self._reported_leader = leader
+        self._listener.on_leader_change(leader)
+        if leader is not None:
+            self._retry_proposals(self._now_ms(), is_leader_new=True)
+
+    def _fail(self, error: StorageError) -> None:
+        self._failure = error
+        for proposal in self._waiting.values():
+            if not proposal.future.done():
+                proposal.future.set_exception(error)
+        self._listener.on_storage_failed(error)
+
+    def _describe(self) -> str:
+        core = self.core
+        return (
+            f"{core.node} is {core.role.value} in term {core.term}, leader {core.leader}, applied {self.applied_index}"
+        )
+
+    def check_invariants(self) -> None:
+        self.core.check_invariants()
+        assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"
+        if self._sync is None and self._is_running and not self._is_pump_scheduled:
+            assert not self._unsynced, "what is written is being synced or confirmed"
