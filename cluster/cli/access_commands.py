@@ -99,6 +99,17 @@ def change_password(call: Call, user: str, password: str | None) -> None:
     call.done()
 
 
+@tool_command("set_user_tags", usage="<username> <tag> [...]")
+@click.argument("user")
+@click.argument("tags", nargs=-1)
+def set_user_tags(call: Call, user: str, tags: tuple[str, ...]) -> None:
+    """Set what a user may manage, for instance administrator; without tags all are removed."""
+    call.banner(f'Setting tags for user "{user}" to [{", ".join(tags)}] ...')
+    with call.client() as client:
+        client.set_user_tags(user, tags)
+    call.done()
+
+
 @tool_command("set_permissions", usage="[--vhost <vhost>] <username> <conf> <write> <read>")
 @vhost_option
 @click.argument("user")
@@ -115,6 +126,17 @@ def set_permissions(call: Call, *, user: str, configure: str, write: str, read: 
             raise AdminError(ExitCode.SOFTWARE, f"Invalid regular expression '{pattern}': {error}") from None
     with call.client() as client:
         client.set_permissions(vhost, user, configure, write, read)
+    call.done()
+
+
+@tool_command("clear_permissions", usage="[--vhost <vhost>] <username>")
+@vhost_option
+@click.argument("user")
+def clear_permissions(call: Call, user: str, vhost: str) -> None:
+    """Take all permissions in a virtual host from a user."""
+    call.banner(f'Clearing permissions for user "{user}" in vhost "{vhost}" ...')
+    with call.client() as client:
+        client.clear_permissions(vhost, user)
     call.done()
 
 
@@ -135,6 +157,8 @@ COMMANDS: tuple[ToolCommand, ...] = (
     add_user,
     delete_user,
     change_password,
+    set_user_tags,
     set_permissions,
+    clear_permissions,
     list_permissions,
 )

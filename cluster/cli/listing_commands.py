@@ -18,6 +18,16 @@ def list_connections(call: Call, columns: tuple[str, ...]) -> None:
         call.show(client.list_connections(chosen))
 
 
+@tool_command("list_channels", usage="[<column> ...]")
+@click.argument("columns", nargs=-1)
+def list_channels(call: Call, columns: tuple[str, ...]) -> None:
+    """List the open channels of all nodes."""
+    chosen = call.check_columns(columns)
+    call.banner("Listing channels ...")
+    with call.client() as client:
+        call.show(client.list_channels(chosen))
+
+
 @tool_command("list_consumers", usage="[--vhost <vhost>] [<column> ...]")
 @vhost_option
 @click.argument("columns", nargs=-1)
@@ -51,4 +61,4 @@ def list_bindings(call: Call, columns: tuple[str, ...], vhost: str) -> None:
         call.show(client.list_bindings(vhost, chosen))
 
 
-COMMANDS: tuple[ToolCommand, ...] = (list_connections, list_consumers, list_exchanges, list_bindings)
+COMMANDS: tuple[ToolCommand, ...] = (list_connections, list_channels, list_consumers, list_exchanges, list_bindings)

@@ -112,6 +112,8 @@ def test_common_options_work_before_and_behind_the_command(tool: Tool, options: 
         (["delete_vhost", "v"], 'Deleting vhost "v" ...'),
         (["delete_user", "u"], 'Deleting user "u" ...'),
         (["change_password", "u", "p"], 'Changing password for user "u" ...'),
+        (["set_user_tags", "u", "administrator", "x"], 'Setting tags for user "u" to [administrator, x] ...'),
+        (["clear_permissions", "u"], 'Clearing permissions for user "u" in vhost "/" ...'),
         (["set_permissions", "u", ".*", ".*", ".*"], 'Setting permissions for user "u" in vhost "/" ...'),
     ],
 )  # fmt: skip
@@ -127,6 +129,7 @@ def test_an_action_prints_its_banner_and_nothing_else(tool: Tool, arguments: lis
         ("list_policies", 'Listing policies for vhost "/" ...'),
         ("list_consumers", "Timeout: 60.0 seconds ...\nListing consumers in vhost / ..."),
         ("list_connections", "Listing connections ..."),
+        ("list_channels", "Listing channels ..."),
         ("list_exchanges", "Listing exchanges for vhost / ..."),
         ("list_bindings", "Listing bindings for vhost /..."),
         ("list_vhosts", "Listing vhosts ..."),
