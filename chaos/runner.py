@@ -40,7 +40,7 @@ from chaos.scenarios.catalogue import SCENARIOS
 from chaos.scenarios.model import QUEUE_PATTERN, RunOptions, Scenario, Stage
 from chaos.scenarios.steps import ScenarioError
 from chaos.verdict import EXIT_CODES, ExitCode, Outcome
-from chaos.workload.traffic import Traffic, declare_queue
+from chaos.workload.traffic import Traffic, cancel_all, declare_queue
 
 QUEUE = "chaos.orders"
 POLICY = "chaos"
@@ -49,6 +49,8 @@ HARNESS_PROC, OBSERVER_PROC, NEMESIS_PROC = 1, 2, 3
 #: Seconds between heartbeats of the harness, and the delay from which a late one is recorded as a stall.
 HEARTBEAT_S = 0.05
 STALL_S = 0.25
+#: Records below this size (some millions of events) are analysed faster than Java can optimise itself.
+SMALL_RUN_BYTES = 32 * 1024 * 1024
 _STATUS_INTERVAL_S = 0.25
 
 ClusterFactory = Callable[[int, Path], ClusterUnderTest]
@@ -154,11 +156,9 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
             raise NoRunError(f"{run_dir} holds no events")
         with console.status("checking every message with Spark ..."):
             began = time.monotonic()
-            spark = open_session(master_url)
-            try:
+            size_bytes = sum(part.stat().st_size for part in (run_dir / "events").glob("part-*.parquet"))
+            with open_session(master_url, is_small=size_bytes < SMALL_RUN_BYTES) as spark:
                 analysis = analyse_run(spark, run_dir, run_file)
-            finally:
-                spark.stop()
     except NoRunError as error:
         console.print(f"[red]{error}[/red]")
         return ExitCode.USAGE
@@ -270,9 +270,7 @@ async def _play(run: _Run, history: HistoryWriter) -> None:
         await _drain(run, stage)
     finally:
         await traffic.close()
-        for helper in helpers:
-            helper.cancel()
-        await asyncio.gather(*helpers, return_exceptions=True)
+        await cancel_all(helpers)
         await observer.close()
         observer_log.end()
 

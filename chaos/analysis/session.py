@@ -6,6 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -14,6 +17,17 @@ from pyspark.sql import SparkSession
 MIN_JAVA = 17
 #: A run of some hundred thousand messages fits one partition several times over; more partitions only cost time.
 SHUFFLE_PARTITIONS = 4
+#: Java options for runs that are over in seconds: compile fast rather than well.
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOG_SETTINGS = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -49,10 +63,43 @@ def java_version(printed: str) -> int | None:
     return int(match.group(2) or 0) if major == 1 else major
 
 
-def open_session(master_url: str | None = None) -> SparkSession:
-    """A quiet session: ``local[*]`` unless ``master_url`` names a cluster. The caller stops it."""
+@contextmanager
+def open_session(master_url: str | None = None, *, is_small: bool = False) -> Iterator[SparkSession]:
+    """A quiet session: ``local[*]`` unless ``master_url`` names a cluster; stopped at the end.
+
+    ``is_small`` makes the start and the many short plans of a small run faster, and a large one slower. It counts only
+    for the first session of a process, as the Java machine stays.
+    """
     find_java()
     is_local = master_url is None or master_url.startswith("local")
+    with ExitStack() as cleanup:
+        if is_local and "SPARK_CONF_DIR" not in os.environ:
+            cleanup.enter_context(_java_settings(_QUICK_JAVA if is_small else ""))
+        spark = _build(master_url, is_local=is_local)
+        cleanup.callback(spark.stop)
+        yield spark
+
+
+@contextmanager
+def _java_settings(java_options: str) -> Iterator[None]:
+    """A configuration directory for the Java process that Spark starts: these cannot be set once it runs."""
+    with tempfile.TemporaryDirectory(prefix="warren-spark-") as directory:
+        Path(directory, "log4j2.properties").write_text(_LOG_SETTINGS, encoding="utf-8")
+        Path(directory, "spark-defaults.conf").write_text(
+            f"spark.driver.extraJavaOptions {java_options}\n" if java_options else "", encoding="utf-8"
+        )
+        local_ip = os.environ.get("SPARK_LOCAL_IP")
+        os.environ["SPARK_CONF_DIR"] = directory
+        os.environ["SPARK_LOCAL_IP"] = local_ip or "127.0.0.1"
+        try:
+            yield
+        finally:
+            del os.environ["SPARK_CONF_DIR"]
+            if local_ip is None:
+                del os.environ["SPARK_LOCAL_IP"]
+
+
+def _build(master_url: str | None, *, is_local: bool) -> SparkSession:
     builder = SparkSession.builder.appName("warren chaos analysis").master(master_url or "local[*]")
     options = {
         "spark.ui.enabled": "false",

@@ -233,7 +233,10 @@ def gaps(rows: DataFrame, waiting_from: str, ended_at: str) -> DataFrame:
     then began to wait, whichever is later. So a publisher that pauses makes no gap, and one whose messages hang does.
     """
     by_time = Window.partitionBy("queue_id").orderBy("end_us")
-    from_here = by_time.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    # "From here to the end", read backwards: Spark keeps a running minimum for a frame that grows, but starts anew at
+    # every row for one that shrinks.
+    backwards = Window.partitionBy("queue_id").orderBy(F.desc("end_us"))
+    from_here = backwards.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ended = rows.where(F.col(ended_at).isNotNull() & F.col(waiting_from).isNotNull()).select(
         "queue_id", F.col(waiting_from).alias("begin_us"), F.col(ended_at).alias("end_us")
     )
