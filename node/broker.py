@@ -22,7 +22,7 @@ from node.broker_channel import Channel
 from node.errors import AmqpError, ConnectionFailure
 from node.ids import NodeName
 from node.queues.gateway import QueueGateway
-from node.routing.router import Router
+from node.routing.router import AlternateExchange, Router, argued_alternate_exchange
 from node.topology.catalogue import Catalogue
 from node.topology.commands import DeclareQueue, DeleteQueue
 from node.topology.records import QueueRecord
@@ -172,13 +172,14 @@ class Broker:
         *,
         random_bytes: Callable[[int], bytes],
         properties: Mapping[str, Any],
+        alternate_exchange: AlternateExchange = argued_alternate_exchange,
     ) -> None:
         self.node = node
         self.catalogue = catalogue
         self.authenticator = authenticator
         self.gateway = gateway
         self.random_bytes = random_bytes
-        self.router = Router(catalogue.topology)
+        self.router = Router(catalogue.topology, alternate_exchange)
         #: Open connections by a number of their own.
         self.connections: dict[int, Connection] = {}
         #: Why publishers are blocked; empty when they are not.

@@ -28,14 +28,17 @@ ROUTE_CACHE_ENTRIES_MAX = 20_000
 #: Both names of the headers with further routing keys contain this: a cheap test that spares most messages a decoding.
 EXTRA_KEYS_MARK = b"CC"
 
+#: The alternate exchange of an exchange, if it has one (a cluster lets policies name it).
+AlternateExchange = Callable[[ExchangeRecord], str | None]
 RouteCache = Mapping[tuple[str, str], tuple[QueueRecord, ...]]
 
 
 class Router(TopologyObserver):
     """Routes of one topology; follows its changes."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, alternate_exchange: AlternateExchange | None = None) -> None:
         self._topology = topology
+        self._alternate_exchange = alternate_exchange or argued_alternate_exchange
         #: Index of an exchange, made when a message first reaches it.
         self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
         self._caches: dict[str, dict[tuple[str, str], tuple[QueueRecord, ...]]] = {}
@@ -116,7 +119,7 @@ class Router(TopologyObserver):
         else:
             destinations = list(self._matcher(exchange).match(keys, headers))
         if not destinations:
-            alternate = exchange.arguments.get("alternate-exchange")
+            alternate = self._alternate_exchange(exchange)
             return [alternate] if alternate is not None else []
         onward = []
         for kind, name in destinations:
@@ -138,35 +141,36 @@ class Router(TopologyObserver):
 
     # --- following the topology ---
 
-    def _forget_routes(self, vhost: str) -> None:
+    def forget_routes(self, vhost: str) -> None:
+        """Something else that routes depend on has changed in the vhost (a policy names another alternate exchange)."""
         cache = self._caches.get(vhost)
         if cache:
             cache.clear()
 
     def queue_added(self, queue: QueueRecord) -> None:
-        self._forget_routes(queue.vhost)
+        self.forget_routes(queue.vhost)
 
     def queue_removed(self, queue: QueueRecord) -> None:
-        self._forget_routes(queue.vhost)
+        self.forget_routes(queue.vhost)
 
     def exchange_added(self, exchange: ExchangeRecord) -> None:
-        self._forget_routes(exchange.vhost)
+        self.forget_routes(exchange.vhost)
 
     def exchange_removed(self, exchange: ExchangeRecord) -> None:
         self._matchers.pop((exchange.vhost, exchange.name), None)
-        self._forget_routes(exchange.vhost)
+        self.forget_routes(exchange.vhost)
 
     def binding_added(self, binding: BindingRecord) -> None:
         matcher = self._matchers.get((binding.vhost, binding.source))
         if matcher is not None:
             matcher.add(binding)
-        self._forget_routes(binding.vhost)
+        self.forget_routes(binding.vhost)
 
     def binding_removed(self, binding: BindingRecord) -> None:
         matcher = self._matchers.get((binding.vhost, binding.source))
         if matcher is not None:
             matcher.remove(binding)
-        self._forget_routes(binding.vhost)
+        self.forget_routes(binding.vhost)
 
     def topology_restored(self) -> None:
         self._matchers.clear()
@@ -182,6 +186,12 @@ class Router(TopologyObserver):
                 assert set(_identities(fresh)) == set(_identities(queues)), "a change left an old answer behind"
         for vhost, name in self._matchers:
             assert self._topology.exchange(vhost, name) is not None, "an index goes with its exchange"
+
+
+def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
+    """The alternate exchange that the arguments of the exchange name."""
+    alternate: str | None = exchange.arguments.get("alternate-exchange")
+    return alternate
 
 
 def _identities(queues: Sequence[QueueRecord]) -> list[tuple[str, int]]:

@@ -183,7 +183,7 @@ class MemoryBackingQueue:
             in_ram=len(self._messages),
             persistent=sum(message.persistent for message in self._messages.values()),
             next_seq_id=SeqId(self._next_seq_id),
-            memory_bytes=ready_bytes + unacked_bytes,
+            memory_bytes=sum(len(message.envelope()) for message in self._messages.values()),
         )
 
     def terminate(self) -> None:

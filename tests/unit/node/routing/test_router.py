@@ -140,6 +140,18 @@ def test_the_alternate_exchange_serves_when_there_is_no_destination(bench: Bench
     assert bench.route("lost", "k") == []
 
 
+def test_a_policy_may_name_the_alternate_exchange(bench: Bench) -> None:
+    named: dict[str, str] = {}
+    router = Router(bench.catalogue.topology, lambda exchange: named.get(exchange.name))
+    bench.queues("rest")
+    bench.bind("amq.fanout", "rest")
+    assert router.route("/", "amq.direct", "k", NONE) == ()
+    named["amq.direct"] = "amq.fanout"
+    router.forget_routes("/")
+    assert [queue.name for queue in router.route("/", "amq.direct", "k", NONE)] == ["rest"]
+    router.check_invariants()
+
+
 def test_cc_and_bcc_add_routing_keys_and_are_not_cached(bench: Bench) -> None:
     bench.queues("a", "b", "c")
     both = encode_headers({"CC": ["b"], "BCC": ["c", "a"]})
