@@ -31,10 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 from random import Random
 
+from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState, Role, founding_state
 from cluster.raft.log import RETAINED_ENTRIES, RaftLog
 from cluster.raft.messages import (
     AppendRequest,
@@ -60,60 +59,14 @@ from cluster.raft.messages import (
 )
 from cluster.raft.progress import Progress, ProgressState
 from cluster.raft.reads import PendingReads
-from node.errors import WarrenError
 from node.ids import NodeName
+
+__all__ = ["ProposalRefusedError", "RaftConfig", "RaftCore", "RestoredState", "Role", "founding_state"]
 
 #: Payload bytes per append request: a burst of declares in one round trip, and well below gRPC's limit of 4 MB.
 MAX_APPEND_BYTES = 1024 * 1024
 #: Payload bytes proposed and not yet committed. A leader without followers must not fill its memory.
 MAX_UNCOMMITTED_BYTES = 64 * 1024 * 1024
-
-
-class Role(Enum):
-    FOLLOWER = "follower"
-    PRE_CANDIDATE = "pre_candidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-class ProposalRefusedError(WarrenError):
-    """Nobody can take the proposal now (no leader known, a transfer runs, too much is uncommitted): try again later."""
-
-
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
-    """Identity and timing of one node. The same timing on every node."""
-
-    node: NodeName
-    #: Between two heartbeats of a leader.
-    heartbeat_interval_ms: int = 100
-    #: A follower that hears nothing for a random time from ``min`` to ``max`` stands for election; ``min`` is also how
-    #: long a word from the leader is trusted. At least five heartbeats, or one lost packet would unseat a leader.
-    election_timeout_min_ms: int = 1000
-    election_timeout_max_ms: int = 2000
-    #: After `peer_down` of the leader: stand within a random time up to this. Spreads followers that learn it at once.
-    peer_down_delay_max_ms: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredState:
-    """What a node read from its disk."""
-
-    snapshot: Snapshot
-    entries: tuple[Entry, ...]
-    hard_state: HardState
-
-
-def founding_state(voters: Sequence[NodeName]) -> RestoredState:
-    """State of a node that starts for the first time.
-
-    ``voters`` are the founding members, the same set on each of them; a node that joins an existing group starts with
-    none and waits until `RaftCore.propose_add_voter` names it.
-    """
-    entries = tuple(
-        Entry(position, 1, EntryKind.ADD_VOTER, voter.encode()) for position, voter in enumerate(sorted(voters), 1)
-    )
-    return RestoredState(Snapshot(0, 0, ()), entries, HardState(term=min(1, len(entries)), commit=len(entries)))
 
 
 class RaftCore:
@@ -571,17 +524,10 @@ class RaftCore:
         self._messages_after_append.append(AppendResponse(self.node, leader, self.term, True, index))
 
     def _refuse(self, request: AppendRequest) -> None:
-        log = self.log
-        conflict_term = log.term_at(request.previous_index)
-        if conflict_term is None:
-            conflict_index, conflict_term = log.last_index + 1, 0
-        else:
-            conflict_index = log.first_index_of_term(request.previous_index)
-        self._messages_after_append.append(
-            AppendResponse(
-                self.node, request.sender, self.term, False, request.previous_index, conflict_index, conflict_term
-            )
-        )
+        index = request.previous_index
+        conflict_index, conflict_term = self.log.conflict_at(index)
+        response = AppendResponse(self.node, request.sender, self.term, False, index, conflict_index, conflict_term)
+        self._messages_after_append.append(response)
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
@@ -693,11 +639,8 @@ class RaftCore:
             return
         if progress.state is ProgressState.PROBE and response.index != progress.next - 1:
             return
-        guess = min(response.conflict_index - 1, response.index - 1)
-        if response.conflict_term:
-            # Our last entry of a term not above the follower's is the highest point that can still agree.
-            guess = max(guess, self.log.last_index_with_term_at_most(response.conflict_term, response.index - 1))
-        progress.become_probe(guess + 1)
+        agreed = self.log.possible_agreement(response.index, response.conflict_index, response.conflict_term)
+        progress.become_probe(agreed + 1)
 
     def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
         progress = self.progress.get(response.sender)

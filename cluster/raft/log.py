@@ -122,12 +122,29 @@ class RaftLog:
             index -= 1
         return index
 
-    def last_index_with_term_at_most(self, term: int, index: int) -> int:
-        """Highest index at or below ``index`` whose term is ``term`` or less (`base_index` at the least)."""
-        index = min(index, self.last_index)
-        while index > self.base_index and (self.term_at(index) or 0) > term:
-            index -= 1
-        return index
+    def conflict_at(self, index: int) -> tuple[int, int]:
+        """Why an entry before ``index`` cannot follow: (first index of the term we have there, that term).
+
+        The term is 0 if the log ends before ``index``; the index is then the one behind the end.
+        """
+        term = self.term_at(index)
+        if term is None:
+            return self.last_index + 1, 0
+        return self.first_index_of_term(index), term
+
+    def possible_agreement(self, refused_index: int, conflict_index: int, conflict_term: int) -> int:
+        """Highest index at which the log of a follower that answered `conflict_at` may still equal this one.
+
+        Below ``refused_index`` always. It lies before the run of the follower's term, or inside it at our last entry
+        of a term that is not higher.
+        """
+        index = min(conflict_index, refused_index) - 1
+        if conflict_term == 0:
+            return index
+        ours = min(refused_index - 1, self.last_index)
+        while ours > self.base_index and (self.term_at(ours) or 0) > conflict_term:
+            ours -= 1
+        return max(index, ours)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries after the last one (the leader's way)."""

@@ -1,0 +1,58 @@
+"""Identity, timing and starting state of a Raft node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cluster.raft.messages import Entry, EntryKind, HardState, Snapshot
+from node.errors import WarrenError
+from node.ids import NodeName
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class ProposalRefusedError(WarrenError):
+    """Nobody can take the proposal now (no leader known, a transfer runs, too much is uncommitted): try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """Identity and timing of one node. The same timing on every node."""
+
+    node: NodeName
+    #: Between two heartbeats of a leader.
+    heartbeat_interval_ms: int = 100
+    #: A follower that hears nothing for a random time from ``min`` to ``max`` stands for election; ``min`` is also how
+    #: long a word from the leader is trusted. At least five heartbeats, or one lost packet would unseat a leader.
+    election_timeout_min_ms: int = 1000
+    election_timeout_max_ms: int = 2000
+    #: After `peer_down` of the leader: stand within a random time up to this. Spreads followers that learn it at once.
+    peer_down_delay_max_ms: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """What a node read from its disk."""
+
+    snapshot: Snapshot
+    entries: tuple[Entry, ...]
+    hard_state: HardState
+
+
+def founding_state(voters: Sequence[NodeName]) -> RestoredState:
+    """State of a node that starts for the first time.
+
+    ``voters`` are the founding members, the same set on each of them; a node that joins an existing group starts with
+    none and waits until `RaftCore.propose_add_voter` names it.
+    """
+    entries = tuple(
+        Entry(position, 1, EntryKind.ADD_VOTER, voter.encode()) for position, voter in enumerate(sorted(voters), 1)
+    )
+    return RestoredState(Snapshot(0, 0, ()), entries, HardState(term=min(1, len(entries)), commit=len(entries)))
