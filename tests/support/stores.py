@@ -1,0 +1,55 @@
+"""A vhost store on the simulated disk, with the shell's part of the group commit played by the test."""
+
+from __future__ import annotations
+
+import random
+
+from node.ids import QueueId, QueueName
+from node.queues.variable_queue import VariableQueue
+from node.queues.vhost_store import VhostStore
+from node.store.group_commit import GroupCommit
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.store_config import StoreConfig
+
+DATA_DIRECTORY = "/data"
+QUEUE_ID = QueueId(7)
+QUEUE_NAME = QueueName("/", "orders")
+
+
+class StoreHarness:
+    """One node's storage through restarts and crashes."""
+
+    def __init__(self, config: StoreConfig | None = None) -> None:
+        self.config = config or StoreConfig()
+        self.disk = SimulatedDisk()
+        self.start()
+
+    def start(self) -> None:
+        self.group_commit = GroupCommit()
+        self.store = VhostStore(self.disk, DATA_DIRECTORY, "/", self.group_commit, self.config)
+
+    def open_queue(self, durable: bool = True) -> VariableQueue:
+        return self.store.open_queue(QUEUE_ID, QUEUE_NAME, durable)
+
+    @property
+    def queue_directory(self) -> str:
+        return f"{self.store.directory}/queues/{QUEUE_ID}"
+
+    def sync(self) -> None:
+        """One whole round: flush, fsync, complete. Raises `StorageError` if an fsync does, after telling the group."""
+        sync_round = self.group_commit.begin()
+        if sync_round is not None:
+            sync_round.run()
+            self.group_commit.complete(sync_round)
+
+    def restart(self) -> VariableQueue:
+        """Clean stop and start."""
+        self.store.close()
+        self.start()
+        return self.open_queue()
+
+    def crash(self, style: CrashStyle = CrashStyle.DROP, seed: int = 0) -> VariableQueue:
+        """Lose power and start again."""
+        self.disk.crash(style, random.Random(seed))
+        self.start()
+        return self.open_queue()

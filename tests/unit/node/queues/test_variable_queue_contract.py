@@ -1,0 +1,37 @@
+"""The local engine keeps the contract: with bodies in memory, with all bodies paged out, and in the shared store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from node.queues.backing_queue import BackingQueue
+from node.store.store_config import StoreConfig
+from tests.support.backing_queue_contract import BackingQueueContract, MakeQueue
+from tests.support.stores import StoreHarness
+
+
+def _make(config: StoreConfig) -> tuple[BackingQueue, Callable[[], None]]:
+    harness = StoreHarness(config)
+    return harness.open_queue(), harness.sync
+
+
+class TestVariableQueue(BackingQueueContract):
+    @pytest.fixture
+    def make_queue(self) -> MakeQueue:
+        return lambda: _make(StoreConfig())
+
+
+class TestVariableQueueWithSharedStore(BackingQueueContract):
+    @pytest.fixture
+    def make_queue(self) -> MakeQueue:
+        return lambda: _make(StoreConfig(embed_below_bytes=0, file_size_limit_bytes=200))
+
+
+class TestVariableQueueWithoutMemory(BackingQueueContract):
+    """Every body leaves memory at once."""
+
+    @pytest.fixture
+    def make_queue(self) -> MakeQueue:
+        return lambda: _make(StoreConfig(ram_limit_bytes=0))
