@@ -44,7 +44,8 @@ class Member(NamedTuple):
     """One line of ``cluster_formation.classic_config.nodes``."""
 
     name: NodeName
-    cluster_address: Address
+    #: Where it listens for nodes and tools.
+    address: Address
 
 
 @dataclass(frozen=True, slots=True)
