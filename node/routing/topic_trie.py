@@ -64,7 +64,7 @@ class TopicTrie:
         """Destinations of every binding key that matches."""
         words = split_key(routing_key)
         found: set[Destination] = set()
-        # States already walked: without it "#.#.#" would visit the same place exponentially often.
+        # Where a "#" has led: without it "#.#.#" would visit the same place exponentially often.
         seen: set[tuple[int, int]] = set()
         todo = [(self._root, 0)]
         while todo:
@@ -84,9 +84,10 @@ class TopicTrie:
             if child is not None:
                 for end in range(position, len(words) + 1):
                     state = (id(child), end)
-                    if state not in seen:
-                        seen.add(state)
-                        todo.append((child, end))
+                    if state in seen:
+                        break  # whoever came here before went on to every later position as well
+                    seen.add(state)
+                    todo.append((child, end))
         return found
 
     def check_invariants(self) -> None:
