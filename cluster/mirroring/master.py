@@ -65,8 +65,8 @@ HORIZON_STEP_MIN = 256
 HORIZON_STEP_MAX = 4096
 #: A mirror that owes an answer this long is reported: longer than any pause that an fsync or a collection explains.
 MIRROR_STALL_MS = 30_000
-#: An attach that arrives before its node knows that it is a mirror is lost: attach again after this, then twice this, and
-#: so on up to the stall time, so that a mirror that needs long to compare is left in peace.
+#: An attach that arrives before its node knows that it is a mirror is lost: attach again after this, then after longer
+#: and longer, up to the stall time, so that a mirror that needs long to compare is left in peace.
 ATTACH_RETRY_MS = 500
 #: A proposal may be lost with a Raft leader: say again.
 REPORT_REPEAT_MS = 1_000
@@ -101,12 +101,15 @@ class MirroredQueue:
         *,
         delivered_below: SeqId = SeqId(0),  # noqa: B008 - a number, immutable
         trusted_origins: Mapping[OriginId, int] | None = None,
+        has_old_tokens: bool = False,
         attach_id_base: int = 0,
     ) -> None:
         """Become master.
 
-        ``delivered_below``: nothing at or above it was ever delivered (0 for a new queue). ``trusted_origins``: for a
-        promoted replica, see `cluster.mirroring.promotion`; ``None`` if storage can be trusted, as in a new queue.
+        ``delivered_below``: nothing at or above it was ever delivered (0 for a new queue). ``trusted_origins``: what a
+        promoted replica can vouch for, see `cluster.mirroring.promotion`; empty for a queue recovered from disk,
+        ``None`` if storage itself can be trusted. ``has_old_tokens``: the local queue may still return tokens of an
+        earlier life.
         ``attach_id_base``: attach ids begin above it; a node that may master the same epoch again after a restart
         passes something that grows with its incarnation.
         """
@@ -122,8 +125,8 @@ class MirroredQueue:
         #: Horizons that nodes which left the record may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
         self._ledger = ConfirmLedger(self.settings.is_durable)
-        #: A promoted queue may get tokens of an earlier life back from its engine, so it must know its own.
-        self._wraps_always = trusted_origins is not None
+        #: Tokens of an earlier life may come back, so it must know its own.
+        self._wraps_always = has_old_tokens
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
         self._turn = Turn()
         #: Number of the last turn that was cut, and whether something was published since.
@@ -505,14 +508,19 @@ class MirroredQueue:
     # --- BackingQueue -------------------------------------------------------------------------------------------------
 
     def publish(self, publications: Sequence[Publication]) -> None:
+        if self._untrusted:
+            publications = self._without_duplicates(publications)
         if not self._mirrors and not self._wraps_always:
             self.local.publish(publications)
+            self._vouch(publications)
             return
         first_seq_id = self.local.next_seq_id
         self.local.publish(self._ledger.hold(publications, self._cut_turn + 1))
         self._note_published(first_seq_id, publications)
 
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
+        if self._untrusted:
+            publications = self._without_duplicates(publications)
         if not publications:
             return []
         assert self.local.ready == 0, "only an empty queue may be bypassed"
@@ -522,7 +530,9 @@ class MirroredQueue:
         deliveries = self.local.publish_delivered(held)
         end = SeqId(first_seq_id + len(publications))
         self._gone_below(end)
-        if not is_plain:
+        if is_plain:
+            self._vouch(publications)
+        else:
             self._note_published(first_seq_id, publications)
             # The promise travels before the messages, so whoever has them has it.
             self._extend_horizon(0)
@@ -531,20 +541,34 @@ class MirroredQueue:
     def discard(self, publications: Sequence[Publication]) -> None:
         if not self._mirrors and not self._wraps_always:
             self.local.discard(publications)
+            self._vouch(publications)
             return
         self.local.discard(self._ledger.hold(publications, self._cut_turn + 1, is_stored=False))
         self._has_published = True
         if self._is_heard:
             self._turn.discard(publication.message for publication in publications)
-        if self._untrusted:
-            self._untrusted.published(publication.message for publication in publications)
+        self._vouch(publications)
 
     def _note_published(self, first_seq_id: SeqId, publications: Sequence[Publication]) -> None:
         self._has_published = True
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])
+        self._vouch(publications)
+
+    def _vouch(self, publications: Sequence[Publication]) -> None:
         if self._untrusted:
             self._untrusted.published(publication.message for publication in publications)
+
+    def _without_duplicates(self, publications: Sequence[Publication]) -> Sequence[Publication]:
+        """Look at each message: here, unlike elsewhere, a duplicate may follow a new message of the same origin."""
+        fresh: list[Publication] = []
+        for publication in publications:
+            msg_id = publication.message.msg_id
+            if not self.is_duplicate(msg_id):
+                fresh.append(publication)
+            elif publication.token is not None:
+                self.confirm_when_safe(msg_id, publication.token)
+        return fresh
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
         if self.is_fenced:
@@ -633,9 +657,10 @@ class MirroredQueue:
         if not self._mirrors and not self._wraps_always:
             self.local.confirm_when_safe(msg_id, token)
             return
-        # The earlier copy may be of this very turn.
-        self._has_published = True
-        self.local.confirm_when_safe(msg_id, self._ledger.hold_token(token, self._cut_turn + 1))
+        # The earlier copy is of this very turn at the latest.
+        turn = self._cut_turn + self._has_published
+        self.local.confirm_when_safe(msg_id, self._ledger.hold_token(token, turn))
+        self._answers_changed()
 
     def drain_confirmed(self) -> list[Hashable]:
         if self.is_fenced:
@@ -676,7 +701,4 @@ class MirroredQueue:
             "every mirror of the record, and no other, holds confirms"
         )
         assert self._is_heard or not self._turn, "a turn that nobody hears would grow for ever"
-        if self._mirrors:
-            for digest in self.local.digests():
-                for holding in self.local.holdings(digest.segment):
-                    assert holding.seq_id < self.local.next_seq_id, "live positions are below the next one"
+        assert self._dense_start <= max(self._delivered_end, self.local.next_seq_id), "what is gone was there"

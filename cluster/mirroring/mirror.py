@@ -82,6 +82,12 @@ class MirrorReplica:
         elif isinstance(message, Ops):
             self._apply(message)
 
+    def link_lost(self) -> None:
+        """The link from the master broke: nothing can follow in this conversation."""
+        self._attach_id = 0
+        self._outbox.clear()
+        self._is_ack_due = False
+
     # --- attach -------------------------------------------------------------------------------------------------------
 
     def _attach(self, node: NodeName, attach: Attach) -> None:
@@ -249,9 +255,10 @@ class MirrorReplica:
         settings: MirroringSettings | None = None,
         attach_id_base: int = 0,
     ) -> MirroredQueue:
-        """Become the master that ``record`` names (see `may_promote`), with what is here. The replica is dead afterwards.
+        """Become the master that ``record`` names, with what is here. Ask `may_promote` first.
 
-        Everything that an earlier master may have delivered is flagged; everything unacked is ready again.
+        The replica is dead afterwards. Everything that an earlier master may have delivered is flagged; everything
+        unacked is ready again.
         """
         assert self.may_promote(record), "a later master was heard already"
         local = self.local
@@ -266,6 +273,7 @@ class MirrorReplica:
             settings,
             delivered_below=delivered_below,
             trusted_origins=self._streamed_origins if self._is_complete else {},
+            has_old_tokens=True,
             attach_id_base=attach_id_base,
         )
 

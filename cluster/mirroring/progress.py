@@ -70,8 +70,8 @@ TRANSITIONS: dict[tuple[MirrorState, MirrorInput], MirrorState] = {
     (_S.FILLING, _I.FILLED): _S.SYNCHRONISED,
     (_S.LAGGING, _I.CAUGHT_UP): _S.PROBING,
     **{(state, _I.WINDOW_EXCEEDED): _S.LAGGING for state in _ATTACHED},
-    # A link that comes up again without having been seen going down has lost what was in flight as well; a mirror that is
-    # silent for too long is treated as if its link had done that.
+    # A link that comes up again without having been seen going down has lost what was in flight as well; a mirror that
+    # is silent for too long is treated as if its link had done that.
     **{(state, _I.LINK_UP): _S.PROBING for state in _S if state is not _S.UNREACHABLE},
     **{(state, _I.LINK_DOWN): _S.UNREACHABLE for state in _S},
 }
