@@ -315,7 +315,10 @@ class QueueSet:
         for queue_id, role in self.roles.items():
             if isinstance(role, MasterRole):
                 role.process.set_options(self._port.queue_options(role.queue))
-                role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
+                settings = self._port.mirroring_settings(role.queue)
+                if settings.sync_automatically and not role.mirrored.settings.sync_automatically:
+                    role.mirrored.start_sync()
+                role.mirrored.set_settings(settings)
                 self.touch(queue_id)
 
     def close(self) -> None:

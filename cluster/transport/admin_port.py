@@ -139,11 +139,13 @@ class AdminPort(Protocol):
     async def shutdown(self) -> None:
         """Begin an orderly stop of the node asked; returns before the node is gone."""
 
-    async def list_connections(self, columns: Sequence[str]) -> Table: ...
+    async def list_connections(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        """Of the cluster, or (``local``) of the node asked."""
 
     async def list_channels(self, columns: Sequence[str]) -> Table: ...
 
-    async def list_consumers(self, vhost: str, columns: Sequence[str]) -> Table: ...
+    async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
+        """Of the cluster's queues, or (``local``) of those mastered on the node asked."""
 
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
 

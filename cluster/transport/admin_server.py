@@ -134,7 +134,7 @@ class AdminService(AdminServicer):
 
     async def ListConnections(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
-        return await self._table(self._port.list_connections(list(request.columns)), context)
+        return await self._table(self._port.list_connections(list(request.columns), local=request.local), context)
 
     async def ListChannels(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
@@ -142,7 +142,8 @@ class AdminService(AdminServicer):
 
     async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
-        return await self._table(self._port.list_consumers(request.vhost, list(request.columns)), context)
+        listing = self._port.list_consumers(request.vhost, list(request.columns), local=request.local)
+        return await self._table(listing, context)
 
     async def ListExchanges(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)

@@ -1,0 +1,341 @@
+"""What operators may ask of a node. Implements `cluster.transport.admin_port.AdminPort`.
+
+Any node answers for the whole cluster: the metadata is here, and what only another node knows is asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from cluster.listing_columns import LISTINGS
+from cluster.metadata.commands import (
+    AddUser,
+    ChangePassword,
+    ClearPermissions,
+    ClearPolicy,
+    Command,
+    DeleteUser,
+    SetPermissions,
+    SetPolicy,
+    SetUserTags,
+)
+from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
+from cluster.metadata.records import MastershipRecord, PolicyRecord
+from cluster.policy.validation import PolicyError, validate_policy
+from cluster.runtime.admin_peers import AdminPeers
+from cluster.runtime.admin_rows import (
+    STATIC_QUEUE_COLUMNS,
+    Row,
+    binding_row,
+    check_columns,
+    connection_row,
+    consumer_rows,
+    exchange_row,
+    live_queue_row,
+    policy_row,
+    static_queue_row,
+    table,
+)
+from cluster.runtime.node_runtime import NodeRuntime
+from cluster.runtime.roles import MasterRole
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from node.amqp.server.listing import ConnectionListing
+from node.auth import SALT_BYTES, hash_password
+from node.errors import WarrenError
+from node.ids import NodeName
+from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost
+from node.topology.records import QueueRecord
+
+#: How often a running synchronisation is looked at for whoever watches it.
+SYNC_PROGRESS_INTERVAL_S = 0.2
+
+
+class NodeAdmin:
+    """See the top of this module. ``connections`` lists the client connections of this node."""
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        peers: AdminPeers,
+        connections: Callable[[], Sequence[ConnectionListing]],
+        stop: Callable[[], None],
+        version: str,
+    ) -> None:
+        self._runtime = runtime
+        self._state = runtime.metadata.state
+        self._peers = peers
+        self._connections = connections
+        self._stop = stop
+        self._version = version
+
+    # --- policies ---
+
+    async def set_policy(self, policy: PolicyRecord) -> None:
+        try:
+            validate_policy(policy)
+        except PolicyError as error:
+            raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
+        await self._change(SetPolicy(policy))
+
+    async def clear_policy(self, vhost: str, name: str) -> None:
+        await self._change(ClearPolicy(vhost, name))
+
+    async def list_policies(self, vhost: str, columns: Sequence[str]) -> Table:
+        self._require_vhost(vhost)
+        policies = [policy for policy in self._state.policies.values() if policy.vhost == vhost]
+        return table(
+            "list_policies", columns, [policy_row(each) for each in sorted(policies, key=lambda each: each.name)]
+        )
+
+    # --- queues ---
+
+    async def list_queues(self, vhost: str, columns: Sequence[str], selection: QueueSelection) -> Table:
+        chosen = check_columns(LISTINGS["list_queues"], columns)
+        self._require_vhost(vhost)
+        node = self._runtime.node
+        rows: dict[str, Row] = {}
+        elsewhere: set[NodeName] = set()
+        for queue in sorted(self._state.topology.queues(vhost), key=lambda queue: queue.name):
+            record = self._state.masterships[queue.queue_id]
+            if not _is_selected(record, selection, node):
+                continue
+            policy = self._state.policy_of_queue(queue)
+            row = rows[queue.name] = static_queue_row(queue, record, policy, self._state.members)
+            role = self._runtime.queues.roles.get(queue.queue_id)
+            if isinstance(role, MasterRole):
+                row |= live_queue_row(role)
+            elif not record.is_down:
+                elsewhere.add(record.master)
+        if not selection.local and not STATIC_QUEUE_COLUMNS.issuperset(chosen):
+            nodes = [name for name in sorted(elsewhere) if self._runtime.is_up(name)]
+            live = [column for column in chosen if column not in STATIC_QUEUE_COLUMNS]
+            for found in await self._peers.rows("ListQueues", nodes, vhost, ["name", *live]):
+                if found["name"] in rows:
+                    rows[found["name"]] |= found
+        return table("list_queues", chosen, list(rows.values()))
+
+    async def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        queue, record = self._mirrored_queue(vhost, name)
+        if record.master != self._runtime.node:
+            async for progress in self._peers.sync_queue(record.master, vhost, name):
+                yield progress
+            return
+        role = self._master_role(queue)
+        role.mirrored.start_sync()
+        self._runtime.queues.touch(queue.queue_id)
+        while True:
+            current = self._state.masterships.get(queue.queue_id)
+            if current is None or set(current.synchronised) == set(current.mirrors):
+                break
+            if current.master != self._runtime.node:
+                raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has moved to {current.master}: ask again")
+            running = role.mirrored.sync_progress()
+            if running is not None:
+                yield SyncProgress(running.synced, running.total, is_finished=False)
+            elif not role.mirrored.is_sync_wanted:
+                break  # cancelled
+            await asyncio.sleep(SYNC_PROGRESS_INTERVAL_S)
+        ready = role.mirrored.ready
+        yield SyncProgress(ready, ready, is_finished=True)
+
+    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
+        queue, record = self._mirrored_queue(vhost, name)
+        if record.master != self._runtime.node:
+            await self._peers.cancel_sync_queue(record.master, vhost, name)
+            return
+        self._master_role(queue).mirrored.cancel_sync()
+        self._runtime.queues.touch(queue.queue_id)
+
+    async def purge_queue(self, vhost: str, name: str) -> int:
+        return await self._runtime.gateway.purge(self._queue(vhost, name).queue_id)
+
+    async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
+        queue = self._queue(vhost, name)
+        ready = await self._runtime.gateway.delete_if(queue.queue_id, if_unused, if_empty)
+        await self._runtime.metadata.submit(DeleteQueue(vhost, name, queue.queue_id))
+        return ready
+
+    # --- node and cluster ---
+
+    async def cluster_status(self) -> Mapping[str, Any]:
+        members = sorted(self._state.members.values(), key=lambda member: member.node)
+        configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
+        host, port = self._runtime.config.amqp_listener
+        return {
+            "cluster_name": f"warren@{configured[0]}",
+            "disk_nodes": configured,
+            "running_nodes": [member.node for member in members if member.is_up],
+            "versions": {
+                self._runtime.node: {"warren_version": self._version, "python_version": platform.python_version()}
+            },
+            "alarms": [],
+            "partitions": {},
+            "listeners": {self._runtime.node: [_listener(host, port, "amqp", "AMQP 0-9-1")]},
+            "leader": self._runtime.raft.leader,
+        }
+
+    async def status(self) -> Mapping[str, Any]:
+        process = psutil.Process()
+        data_dir = self._runtime.config.data_dir
+        amqp, cluster = self._runtime.config.amqp_listener, self._runtime.config.cluster_listener
+        return {
+            "pid": os.getpid(),
+            "os": platform.platform(),
+            "uptime": int(self._runtime.uptime_s),
+            "warren_version": self._version,
+            "node_name": self._runtime.node,
+            "python_version": platform.python_version(),
+            "data_directory": str(data_dir),
+            "disk_free": psutil.disk_usage(str(data_dir)).free,
+            "memory": {"Total memory used (bytes)": process.memory_info().rss},
+            "connection_count": len(self._connections()),
+            "queue_count": sum(1 for _ in self._state.topology.all_queues()),
+            "virtual_host_count": len(self._state.topology.vhosts()),
+            "listeners": [
+                _listener(*amqp, "amqp", "AMQP 0-9-1"),
+                _listener(*cluster, "grpc", "cluster and administration"),
+            ],
+            "is_serving": self._runtime.is_serving,
+        }
+
+    async def shutdown(self) -> None:
+        self._stop()
+
+    # --- listings ---
+
+    async def list_connections(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        node, incarnation = self._runtime.node, self._runtime.incarnation
+        chosen = check_columns(LISTINGS["list_connections"], columns)
+        rows = [connection_row(node, incarnation, number, each) for number, each in enumerate(self._connections(), 1)]
+        return table("list_connections", chosen, rows + await self._of_peers("ListConnections", "", chosen, local))
+
+    async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
+        self._require_vhost(vhost)
+        chosen = check_columns(LISTINGS["list_consumers"], columns)
+        rows = [
+            row
+            for role in self._runtime.queues.roles.values()
+            if isinstance(role, MasterRole) and role.queue.vhost == vhost
+            for row in consumer_rows(role, self._state.members)
+        ]
+        return table("list_consumers", chosen, rows + await self._of_peers("ListConsumers", vhost, chosen, local))
+
+    async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table:
+        self._require_vhost(vhost)
+        exchanges = sorted(self._state.topology.exchanges(vhost), key=lambda exchange: exchange.name)
+        rows = [exchange_row(each, self._state.policy_of_exchange(vhost, each.name)) for each in exchanges]
+        return table("list_exchanges", columns, rows)
+
+    async def list_bindings(self, vhost: str, columns: Sequence[str]) -> Table:
+        self._require_vhost(vhost)
+        return table("list_bindings", columns, [binding_row(each) for each in self._state.topology.bindings(vhost)])
+
+    async def list_vhosts(self, columns: Sequence[str]) -> Table:
+        return table("list_vhosts", columns, [{"name": vhost} for vhost in sorted(self._state.topology.vhosts())])
+
+    async def list_users(self, columns: Sequence[str]) -> Table:
+        users = sorted(self._state.users.users(), key=lambda user: user.name)
+        return table("list_users", columns, [{"user": user.name, "tags": list(user.tags)} for user in users])
+
+    async def list_permissions(self, vhost: str, columns: Sequence[str]) -> Table:
+        self._require_vhost(vhost)
+        rows = [
+            {"user": each.user, "configure": each.configure, "write": each.write, "read": each.read}
+            for each in self._state.users.permissions()
+            if each.vhost == vhost
+        ]
+        return table("list_permissions", columns, rows)
+
+    # --- users and vhosts ---
+
+    async def add_user(self, name: str, password: str, tags: Sequence[str]) -> None:
+        await self._change(AddUser(name, _hashed(password), tuple(tags)))
+
+    async def delete_user(self, name: str) -> None:
+        await self._change(DeleteUser(name))
+
+    async def change_password(self, name: str, password: str) -> None:
+        await self._change(ChangePassword(name, _hashed(password)))
+
+    async def set_user_tags(self, name: str, tags: Sequence[str]) -> None:
+        await self._change(SetUserTags(name, tuple(tags)))
+
+    async def set_permissions(self, vhost: str, user: str, configure: str, write: str, read: str) -> None:
+        await self._change(SetPermissions(vhost, user, configure, write, read))
+
+    async def clear_permissions(self, vhost: str, user: str) -> None:
+        await self._change(ClearPermissions(vhost, user))
+
+    async def add_vhost(self, name: str) -> None:
+        await self._runtime.metadata.submit(CreateVhost(name))
+
+    async def delete_vhost(self, name: str) -> None:
+        self._require_vhost(name)
+        await self._runtime.metadata.submit(DeleteVhost(name))
+
+    # --- helpers ---
+
+    async def _change(self, command: Command) -> None:
+        try:
+            await self._runtime.metadata.change(command)
+        except NoSuchUserError as error:
+            raise AdminRefused(ExitCode.NO_USER, str(error)) from None
+        except NoSuchVhostError as error:
+            raise AdminRefused(ExitCode.DATA, str(error)) from None
+        except WarrenError as error:
+            raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
+
+    async def _of_peers(self, listing: str, vhost: str, columns: Sequence[str], local: bool) -> list[Row]:
+        if local:
+            return []
+        return await self._peers.rows(listing, sorted(self._runtime.linked_nodes()), vhost, columns)
+
+    def _require_vhost(self, vhost: str) -> None:
+        if not self._state.topology.has_vhost(vhost):
+            raise AdminRefused(ExitCode.DATA, f"Virtual host '{vhost}' does not exist")
+
+    def _queue(self, vhost: str, name: str) -> QueueRecord:
+        self._require_vhost(vhost)
+        queue = self._state.topology.queue(vhost, name)
+        if queue is None:
+            raise AdminRefused(ExitCode.DATA, f"no queue '{name}' in vhost '{vhost}' (not_found)")
+        return queue
+
+    def _mirrored_queue(self, vhost: str, name: str) -> tuple[QueueRecord, MastershipRecord]:
+        queue = self._queue(vhost, name)
+        record = self._state.masterships[queue.queue_id]
+        policy = self._state.policy_of_queue(queue)
+        if not record.mirrors and (policy is None or "ha-mode" not in policy.definition):
+            raise AdminRefused(ExitCode.SOFTWARE, f"queue '{name}' in vhost '{vhost}' is not mirrored (not_mirrored)")
+        if record.is_down:
+            raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' is down: no live node may act as its master")
+        return queue, record
+
+    def _master_role(self, queue: QueueRecord) -> MasterRole:
+        role = self._runtime.queues.roles.get(queue.queue_id)
+        if not isinstance(role, MasterRole):
+            raise AdminRefused(ExitCode.TEMPORARY, f"queue '{queue.name}' is changing its master: ask again")
+        return role
+
+
+def _is_selected(record: MastershipRecord, selection: QueueSelection, node: NodeName) -> bool:
+    if selection.local:
+        return record.master == node and not record.is_down
+    if selection.online == selection.offline:
+        return True
+    return record.is_down if selection.offline else not record.is_down
+
+
+def _listener(host: str, port: int, protocol: str, purpose: str) -> dict[str, Any]:
+    return {"interface": host, "port": port, "protocol": protocol, "purpose": purpose}
+
+
+def _hashed(password: str) -> str:
+    return hash_password(password, secrets.token_bytes(SALT_BYTES))

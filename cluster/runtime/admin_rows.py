@@ -1,0 +1,191 @@
+"""Rows of the listings: what a node knows about one queue, connection ... by rabbitmqctl's column names.
+
+A process id is printed as the reference prints one, ``<node.incarnation.id.0>``; here it names a queue or a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.listing_columns import LISTINGS, Listing
+from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
+from cluster.mirroring.master import MirroredQueue
+from cluster.runtime.roles import MasterRole
+from cluster.transport.admin_port import AdminRefused, ExitCode, Table
+from node.amqp.server.listing import ConnectionListing
+from node.ids import NodeName
+from node.queues.backing_queue import BackingQueueStatus
+from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
+
+Row = dict[str, Any]
+
+#: Columns that every node can answer from the metadata alone.
+STATIC_QUEUE_COLUMNS = frozenset(
+    (
+        "name",
+        "durable",
+        "auto_delete",
+        "arguments",
+        "policy",
+        "pid",
+        "exclusive",
+        "owner_pid",
+        "slave_pids",
+        "synchronised_slave_pids",
+        "mirror_pids",
+        "synchronised_mirror_pids",
+        "recoverable_slaves",
+    )
+)
+
+
+def table(listing: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of the chosen columns; raises `AdminRefused` for one that the listing does not have."""
+    chosen = check_columns(LISTINGS[listing], columns)
+    return Table(chosen, tuple(tuple(row.get(column) for column in chosen) for row in rows))
+
+
+def check_columns(listing: Listing, columns: Sequence[str]) -> tuple[str, ...]:
+    unknown = listing.unknown(tuple(columns))
+    if unknown:
+        valid = ", ".join(listing.columns)
+        raise AdminRefused(ExitCode.USAGE, f"Info key(s) {','.join(unknown)} are not supported; valid are {valid}")
+    return tuple(columns) or listing.default
+
+
+def process_id(node: NodeName, number: int, members: Mapping[NodeName, MemberRecord]) -> str:
+    member = members.get(node)
+    return f"<{node}.{member.incarnation if member is not None else 0}.{number}.0>"
+
+
+def static_queue_row(
+    queue: QueueRecord,
+    record: MastershipRecord,
+    policy: PolicyRecord | None,
+    members: Mapping[NodeName, MemberRecord],
+) -> Row:
+    """What the metadata says about a queue."""
+
+    def pids(nodes: Sequence[NodeName]) -> list[str]:
+        return [process_id(node, queue.queue_id, members) for node in nodes]
+
+    mirrors, synchronised = pids(record.mirrors), pids(record.synchronised)
+    return {
+        "name": queue.name,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": {key: _plain(value) for key, value in queue.arguments.items()},
+        "policy": policy.name if policy is not None else None,
+        "pid": process_id(record.master, queue.queue_id, members),
+        "exclusive": queue.exclusive_owner is not None,
+        "owner_pid": queue.exclusive_owner,
+        "slave_pids": mirrors,
+        "mirror_pids": mirrors,
+        "synchronised_slave_pids": synchronised,
+        "synchronised_mirror_pids": synchronised,
+        "recoverable_slaves": list(record.recoverable),
+        "state": "down" if record.is_down else None,
+    }
+
+
+def live_queue_row(role: MasterRole) -> Row:
+    """What only the master's node knows."""
+    status: BackingQueueStatus = role.mirrored.status()
+    return {
+        "messages": status.ready + status.unacked,
+        "messages_ready": status.ready,
+        "messages_unacknowledged": status.unacked,
+        "messages_ram": status.in_ram,
+        "messages_persistent": status.persistent,
+        "message_bytes": status.ready_bytes + status.unacked_bytes,
+        "consumers": role.process.consumer_count,
+        "memory": status.memory_bytes,
+        "state": queue_state(role.mirrored),
+    }
+
+
+def queue_state(mirrored: MirroredQueue) -> str:
+    """``running``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    progress = mirrored.sync_progress()
+    return "running" if progress is None else f"{{syncing, {progress.synced}}}"
+
+
+def policy_row(policy: PolicyRecord) -> Row:
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": dict(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def exchange_row(exchange: ExchangeRecord, policy: PolicyRecord | None) -> Row:
+    return {
+        "name": exchange.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": {key: _plain(value) for key, value in exchange.arguments.items()},
+        "policy": policy.name if policy is not None else None,
+    }
+
+
+def binding_row(binding: BindingRecord) -> Row:
+    return {
+        "source_name": binding.source,
+        "source_kind": "exchange",
+        "destination_name": binding.destination,
+        "destination_kind": binding.destination_kind,
+        "routing_key": binding.routing_key,
+        "arguments": {key: _plain(value) for key, value in binding.arguments.items()},
+    }
+
+
+def consumer_rows(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -> list[Row]:
+    return [
+        {
+            "queue_name": role.queue.name,
+            "channel_pid": process_id(channel.node, channel.channel_id, members),
+            "consumer_tag": spec.consumer_tag,
+            "ack_required": not spec.no_ack,
+            "prefetch_count": spec.prefetch_count,
+            "active": is_active,
+            "arguments": {key: _plain(value) for key, value in spec.arguments.items()},
+        }
+        for channel, spec, is_active in role.process.consumers()
+    ]
+
+
+def connection_row(node: NodeName, incarnation: int, number: int, connection: ConnectionListing) -> Row:
+    return {
+        "pid": f"<{node}.{incarnation}.{number}.0>",
+        "name": connection.name,
+        "host": connection.name.partition(" -> ")[2].rpartition(":")[0],
+        "port": connection.local_port,
+        "peer_host": connection.peer_host,
+        "peer_port": connection.peer_port,
+        "protocol": "{0,9,1}",
+        "channels": len(connection.channels),
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max,
+        "timeout": connection.heartbeat_s,
+        "user": connection.user,
+        "vhost": connection.vhost,
+        "client_properties": {key: _plain(value) for key, value in connection.client_properties.items()},
+        "state": connection.state,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value of an AMQP table as JSON can hold it."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="replace")
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,92 @@
+"""The metadata group as the rest of a node uses it: read the local replica, submit commands, hear of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cluster.metadata.codec import decode_request, encode_request
+from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
+from cluster.metadata.events import Event
+from cluster.metadata.state import MetadataState
+from cluster.runtime.raft_driver import Applied
+from node.auth import UserDirectory
+from node.errors import ConnectionFailure, WarrenError
+from node.ids import Incarnation, NodeName
+from node.topology.commands import TopologyCommand
+from node.topology.topology import Topology
+
+
+class NoQuorumError(WarrenError):
+    """The cluster could not decide in time: too few nodes are up, or they do not reach each other."""
+
+
+class Proposer(Protocol):
+    """Consensus, as the group uses it (`cluster.runtime.raft_driver.RaftDriver`)."""
+
+    async def propose(self, payload: bytes, request_id: RequestId) -> Any:
+        """Result of applying the command on this node. Raises what applying it raised, or `TimeoutError`."""
+
+
+class MetadataListener(Protocol):
+    """Who follows the changes, in order, each once."""
+
+    def on_committed(self, events: Sequence[Event]) -> None: ...
+
+    def on_restored(self) -> None:
+        """The whole state was replaced by a snapshot: look at everything again."""
+
+
+class MetadataGroup:
+    """Local replica of the cluster's metadata. Implements `Catalogue` and the driver's `StateMachine`."""
+
+    def __init__(
+        self, node: NodeName, incarnation: Incarnation, listener: MetadataListener, users: UserDirectory
+    ) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._listener = listener
+        self._last_request = 0
+        self.state = MetadataState(users)
+        self.proposer: Proposer | None = None
+
+    # --- Catalogue ---
+
+    @property
+    def topology(self) -> Topology:
+        return self.state.topology
+
+    async def submit(self, command: TopologyCommand) -> Any:
+        try:
+            return await self.change(ChangeTopology(command, self._node))
+        except NoQuorumError as error:
+            raise ConnectionFailure(541, str(error)) from None
+
+    async def change(self, command: Command) -> Any:
+        """Commit a command; returns after this node has applied it.
+
+        Raises what the state machine refused it with, or `NoQuorumError`.
+        """
+        assert self.proposer is not None, "the group is joined before anybody changes anything"
+        self._last_request += 1
+        request_id = RequestId(self._node, self._incarnation, self._last_request)
+        try:
+            return await self.proposer.propose(encode_request(Request(request_id, command)), request_id)
+        except TimeoutError as error:
+            raise NoQuorumError(f"the cluster has not decided: {error}") from None
+
+    # --- StateMachine ---
+
+    def apply(self, index: int, payload: bytes) -> Applied:
+        request = decode_request(payload)
+        applied = self.state.apply(index, request)
+        if applied.events:
+            self._listener.on_committed(applied.events)
+        return Applied(request.request_id, applied.result, applied.error)
+
+    def snapshot(self) -> bytes:
+        return self.state.snapshot()
+
+    def restore(self, data: bytes, index: int) -> None:
+        self.state.restore(data)
+        self._listener.on_restored()

@@ -1,0 +1,434 @@
+"""One node at work: joins the pure machines (metadata, queues, mirroring, sessions) to mesh, disk and clock.
+
+Who hears what::
+
+    mesh  --consensus-->  RaftDriver  --committed-->  MetadataGroup  --events-->  follow the records (roles, routes)
+    mesh  --frames----->  QueueSet (mirroring) / ClusterGateway, SessionHost (sessions)
+    mesh  --links------>  FailureDetector --down--> the leader proposes NodeDown
+    turn  --effects---->  ClusterGateway (channels here), SessionHost (channels elsewhere)
+    disk  --durable---->  QueueSet (confirms, acknowledgements)
+
+Order on a change of mastership: first this node takes up its own role, then the routes of its channels are told, so a
+route that finds its master here finds the queue process too.
+
+A node takes part in nothing before its own `NodeUp` is applied (`activate`): what the log says about an earlier life
+must not start roles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
+from cluster.metadata.commands import AddMirror, Command, DropMirror, MirrorSynchronised, NodeDown, NodeUp
+from cluster.metadata.events import (
+    Event,
+    MastershipChanged,
+    MemberChanged,
+    PolicyChanged,
+    QueueCreated,
+    QueueDeleted,
+)
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroringSettings
+from cluster.mirroring.messages import Attach, AttachRefused, AttachReply, MirrorMessage, Ops, OpsAck
+from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.raft.messages import Message as RaftMessage
+from cluster.runtime.metadata_group import MetadataGroup
+from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.queue_set import QueueSet
+from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.sync_thread import SyncThread
+from cluster.sessions.entry import ClusterGateway
+from cluster.sessions.host import SessionHost
+from cluster.sessions.messages import (
+    SessionConfirm,
+    SessionConsumerCancelled,
+    SessionDeliver,
+    SessionMessage,
+    SessionOpened,
+    SessionReply,
+)
+from cluster.transport.mesh import Mesh
+from cluster.wire.convert import QueueFrameMessage
+from node.auth import UserDirectory
+from node.config import NodeConfig
+from node.errors import StorageError, WarrenError
+from node.ids import Incarnation, NodeName, QueueId
+from node.queues.events import DeleteUnused, QueueEffect
+from node.queues.options import QueueOptions, queue_options
+from node.store.group_commit import GroupCommit
+from node.topology.commands import DeleteQueue
+from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
+
+_MIRRORING = (Attach, AttachReply, AttachRefused, Ops, OpsAck)
+_TO_ENTRY_NODE = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+#: Throttles, stalls and silences are measured in seconds; a tenth of one is fine enough.
+TICK_S = 0.1
+#: A mirror that was dropped because it did not answer is offered its place again this often.
+READMIT_EVERY_TICKS = 50
+
+
+class NodeRuntime:
+    """See the top of this module. Implements `MeshHandler` and `RuntimePort`."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        incarnation: Incarnation,
+        group_commit: GroupCommit,
+        files: NodeQueueFiles,
+        on_fatal: Callable[[str], None],
+        on_quorum: Callable[[bool], None],
+    ) -> None:
+        """``on_fatal``: the node must stop, with this reason. ``on_quorum``: serve clients, or stop serving them."""
+        self.config = config
+        self.node = config.node_name
+        self.incarnation = incarnation
+        self._loop = asyncio.get_running_loop()
+        self._on_fatal = on_fatal
+        self._on_quorum = on_quorum
+        self._files = files
+        self._outgoing: dict[NodeName, list[QueueFrameMessage]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._is_active = False
+        self.is_stopping = False
+        #: Clients are served (kept by the daemon).
+        self.is_serving = False
+        self._started_s = self._loop.time()
+        #: Mirrors that this node had dropped from queues it masters.
+        self._dropped: set[tuple[QueueId, NodeName]] = set()
+        self.metadata = MetadataGroup(self.node, incarnation, self, UserDirectory(config.loopback_users))
+        self.sync_thread = SyncThread(
+            self._loop,
+            group_commit,
+            flush=lambda: None,  # the group commit flushes its buffers itself
+            on_durable=self._durable,
+            on_failure=self._sync_failed,
+        )
+        self.queues = QueueSet(
+            self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
+        )
+        self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self._loop)
+        self.sessions = SessionHost(self.queues, self.send)
+        peers = [member.name for member in config.members if member.name != self.node]
+        detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
+        self._detector = FailureDetector(detector_config, peers, self._now_ms())
+        self.mesh: Mesh
+        self.raft: RaftDriver
+
+    # --- life ---
+
+    def start(self, mesh: Mesh, raft: RaftDriver) -> None:
+        """Begin to listen and tick; `activate` follows when the cluster knows that this node is up."""
+        self.mesh = mesh
+        self.raft = raft
+        self.metadata.proposer = raft
+        self._tick()
+
+    async def activate(self) -> None:
+        """Tell the cluster that this node is up, then take the roles that the records give it."""
+        await self._announce()
+        self._is_active = True
+        self.on_restored()
+
+    async def stop(self) -> None:
+        """Orderly stop: the cluster learns of it before the queues close."""
+        self.is_stopping = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self.config.is_clustered and self._is_active:
+            try:
+                async with asyncio.timeout(5):
+                    await self.metadata.change(NodeDown(self.node, self.incarnation, "shutdown"))
+            except (TimeoutError, WarrenError) as error:
+                log.warning("the cluster could not be told of the shutdown: %s", error)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_active = False
+        self.queues.close()
+        await self.sync_thread.stop()
+        self._files.close()
+
+    async def _announce(self) -> None:
+        await self.metadata.change(
+            NodeUp(
+                self.node,
+                self.incarnation,
+                str(self.config.cluster_advertised_address),
+                str(self.config.amqp_advertised_address),
+            )
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticks += 1
+        now_ms = self._now_ms()
+        self._verdicts(self._detector.tick(now_ms))
+        self.queues.tick(now_ms)
+        if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
+            self._readmit()
+
+    def spawn(self, work: Awaitable[Any], what: str) -> None:
+        """Run something in the background; its failure is logged, not lost."""
+
+        async def run() -> None:
+            try:
+                await work
+            except WarrenError as error:
+                log.log(logging.DEBUG if self.is_stopping else logging.INFO, "%s: %s", what, error)
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _propose(self, command: Command) -> None:
+        self.spawn(self.metadata.change(command), f"proposal {command}")
+
+    # --- facts ---
+
+    @property
+    def uptime_s(self) -> float:
+        return self._loop.time() - self._started_s
+
+    def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
+        return self.metadata.state.masterships.get(queue_id)
+
+    def queue_record(self, queue_id: QueueId) -> QueueRecord:
+        queue = self.metadata.topology.queue_by_id(queue_id)
+        assert queue is not None, "a mastership record belongs to a queue that exists"
+        return queue
+
+    def _policy(self, queue: QueueRecord) -> Mapping[str, Any]:
+        policy = self.metadata.state.policy_of_queue(queue)
+        return {} if policy is None else policy.definition
+
+    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
+        policy = self._policy(queue)
+        return MirroringSettings(
+            is_durable=queue.durable,
+            sync_automatically=policy.get("ha-sync-mode") == "automatic",
+            sync_batch_messages=policy.get("ha-sync-batch-size", self.config.mirroring_sync_batch_size),
+            sync_throughput_bytes=self.config.mirroring_sync_max_throughput_bytes,
+        )
+
+    def queue_options(self, queue: QueueRecord) -> QueueOptions:
+        return queue_options(queue.arguments, self._policy(queue))
+
+    # --- committed changes ---
+
+    def on_restored(self) -> None:
+        if not self._is_active:
+            return
+        records = self.metadata.state.masterships
+        for queue_id, role in list(self.queues.roles.items()):
+            if queue_id not in records:
+                self.queues.queue_deleted(role.queue)
+                self.gateway.queue_deleted(queue_id)
+        self._files.delete_unknown(records.keys())
+        for record in list(records.values()):
+            self.queues.follow(self.queue_record(record.queue_id), record)
+            self.gateway.mastership_changed(record)
+
+    def on_committed(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, MemberChanged):
+                self._member_changed(event)
+            elif not self._is_active:
+                continue
+            elif isinstance(event, QueueCreated):
+                self.queues.follow(event.queue, event.mastership)
+            elif isinstance(event, MastershipChanged):
+                self._mastership_changed(event)
+            elif isinstance(event, QueueDeleted):
+                self.queues.queue_deleted(event.queue)
+                self.gateway.queue_deleted(event.queue.queue_id)
+            elif isinstance(event, PolicyChanged):
+                self.queues.policy_changed()
+
+    def _mastership_changed(self, event: MastershipChanged) -> None:
+        queue = self.queue_record(event.queue_id)
+        if event.new.epoch != event.old.epoch or event.new.is_down != event.old.is_down:
+            log.info(
+                "%s: %s, master %s -> %s, epoch %d, mirrors %s, synchronised %s",
+                queue.queue_name,
+                event.reason,
+                event.old.master,
+                event.new.master,
+                event.new.epoch,
+                list(event.new.mirrors),
+                list(event.new.synchronised),
+            )
+        was_here = self.node == event.old.master or self.node in event.old.mirrors
+        member = self.metadata.state.members.get(self.node)
+        dropped = was_here and member is not None and member.is_up
+        self.queues.follow(queue, event.new, dropped_by_policy=dropped)
+        self.gateway.mastership_changed(event.new)
+
+    def _member_changed(self, event: MemberChanged) -> None:
+        is_up = event.new is not None and event.new.is_up
+        if event.node != self.node:
+            if not is_up:
+                self.sessions.node_lost(event.node)
+                self._dropped = {entry for entry in self._dropped if entry[1] != event.node}
+        elif not is_up and self._is_active and not self.is_stopping:
+            log.warning("the cluster declared this node down, but it is alive: announcing it again")
+            self.spawn(self._announce(), "announcing this node")
+
+    # --- MeshHandler ---
+
+    def on_consensus(self, peer: NodeName, messages: list[RaftMessage]) -> None:
+        self._verdicts(self._detector.heard(peer, self._now_ms()))
+        self.raft.receive(messages)
+
+    def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None:
+        self._verdicts(self._detector.heard(peer, self._now_ms()))
+        for message in messages:
+            if isinstance(message, _MIRRORING):
+                self.queues.receive(peer, message)
+            elif isinstance(message, _TO_ENTRY_NODE):
+                self.gateway.receive(peer, message)
+            else:
+                self.sessions.receive(peer, message)
+
+    def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
+        self._verdicts(self._detector.heard(peer, self._now_ms()))
+        self.queues.link_up(peer)
+        self.gateway.link_up(peer)
+
+    def on_link_down(self, peer: NodeName, reason: str) -> None:
+        self._verdicts(self._detector.link_reset(peer))
+        self.queues.link_down(peer)
+        self.gateway.link_down(peer)
+        self.sessions.node_lost(peer)
+
+    def on_peer_refused(self, peer: NodeName) -> None:
+        self._verdicts(self._detector.reconnect_refused(peer))
+
+    def on_link_uncongested(self, peer: NodeName) -> None:
+        """Nobody waits for a link here: windows and confirms bound what is on its way."""
+
+    def _verdicts(self, changes: Sequence[VerdictChange]) -> None:
+        for change in changes:
+            if change.verdict is not Verdict.DOWN:
+                continue
+            log.warning("%s is %s", change.peer, "dead" if change.is_certain else "silent for too long")
+            if change.is_certain:
+                self.raft.peer_down(change.peer)
+            self._propose_down(change.peer)
+
+    # --- RaftListener ---
+
+    def on_applied(self, index: int) -> None:
+        """What was applied was heard of through `on_committed`."""
+
+    def on_leader_change(self, leader: NodeName | None) -> None:
+        """A new leader proposes what the one before it could not."""
+        log.info("the metadata group is led by %s", leader)
+        for member in self.config.members:
+            if member.name != self.node and self._detector.verdict(member.name) is Verdict.DOWN:
+                self._propose_down(member.name)
+
+    def on_quorum_lost(self) -> None:
+        if self.config.cluster_partition_handling == "pause_minority":
+            log.error("no quorum: this node pauses, client connections are closed (pause_minority)")
+            self._on_quorum(False)
+
+    def on_quorum_regained(self) -> None:
+        if self.config.cluster_partition_handling == "pause_minority":
+            log.info("quorum regained: this node serves clients again")
+            self._on_quorum(True)
+
+    def on_storage_failed(self, error: StorageError) -> None:
+        self._on_fatal(f"the metadata log failed, this node stops: {error}")
+
+    def _propose_down(self, peer: NodeName) -> None:
+        member = self.metadata.state.members.get(peer)
+        if member is not None and member.is_up and proposes_node_down(self.node, self.raft.leader, peer):
+            self._propose(NodeDown(peer, member.incarnation))
+
+    # --- RuntimePort and Links ---
+
+    def send(self, node: NodeName, message: SessionMessage) -> None:
+        self._append(node, message)
+
+    def send_to_node(self, node: NodeName, message: MirrorMessage) -> None:
+        self._append(node, message)
+
+    def _append(self, node: NodeName, message: QueueFrameMessage) -> None:
+        if not self._outgoing:
+            self._loop.call_soon(self._flush_outgoing)
+        self._outgoing.setdefault(node, []).append(message)
+
+    def _flush_outgoing(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for node, messages in outgoing.items():
+            self.mesh.send_queue_frames(node, messages)
+
+    def is_up(self, node: NodeName) -> bool:
+        return node in self.mesh.up_peers
+
+    def linked_nodes(self) -> Sequence[NodeName]:
+        return self.mesh.up_peers
+
+    def dispatch_effects(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
+        here: list[QueueEffect] = []
+        elsewhere: list[QueueEffect] = []
+        for effect in effects:
+            if isinstance(effect, DeleteUnused):
+                self.spawn(self.metadata.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id)), "auto-delete")
+            elif effect.channel.node == self.node:
+                here.append(effect)
+            else:
+                elsewhere.append(effect)
+        if here:
+            self.gateway.local_effects(queue.queue_id, here)
+        if elsewhere:
+            self.sessions.remote_effects(queue.queue_id, elsewhere)
+
+    def role_ended(self, queue_id: QueueId) -> None:
+        self.sessions.queue_stopped(queue_id)
+
+    def report(self, record: MastershipRecord, report: MirroringReport) -> None:
+        if isinstance(report, ReportSynchronised):
+            self._propose(
+                MirrorSynchronised(record.queue_id, record.epoch, report.node, self.metadata.state.applied_index)
+            )
+        elif isinstance(report, ReportMirrorStalled):
+            log.warning("queue %d: mirror on %s does not answer, dropping it", record.queue_id, report.node)
+            self._dropped.add((record.queue_id, report.node))
+            self._propose(DropMirror(record.queue_id, record.epoch, report.node))
+        elif isinstance(report, ReportFenced):
+            log.warning("queue %d: epoch %d is fenced by %d", record.queue_id, record.epoch, report.known_epoch)
+
+    def request_sync(self) -> None:
+        self.sync_thread.request()
+
+    def _readmit(self) -> None:
+        for queue_id, node in list(self._dropped):
+            record = self.mastership(queue_id)
+            if record is None or record.master != self.node or node in record.mirrors:
+                self._dropped.discard((queue_id, node))
+            elif self.is_up(node):
+                self._dropped.discard((queue_id, node))
+                self._propose(AddMirror(queue_id, record.epoch, node))
+
+    # --- the disk ---
+
+    def _durable(self) -> None:
+        self.queues.durable_advanced()
+
+    def _sync_failed(self, error: StorageError) -> None:
+        """After a failed fsync nothing that this process wrote can be trusted: stop, let a mirror take over."""
+        self._on_fatal(f"the disk failed, this node stops: {error}")

@@ -1,0 +1,64 @@
+"""The local storage of all vhosts of one node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from node.store.vhost_store import VhostStore, vhosts_on_disk
+
+from node.ids import QueueId
+from node.queues.variable_queue import VariableQueue
+from node.store.disk import Disk
+from node.store.group_commit import GroupCommit
+from node.store.store_config import StoreConfig
+from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
+
+
+class NodeQueueFiles:
+    """One `VhostStore` per vhost, opened on first use and closed with the node."""
+
+    def __init__(self, disk: Disk, data_dir: str, group_commit: GroupCommit, config: StoreConfig) -> None:
+        self._disk = disk
+        self._data_dir = data_dir
+        self._group_commit = group_commit
+        self._config = config
+        self._vhosts: dict[str, VhostStore] = {}
+
+    def open_queue(self, queue: QueueRecord) -> VariableQueue:
+        """Open what the disk holds of this queue, or create it."""
+        local = self._vhost(queue.vhost).open_queue(queue.queue_id, queue.queue_name, queue.durable)
+        report = local.recovery_report
+        if report is not None and (report.messages or report.torn or report.corrupt):
+            log.info("%s: recovered %s", queue.queue_name, report)
+        return local
+
+    def delete_queue(self, queue: QueueRecord) -> None:
+        """Delete the files of a queue that is not open."""
+        if queue.vhost in self._vhosts or queue.vhost in vhosts_on_disk(self._disk, self._data_dir):
+            self._vhost(queue.vhost).delete_queue_directory(queue.queue_id)
+
+    def delete_unknown(self, known: Collection[QueueId]) -> None:
+        """Queues that were deleted while this node was away."""
+        for vhost in vhosts_on_disk(self._disk, self._data_dir):
+            store = self._vhost(vhost)
+            for queue_id, name in store.queues_on_disk():
+                if queue_id not in known:
+                    log.info("%s no longer exists in the cluster: its files are deleted", name)
+                    store.delete_queue_directory(queue_id)
+
+    def close(self) -> None:
+        """After every queue was closed."""
+        for store in self._vhosts.values():
+            store.close()
+        self._vhosts.clear()
+
+    def _vhost(self, vhost: str) -> VhostStore:
+        store = self._vhosts.get(vhost)
+        if store is None:
+            store = self._vhosts[vhost] = VhostStore.open(
+                self._disk, self._data_dir, vhost, self._group_commit, self._config
+            )
+        return store
