@@ -187,7 +187,7 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
     amqp_listener: Address = reader.get("listeners.tcp.default")
     cluster_listener: Address = reader.get("cluster.listener")
     members = _read_members(reader, node_name)
-    own_line = next((member.address for member in members if member.name == node_name), None)
+    own_line = next((member.cluster_address for member in members if member.name == node_name), None)
     cluster_address = reader.get("cluster.advertised_address") or own_line or _reachable(cluster_listener)
     amqp_address = reader.get("advertised_address") or _reachable(amqp_listener, cluster_address.host)
     _check_timing(reader)
@@ -236,7 +236,7 @@ def _read_members(reader: _Reader, node_name: NodeName) -> tuple[Member, ...]:
     prefix = "cluster_formation.classic_config.nodes"
     if len(set(names)) != len(names):
         raise ConfigError(f"`{prefix}`: a node is listed twice; list each of the members once")
-    addresses = [member.address for member in members]
+    addresses = [member.cluster_address for member in members]
     if len(set(addresses)) != len(addresses):
         raise ConfigError(f"`{prefix}`: two nodes have the same address; each listens on its own")
     if node_name not in names:

@@ -44,8 +44,7 @@ class Member(NamedTuple):
     """One line of ``cluster_formation.classic_config.nodes``."""
 
     name: NodeName
-    #: Where it listens for nodes and tools.
-    address: Address
+    cluster_address: Address
 
 
 @dataclass(frozen=True, slots=True)
