@@ -132,6 +132,8 @@ class MirroredQueue:
         #: Number of the last turn that was cut, and whether something was published since.
         self._cut_turn = 0
         self._has_published = False
+        #: True if some mirror of the record holds back confirms.
+        self._is_held = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         self._reports: list[MirroringReport] = []
         self._reported_ms: dict[NodeName, int] = {}
@@ -285,8 +287,10 @@ class MirroredQueue:
         """Release what the least advanced mirrors allow."""
         applied = durable = float("inf")
         limit = _NO_LIMIT
+        self._is_held = False
         for progress in self._mirrors.values():
             if progress.holds_confirms:
+                self._is_held = True
                 applied = min(applied, progress.applied_turn)
                 durable = min(durable, progress.durable_turn)
             if progress.known_horizon is not None:
@@ -331,7 +335,7 @@ class MirroredQueue:
             for progress in attached:
                 if progress.is_attached:
                     self._send(progress, ops, size_bytes, turn=turn, horizon=horizon)
-        if attached and not frames:
+        if not frames or not attached:
             self._answers_changed()
 
     def _send(
@@ -665,8 +669,8 @@ class MirroredQueue:
     def drain_confirmed(self) -> list[Hashable]:
         if self.is_fenced:
             return []
-        if not self._mirrors and self._has_published:
-            # Nobody to send the turn to: cut it here, so that its confirms need only this node.
+        if self._has_published and not self._is_held and not self._turn:
+            # Nobody to hear of the turn or to wait for: cut it here, so that its confirms need only this node.
             self._cut_turn += 1
             self._has_published = False
             self._answers_changed()

@@ -85,6 +85,8 @@ class SeqRangeSet:
     def subtract(self, seq_range: SeqRange) -> None:
         """Take out what the set has of a range; does nothing where that would need one range too many."""
         first, end = seq_range
+        if first >= end:
+            return
         firsts, ends = self._firsts, self._ends
         low = bisect_right(ends, first)
         high = bisect_left(firsts, end)

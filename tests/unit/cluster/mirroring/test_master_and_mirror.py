@@ -1,0 +1,586 @@
+"""The rules of the protocol one by one, with a master and mirrors joined by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring import master as master_module
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.messages import (
+    Attach,
+    AttachRefused,
+    HorizonOp,
+    MirrorMessage,
+    Ops,
+    OpsAck,
+    OriginsOp,
+    PublishOp,
+    SettleOp,
+    SyncBatchOp,
+)
+from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.progress import MirrorState
+from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.ids import Epoch, NodeName, QueueId, SeqId
+from node.queues.replica import SeqRange
+from tests.support.memory_replica_queue import MemoryReplicaQueue
+from tests.support.messages import make_message, msg_id_of, publications
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+QUEUE = QueueId(7)
+
+
+class Pair:
+    """A master on n1 and a mirror on n2, with a link that the test pumps."""
+
+    def __init__(self, synchronised: bool = True, settings: MirroringSettings | None = None) -> None:
+        self.record = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,) if synchronised else ())
+        self.master_local, self.mirror_local = MemoryReplicaQueue(), MemoryReplicaQueue()
+        self.master = MirroredQueue(N1, self.master_local, self.record, settings)
+        self.mirror = MirrorReplica(QUEUE, self.mirror_local, Epoch(1))
+
+    def up(self) -> Pair:
+        self.master.mirror_link_up(N2)
+        return self
+
+    def to_mirror(self) -> list[MirrorMessage]:
+        messages = [message for _, message in self.master.take_messages()]
+        for message in messages:
+            self.mirror.receive(N1, message)
+        self.check()
+        return messages
+
+    def to_master(self) -> list[MirrorMessage]:
+        messages = [message for _, message in self.mirror.take_messages()]
+        for message in messages:
+            self.master.receive(N2, message)
+        self.check()
+        return messages
+
+    def exchange(self, rounds: int = 6) -> None:
+        for _ in range(rounds):
+            self.to_mirror()
+            self.to_master()
+
+    def sync(self) -> None:
+        self.master_local.sync()
+        self.mirror_local.sync()
+
+    def quiet(self) -> Pair:
+        """Everything said, applied and durable."""
+        for _ in range(3):
+            self.exchange()
+            self.sync()
+        return self
+
+    def state(self) -> MirrorState:
+        return self.master.mirror_states()[N2]
+
+    def check(self) -> None:
+        self.master.check_invariants()
+        self.mirror.check_invariants()
+
+
+def ops_of(messages: list[MirrorMessage]) -> list[object]:
+    return [op for message in messages if isinstance(message, Ops) for op in message.ops]
+
+
+# --- confirms ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_persistent_publish_waits_for_the_disks_of_both() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 2))
+    pair.master_local.sync()
+    pair.exchange()
+    assert pair.master.drain_confirmed() == []
+    pair.mirror_local.sync()
+    pair.exchange()
+    assert pair.master.drain_confirmed() == [1, 2]
+    assert pair.master.drain_confirmed() == []
+
+
+def test_a_transient_publish_waits_until_the_mirror_has_applied_it() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1, persistent=False))
+    assert pair.master.drain_confirmed() == []
+    pair.to_mirror()
+    assert pair.master.drain_confirmed() == []
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1]
+
+
+def test_a_synchronised_mirror_without_a_link_holds_confirms_until_the_record_drops_it() -> None:
+    pair = Pair()
+    pair.master.publish(publications(1, 1))
+    pair.master_local.sync()
+    pair.master.take_messages()
+    assert pair.master.drain_confirmed() == []
+    pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
+    assert pair.master.drain_confirmed() == [1]
+
+
+def test_an_unsynchronised_mirror_holds_only_what_was_published_after_its_attach() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 1))
+    pair.master_local.sync()
+    assert pair.master.drain_confirmed() == [1], "nobody was ever attached"
+    pair.master.publish(publications(2, 1))
+    pair.up().exchange()
+    pair.master_local.sync()
+    assert pair.master.drain_confirmed() == [2], "published before the attach"
+    pair.master.publish(publications(3, 1))
+    pair.sync()
+    pair.master.take_messages()
+    assert pair.master.drain_confirmed() == []
+
+
+def test_a_mirror_that_was_reported_holds_confirms_though_the_record_does_not_show_it_yet() -> None:
+    """The command may commit at any time, so from the report on the mirror counts as synchronised."""
+    pair = Pair(synchronised=False).up().quiet()
+    assert ReportSynchronised(N2) in pair.master.take_reports()
+    pair.master.mirror_link_down(N2)
+    pair.master.publish(publications(1, 1))
+    pair.master_local.sync()
+    pair.master.take_messages()
+    pair.master.mirror_link_up(N2)
+    pair.to_mirror()
+    assert pair.master.drain_confirmed() == [], "a new attach alone must not release it: the mirror lacks the message"
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [1]
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_bare_tokens_from_before_the_first_mirror_wait_for_a_required_one() -> None:
+    local = MemoryReplicaQueue()
+    master = MirroredQueue(N1, local, MastershipRecord(QUEUE, Epoch(1), N1))
+    master.publish(publications(1, 1))
+    master.set_record(MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,)))
+    local.sync()
+    assert master.drain_confirmed() == []
+    master.set_record(MastershipRecord(QUEUE, Epoch(1), N1))
+    assert master.drain_confirmed() == [1]
+
+
+def test_a_message_settled_before_its_confirm_is_confirmed_once() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    [delivery] = pair.master.fetch(1, ack_required=True)
+    assert pair.master.ack([delivery.seq_id]) == 1
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [1]
+    pair.quiet()
+    assert pair.master.drain_confirmed() == []
+    assert pair.mirror_local.digests() == []
+
+
+# --- the stream -------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_one_frame_of_a_few_ops() -> None:
+    pair = Pair().up().quiet()
+    for counter in range(1, 6):
+        pair.master.publish(publications(counter, 1))
+    deliveries = pair.master.fetch(4, ack_required=True)
+    pair.master.ack([deliveries[0].seq_id])
+    pair.master.ack([deliveries[1].seq_id, deliveries[3].seq_id])
+    [frame] = pair.to_mirror()
+    assert isinstance(frame, Ops)
+    publish, settle = frame.ops
+    assert isinstance(publish, PublishOp)
+    assert publish.message_count == 5
+    assert settle == SettleOp((SeqRange(SeqId(0), SeqId(2)), SeqRange(SeqId(3), SeqId(4))))
+    assert [message for _, message in pair.master.take_messages()] == []
+
+
+def test_two_mirrors_get_the_same_ops_object() -> None:
+    record = MastershipRecord(QUEUE, Epoch(1), N1, (N2, N3), (N2, N3))
+    master = MirroredQueue(N1, MemoryReplicaQueue(), record)
+    master.mirror_link_up(N2)
+    master.mirror_link_up(N3)
+    master.take_messages()
+    master.publish(publications(1, 3))
+    first, second = (message for _, message in master.take_messages())
+    assert isinstance(first, Ops)
+    assert isinstance(second, Ops)
+    assert first.ops is second.ops
+
+
+def test_purge_settles_what_was_ready_and_not_what_is_unacked() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 6))
+    pair.master.fetch(2, ack_required=True)
+    assert pair.master.purge() == 4
+    pair.exchange()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+    assert pair.mirror_local.ready == 2
+
+
+def test_a_refused_ack_of_a_ready_message_does_not_settle_it_on_the_mirror() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    [first] = pair.master.fetch(1, ack_required=True)
+    assert pair.master.ack([first.seq_id, SeqId(2), SeqId(99)]) == 1
+    pair.exchange()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+    assert pair.mirror_local.ready == 2
+
+
+def test_a_discarded_message_is_known_to_the_mirror_as_a_duplicate() -> None:
+    pair = Pair().up().quiet()
+    pair.master.discard(publications(1, 1))
+    assert any(isinstance(op, OriginsOp) for op in ops_of(pair.to_mirror()))
+    assert pair.master.drain_confirmed() == []
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1]
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert promoted.is_duplicate(msg_id_of(1))
+    assert not promoted.is_duplicate(msg_id_of(2))
+
+
+# --- the horizon ------------------------------------------------------------------------------------------------------
+
+
+def test_deliveries_stop_at_the_horizon_the_mirror_has_acknowledged() -> None:
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, step + 100))
+    assert len(pair.master.fetch(step + 100, ack_required=True)) == step
+    assert pair.master.fetch(1, ack_required=True) == []
+    assert any(isinstance(op, HorizonOp) for op in ops_of(pair.to_mirror()))
+    assert pair.master.fetch(1, ack_required=True) == [], "promised, but not yet known to be heard"
+    pair.to_master()
+    assert len(pair.master.fetch(step, ack_required=True)) == 100
+
+
+def test_dropping_beyond_the_horizon_does_not_stop_deliveries_for_good() -> None:
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, 4 * step))
+    pair.master.drop(3 * step)
+    pair.exchange()
+    assert len(pair.master.fetch(step, ack_required=True)) == step
+
+
+def test_a_direct_delivery_beyond_the_horizon_sends_the_promise_first() -> None:
+    pair = Pair().up().quiet()
+    deliveries = pair.master.publish_delivered(publications(1, master_module.HORIZON_STEP_MIN + 1))
+    assert len(deliveries) == master_module.HORIZON_STEP_MIN + 1
+    horizon, publish = ops_of(pair.to_mirror())
+    assert isinstance(horizon, HorizonOp)
+    assert isinstance(publish, PublishOp)
+    assert horizon.horizon > deliveries[-1].seq_id
+
+
+def test_a_mirror_without_a_link_limits_deliveries_by_what_it_last_heard() -> None:
+    pair = Pair().up().quiet()
+    pair.master.mirror_link_down(N2)
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, 2 * step))
+    pair.master.take_messages()
+    assert len(pair.master.fetch(2 * step, ack_required=True)) == step
+    pair.master.take_messages()
+    assert pair.master.fetch(1, ack_required=True) == []
+    pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
+    assert len(pair.master.fetch(2 * step, ack_required=True)) == step
+
+
+# --- attach, fill, synchronisation ------------------------------------------------------------------------------------
+
+
+def test_an_unsynchronised_mirror_is_not_filled_unless_asked() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 10))
+    pair.up().quiet()
+    assert pair.state() is MirrorState.STREAMING
+    assert pair.mirror_local.ready == 0
+    pair.master.start_sync([N2])
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+    assert pair.master.take_reports() == [ReportSynchronised(N2)]
+
+
+def test_automatic_synchronisation_starts_by_itself() -> None:
+    pair = Pair(synchronised=False, settings=MirroringSettings(sync_automatically=True))
+    pair.master.publish(publications(1, 10))
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+
+
+def test_a_mirror_becomes_synchronised_by_natural_drain() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 10))
+    pair.up().quiet()
+    pair.master.publish(publications(11, 5))
+    pair.master.ack([delivery.seq_id for delivery in pair.master.fetch(10, ack_required=True)])
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.mirror_local.ready == 5
+
+
+def test_a_cancelled_synchronisation_keeps_what_arrived() -> None:
+    settings = MirroringSettings(sync_batch_messages=10)
+    pair = Pair(synchronised=False, settings=settings)
+    pair.master.publish(publications(1, 100))
+    pair.up().quiet()
+    pair.master.start_sync()
+    pair.to_mirror()
+    progress = pair.master.sync_progress()
+    assert progress is not None
+    assert (progress.synced, progress.total) == (20, 100)
+    pair.master.cancel_sync()
+    pair.quiet()
+    assert pair.master.sync_progress() is None
+    assert pair.state() is MirrorState.STREAMING
+    assert pair.mirror_local.ready == 20
+
+
+def test_the_queue_is_used_while_it_is_synchronised() -> None:
+    pair = Pair(synchronised=False, settings=MirroringSettings(sync_batch_messages=10))
+    pair.master.publish(publications(1, 60))
+    pair.up().quiet()
+    pair.master.start_sync()
+    counter = 60
+    for _ in range(12):
+        counter += 1
+        pair.master.publish(publications(counter, 1))
+        pair.master.ack([delivery.seq_id for delivery in pair.master.fetch(2, ack_required=True)])
+        pair.exchange(1)
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_the_throttle_limits_bytes_per_second() -> None:
+    settings = MirroringSettings(sync_batch_messages=1, sync_throughput_bytes=1000)
+    pair = Pair(synchronised=False, settings=settings)
+    pair.master.publish(publications(1, 10, body=b"x" * 960))  # with its envelope about 1,000 bytes
+    pair.master.tick(0)
+    pair.up().quiet()
+    pair.master.start_sync()
+    pair.exchange(10)
+    assert pair.mirror_local.ready == 1
+    for second in range(1, 4):
+        pair.master.tick(second * 1100)
+        pair.exchange(4)
+        assert pair.mirror_local.ready == 1 + second
+
+
+def test_a_link_break_that_loses_a_suffix_is_healed_by_content() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 5))
+    pair.quiet()
+    pair.master.publish(publications(6, 5))
+    pair.master.fetch(3, ack_required=False)
+    pair.master.take_messages()  # lost
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+    assert sorted(pair.master.drain_confirmed()) == list(range(1, 11))  # type: ignore[type-var]
+
+
+def test_frames_of_an_earlier_attach_are_ignored() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    [(_, straggler)] = pair.master.take_messages()
+    pair.master.mirror_link_down(N2)
+    pair.up()
+    pair.to_mirror()
+    before = pair.mirror_local.ready
+    pair.mirror.receive(N1, straggler)
+    assert pair.mirror_local.ready == before
+
+
+def test_a_mirror_far_behind_is_not_streamed_to_and_attached_again_when_it_has_caught_up() -> None:
+    pair = Pair(settings=MirroringSettings(window_bytes=2000)).up().quiet()
+    congested: list[bool] = []
+    for counter in range(1, 40):
+        pair.master.publish(publications(counter, 1))
+        pair.master.take_messages()
+        congested.append(pair.master.is_congested)
+    assert pair.state() is MirrorState.LAGGING
+    assert not congested[3]
+    assert congested[-1]
+    # Nothing of it arrived: the link is as good as broken.
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert not pair.master.is_congested
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_a_lagging_mirror_attaches_again_once_everything_sent_is_applied() -> None:
+    pair = Pair(settings=MirroringSettings(window_bytes=2000)).up().quiet()
+    sent: list[MirrorMessage] = []
+    for counter in range(1, 40):
+        pair.master.publish(publications(counter, 1))
+        sent += [message for _, message in pair.master.take_messages()]
+    for message in sent:
+        pair.mirror.receive(N1, message)
+    pair.to_master()
+    assert pair.state() is MirrorState.PROBING
+    pair.quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_an_attach_that_was_lost_is_sent_again() -> None:
+    pair = Pair().up()
+    pair.master.take_messages()
+    pair.master.tick(1000)
+    pair.master.tick(1000 + master_module.ATTACH_RETRY_MS)
+    assert any(isinstance(message, Attach) for message in pair.to_mirror())
+
+
+def test_a_silent_mirror_is_reported() -> None:
+    pair = Pair(settings=MirroringSettings(stall_ms=5000)).up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.master.take_messages()
+    pair.master.tick(100)
+    assert not any(isinstance(report, ReportMirrorStalled) for report in pair.master.take_reports())
+    pair.master.tick(5100)
+    [report] = pair.master.take_reports()
+    assert isinstance(report, ReportMirrorStalled)
+    assert (report.node, report.silent_ms) == (N2, 5000)
+
+
+# --- epochs and promotion ---------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_refuses_an_older_epoch_and_the_old_master_stops() -> None:
+    pair = Pair().up()
+    pair.mirror.adopt_epoch(Epoch(2))
+    pair.to_mirror()
+    [(_, refusal)] = pair.mirror.take_messages()
+    assert refusal == AttachRefused(QUEUE, Epoch(1), Epoch(2))
+    pair.master.publish(publications(1, 1, persistent=False))
+    pair.master.receive(N2, refusal)
+    assert pair.master.take_reports() == [ReportFenced(Epoch(2))]
+    assert pair.master.fetch(1, ack_required=True) == []
+    assert pair.master.drain_confirmed() == []
+
+
+def test_a_commit_that_comes_too_late_may_not_promote() -> None:
+    pair = Pair().up().quiet()
+    pair.mirror.adopt_epoch(Epoch(3))
+    assert not pair.mirror.may_promote(MastershipRecord(QUEUE, Epoch(2), N2))
+
+
+def test_a_promoted_mirror_flags_below_the_horizon_and_not_above() -> None:
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, step + 3))
+    pair.master.fetch(1, ack_required=True)
+    pair.to_mirror()
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    flags = [delivery.redelivered for delivery in promoted.fetch(step + 3, ack_required=True)]
+    assert flags == [True] * step + [False] * 3
+
+
+def test_a_mirror_that_heard_nothing_of_the_last_epoch_flags_everything() -> None:
+    pair = Pair().up().quiet()
+    count = master_module.HORIZON_STEP_MIN + 3
+    pair.master.publish(publications(1, count))
+    pair.to_mirror()
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(3), N2))
+    assert all(delivery.redelivered for delivery in promoted.fetch(count, ack_required=True))
+
+
+def test_an_incomplete_mirror_does_not_swallow_the_second_sending_of_what_it_lacks() -> None:
+    """Message 3 reaches the mirror by the live stream while 1 and 2 are still missing; then the master dies."""
+    pair = Pair()
+    pair.master.publish(publications(1, 2))
+    pair.up().to_mirror()
+    pair.master.publish(publications(3, 1))
+    pair.to_mirror()
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert [promoted.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3)] == [False, False, True]
+    promoted.publish(publications(1, 4))
+    assert sorted(delivery.message.msg_id for delivery in promoted.fetch(9, ack_required=True)) == [
+        msg_id_of(counter) for counter in (1, 2, 3, 4)
+    ]
+    pair.mirror_local.sync()
+    assert sorted(promoted.drain_confirmed()) == [1, 2, 3, 4]  # type: ignore[type-var]
+
+
+def test_a_complete_mirror_recognises_what_was_settled_as_a_duplicate() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 2))
+    pair.master.fetch(2, ack_required=False)
+    pair.quiet()
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert promoted.is_duplicate(msg_id_of(2))
+
+
+def test_an_old_master_drops_its_diverged_tail_when_the_new_one_attaches() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    pair.quiet()
+    pair.master.publish([*publications(4, 3)])  # never sent
+    record = MastershipRecord(QUEUE, Epoch(2), N2, (N1,))
+    new_master = pair.mirror.promote(N2, record)
+    new_master.publish(publications(10, 1))
+    old = demote(pair.master, Epoch(2))
+    new_master.mirror_link_up(N1)
+    new_master.start_sync()
+    for _ in range(6):
+        for _, message in new_master.take_messages():
+            old.receive(N2, message)
+        pair.sync()
+        for _, answer in old.take_messages():
+            new_master.receive(N1, answer)
+    assert pair.master_local.digests() == pair.mirror_local.digests()
+    assert new_master.take_reports() == [ReportSynchronised(N1)]
+    old.check_invariants()
+    new_master.check_invariants()
+
+
+def test_tokens_of_an_earlier_life_do_not_come_back() -> None:
+    pair = Pair()
+    pair.master.publish(publications(1, 1))
+    mirror = demote(pair.master, Epoch(2))
+    again = mirror.promote(N1, MastershipRecord(QUEUE, Epoch(3), N1))
+    again.publish(publications(1, 2))  # the node of the publisher sends again
+    pair.master_local.sync()
+    assert sorted(again.drain_confirmed()) == [1, 2]  # type: ignore[type-var]
+    assert again.drain_confirmed() == []
+
+
+def test_an_acknowledgement_of_what_was_never_sent_releases_nothing() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.sync()
+    [message] = pair.to_mirror()
+    assert isinstance(message, Ops)
+    pair.master.receive(N2, OpsAck(QUEUE, Epoch(1), message.attach_id, 10_000, 10_000))
+    assert pair.master.drain_confirmed() == []
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_end_of_the_difference_is_said_once(missing: bool) -> None:
+    pair = Pair()
+    if missing:
+        pair.master.publish(publications(1, 1))
+    pair.up()
+    said: list[object] = []
+    for _ in range(6):
+        said += ops_of(pair.to_mirror())
+        pair.to_master()
+    batches = [op for op in said if isinstance(op, SyncBatchOp)]
+    assert [len(batch.seq_ids) for batch in batches] == ([1, 0] if missing else [0])
+
+
+def test_a_big_turn_goes_out_in_several_frames() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish([*publications(1, 6, body=b"x" * 1_500_000)])
+    frames = pair.to_mirror()
+    assert len(frames) > 1
+    pair.quiet()
+    assert pair.mirror_local.ready == 6
+    assert pair.mirror_local.read([SeqId(5)]) == [
+        (SeqId(5), make_message(6, body=b"x" * 1_500_000).envelope()),
+    ]
