@@ -39,7 +39,7 @@ from chaos.run_file import NoRunError, RunFile, read_run_file
 from chaos.scenarios.catalogue import SCENARIOS
 from chaos.scenarios.model import QUEUE_PATTERN, RunOptions, Scenario, Stage
 from chaos.scenarios.steps import ScenarioError
-from chaos.verdict import EXIT_CODES, ExitCode, Outcome
+from chaos.verdict import EXIT_CODES, ExitCode, Outcome, judge_outcome
 from chaos.workload.traffic import Traffic, cancel_all, declare_queue
 
 QUEUE = "chaos.orders"
@@ -141,9 +141,10 @@ def run_scenario(
     console.print(f"[bold]{name}[/bold]: {scenario.summary}\n{nodes} nodes, seed {seed}, records in {run_dir}")
     _conduct(run)
     console.print(f"repeat with: [bold]{run_file.replay}[/bold]", highlight=False)
-    if run_file.outcome is Outcome.INTERRUPTED:
-        console.print("[yellow]interrupted; every node was stopped[/yellow]")
-        return ExitCode.INTERRUPTED
+    judgement = judge_outcome(run_file.outcome)
+    if judgement is not None and (run_file.outcome is Outcome.INTERRUPTED or not has_events(run_dir)):
+        console.print(f"[bold]{judgement.verdict}[/bold]: {judgement.reasons[0]}; every node was stopped")
+        return EXIT_CODES[judgement.verdict]
     return analyse(run_dir, master_url, console=console)
 
 
@@ -152,7 +153,7 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
     console = console or Console()
     try:
         run_file = read_run_file(run_dir)
-        if not any((run_dir / "events").glob("part-*.parquet")):
+        if not has_events(run_dir):
             raise NoRunError(f"{run_dir} holds no events")
         with console.status("checking every message with Spark ..."):
             began = time.monotonic()
@@ -170,6 +171,11 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
     print_summary(console, analysis, run_file, time.monotonic() - began)
     console.print(f"report: {report_path}", highlight=False, soft_wrap=True)
     return EXIT_CODES[analysis.judgement.verdict]
+
+
+def has_events(run_dir: Path) -> bool:
+    """Whether a run got as far as recording something."""
+    return any((run_dir / "events").glob("part-*.parquet"))
 
 
 def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s: float) -> None:

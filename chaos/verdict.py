@@ -88,18 +88,28 @@ class Judgement:
     reasons: tuple[str, ...]
 
 
+#: Runs that did not complete: their verdict does not depend on what was found.
+_ENDED_BADLY: Mapping[Outcome, tuple[Verdict, str]] = {
+    Outcome.HANG: (Verdict.HANG, "a step or the drain did not finish in time"),
+    Outcome.CRASHED: (Verdict.CRASHED, "the run broke off with an error"),
+    Outcome.NOT_REACHED: (Verdict.VACUOUS, "the cluster was not in the state that the scenario is about"),
+    Outcome.INTERRUPTED: (Verdict.INTERRUPTED, "the run was interrupted"),
+    Outcome.RUNNING: (Verdict.UNKNOWN, "the run did not write its end"),
+}
+
+
+def judge_outcome(outcome: Outcome) -> Judgement | None:
+    """The verdict on a run that did not complete; None for one that did."""
+    if outcome is Outcome.COMPLETED:
+        return None
+    verdict, reason = _ENDED_BADLY[outcome]
+    return Judgement(verdict, (reason,))
+
+
 def judge(findings: Mapping[str, int], expectation: Expectation, outcome: Outcome) -> Judgement:
     """The verdict on a run. ``findings`` are the counts of the analysis, by name."""
-    ended_badly = {
-        Outcome.HANG: (Verdict.HANG, "a step or the drain did not finish in time"),
-        Outcome.CRASHED: (Verdict.CRASHED, "the run broke off with an error"),
-        Outcome.NOT_REACHED: (Verdict.VACUOUS, "the cluster was not in the state that the scenario is about"),
-        Outcome.INTERRUPTED: (Verdict.INTERRUPTED, "the run was interrupted"),
-        Outcome.RUNNING: (Verdict.UNKNOWN, "the run did not write its end"),
-    }
-    if outcome in ended_badly:
-        verdict, reason = ended_badly[outcome]
-        return Judgement(verdict, (reason,))
+    if (judgement := judge_outcome(outcome)) is not None:
+        return judgement
     if findings["incomplete_logs"]:
         return Judgement(Verdict.UNKNOWN, (f"the record of {findings['incomplete_logs']} processes is incomplete",))
     reasons = [

@@ -55,7 +55,11 @@ def closed_error(channel: aiormq.Channel) -> Exception:
 
 async def open_channel(connection: aio_pika.abc.AbstractConnection, *, publisher_confirms: bool) -> aiormq.Channel:
     """A channel of the client library, at the level where publishing need not wait."""
-    opened = await connection.channel(publisher_confirms=publisher_confirms)
+    try:
+        opened = await connection.channel(publisher_confirms=publisher_confirms)
+    except RuntimeError as error:
+        # The client library's way to say that the connection went while we were asking.
+        raise aiormq.exceptions.ChannelInvalidStateError(str(error)) from error
     channel = await opened.get_underlay_channel()
     assert isinstance(channel, aiormq.Channel), "the pinned client library hands out its own channels"
     return channel

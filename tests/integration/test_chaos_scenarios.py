@@ -1,0 +1,83 @@
+"""Whole scenarios on clusters of real processes, small; the numbers of the catalogue are for `warren chaos run`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chaos.runner import run_scenario
+from chaos.scenarios.model import RunOptions
+from chaos.verdict import ExitCode
+from chaos.workload.traffic import TrafficOptions
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("java") is None, reason="the analysis needs Java"),
+]
+
+TRAFFIC = TrafficOptions(rate=1_000)
+
+
+def verdict_of(run_dir: Path) -> dict[str, object]:
+    document: dict[str, object] = json.loads((run_dir / "analysis" / "verdict.json").read_text())
+    return document
+
+
+def processes_under(directory: Path) -> list[int]:
+    """Processes whose command line names the directory."""
+    return [
+        process.info["pid"]
+        for process in psutil.process_iter(["pid", "cmdline"])
+        if any(str(directory) in part for part in process.info["cmdline"] or ())
+    ]
+
+
+def test_control_run_finds_nothing(tmp_path: Path) -> None:
+    options = RunOptions(messages=2_000, failovers=0, traffic=TRAFFIC)
+    assert run_scenario("control", 3, 1, tmp_path, options=options) == ExitCode.PASS
+    assert (tmp_path / "report" / "index.html").exists()
+    assert processes_under(tmp_path) == []
+
+
+def test_killed_masters_cost_no_message(tmp_path: Path) -> None:
+    options = RunOptions(messages=4_000, failovers=2, traffic=TRAFFIC)
+    assert run_scenario("kill-master", 3, 1, tmp_path, options=options) == ExitCode.PASS
+    failovers = verdict_of(tmp_path)["failovers"]
+    assert isinstance(failovers, list)
+    assert [row["is_oldest_synchronised"] for row in failovers] == [True, True]
+    assert processes_under(tmp_path) == []
+
+
+def test_unsafe_promotion_loses_exactly_what_the_mirror_lacked(tmp_path: Path) -> None:
+    options = RunOptions(messages=1_000, failovers=1, traffic=TRAFFIC)
+    assert run_scenario("unsafe-promotion", 3, 1, tmp_path, options=options) == ExitCode.EXPECTED_LOSS
+    findings = verdict_of(tmp_path)["findings"]
+    assert isinstance(findings, dict)
+    assert (findings["lost"], findings["lost_unexpectedly"], findings["not_lost"]) == (500, 0, 0)
+
+
+def test_interrupt_leaves_no_process(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from chaos.runner import run_scenario; "
+        "sys.exit(run_scenario('control', 3, 1, Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("events/*")) and len(processes_under(tmp_path / "cluster")) < 3:
+            assert time.monotonic() < deadline, "the nodes did not start"
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == ExitCode.INTERRUPTED
+    assert processes_under(tmp_path / "cluster") == []

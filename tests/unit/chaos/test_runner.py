@@ -1,0 +1,165 @@
+"""How a run ends when something goes wrong before, or instead of, the traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chaos import runner
+from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest, QueueSample
+from chaos.run_file import read_run_file
+from chaos.verdict import ExitCode, Outcome
+
+
+class DeadCluster:
+    """A cluster that never serves; ``on_start`` says how it fails."""
+
+    cookie = ""
+
+    def __init__(self, nodes: int, on_start: Callable[[], None], *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+        self.nodes: Sequence[str] = [f"n{number}" for number in range(1, nodes + 1)]
+        self._on_start = on_start
+        self.calls: list[str] = []
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        self._on_start()
+
+    async def wait_ready(self, nodes: Sequence[str] | None = None, timeout_s: float = 0) -> None:
+        if self._is_silent:
+            await asyncio.Event().wait()
+        raise TimeoutError("n1 did not answer AMQP clients in time")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+    def kill_all(self) -> None:
+        self.calls.append("kill_all")
+
+    async def kill(self, node: str) -> None:
+        raise AssertionError("nothing runs that could be killed")
+
+    pause = resume = stop = restart = kill
+
+    def is_running(self, node: str) -> bool:
+        return False
+
+    def amqp_url(self, node: str) -> str:
+        return "amqp://localhost:1/"
+
+    def admin_address(self, node: str) -> str:
+        return "localhost:1"
+
+    def log_path(self, node: str) -> Path | None:
+        return None
+
+
+class DeadAdmin:
+    async def list_queues(self) -> list[QueueSample]:
+        raise AdminUnavailable("down")
+
+    async def set_policy(self, name: str, pattern: str, definition: object) -> None:
+        raise AdminUnavailable("down")
+
+    async def sync_queue(self, queue: str) -> None:
+        raise AdminUnavailable("down")
+
+    async def close(self) -> None:
+        pass
+
+
+class Laboratory:
+    """Runs scenarios on dead clusters and keeps what was printed."""
+
+    def __init__(self, out_dir: Path) -> None:
+        self.out_dir = out_dir
+        self.printed = io.StringIO()
+        self.clusters: list[DeadCluster] = []
+        self.on_start: Callable[[], None] = lambda: None
+        #: Whether clusters keep the run waiting for ever instead of until a timeout.
+        self.is_silent = False
+
+    def run(self, name: str = "control", nodes: int = 3) -> int:
+        def make_cluster(count: int, _: Path) -> ClusterUnderTest:
+            self.clusters.append(DeadCluster(count, self.on_start, is_silent=self.is_silent))
+            return self.clusters[-1]
+
+        def open_admin(_: ClusterUnderTest, __: str) -> ClusterAdmin:
+            return DeadAdmin()
+
+        console = Console(file=self.printed, width=200)
+        return runner.run_scenario(
+            name, nodes, 7, self.out_dir, make_cluster=make_cluster, open_admin=open_admin, console=console
+        )
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Laboratory:
+    return Laboratory(tmp_path / "run")
+
+
+def test_cluster_that_does_not_serve_in_time_is_a_hang_and_is_closed(laboratory: Laboratory) -> None:
+    assert laboratory.run() == ExitCode.HANG
+    assert laboratory.clusters[0].calls == ["start", "close", "kill_all"]
+    stored = read_run_file(laboratory.out_dir)
+    assert stored.outcome is Outcome.HANG
+    assert stored.error == "n1 did not answer AMQP clients in time"
+    assert "warren chaos run control --nodes 3 --seed 7" in laboratory.printed.getvalue()
+
+
+def test_interrupt_closes_the_cluster_and_has_its_own_code(laboratory: Laboratory) -> None:
+    laboratory.is_silent = True
+    laboratory.on_start = lambda: signal.raise_signal(signal.SIGINT)
+    assert laboratory.run() == ExitCode.INTERRUPTED
+    assert laboratory.clusters[0].calls == ["start", "close", "kill_all"]
+    assert read_run_file(laboratory.out_dir).outcome is Outcome.INTERRUPTED
+
+
+def test_termination_is_an_interrupt(laboratory: Laboratory) -> None:
+    laboratory.is_silent = True
+    laboratory.on_start = lambda: signal.raise_signal(signal.SIGTERM)
+    assert laboratory.run() == ExitCode.INTERRUPTED
+    assert "close" in laboratory.clusters[0].calls
+
+
+def test_unknown_error_closes_the_cluster_and_is_shown(laboratory: Laboratory) -> None:
+    def fail() -> None:
+        raise LookupError("a mistake of ours")
+
+    laboratory.on_start = fail
+    assert laboratory.run() == ExitCode.CRASHED
+    assert laboratory.clusters[0].calls == ["start", "close", "kill_all"]
+    assert "a mistake of ours" in laboratory.printed.getvalue()
+
+
+def test_missing_java_is_told_before_anything_starts(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(laboratory.out_dir))
+    assert laboratory.run() == ExitCode.NO_JAVA
+    assert laboratory.clusters == []
+    assert "needs Java 17" in laboratory.printed.getvalue()
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("no-such-scenario", 3), ("kill-master", 2)])
+def test_request_that_makes_no_sense(laboratory: Laboratory, name: str, nodes: int) -> None:
+    assert laboratory.run(name, nodes) == ExitCode.USAGE
+    assert laboratory.clusters == []
+
+
+def test_directory_with_a_run_is_left_alone(laboratory: Laboratory) -> None:
+    assert laboratory.run() == ExitCode.HANG
+    before = (laboratory.out_dir / "run.json").read_text()
+    assert laboratory.run("kill-master") == ExitCode.USAGE
+    assert (laboratory.out_dir / "run.json").read_text() == before
+
+
+def test_analysis_of_a_directory_without_a_run(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    assert runner.analyse(tmp_path, console=Console(file=printed, width=200)) == ExitCode.USAGE
+    assert "holds no run" in printed.getvalue()
