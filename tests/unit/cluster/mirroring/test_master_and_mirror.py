@@ -395,6 +395,9 @@ def test_frames_of_an_earlier_attach_are_ignored() -> None:
     before = pair.mirror_local.ready
     pair.mirror.receive(N1, straggler)
     assert pair.mirror_local.ready == before
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED, "the present conversation goes on"
+    assert pair.mirror_local.ready == 1
 
 
 def test_a_mirror_far_behind_is_not_streamed_to_and_attached_again_when_it_has_caught_up() -> None:
