@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger
+from cluster.mirroring.difference import compare
 from cluster.mirroring.messages import (
     Attach,
     AttachRefused,
@@ -38,7 +39,7 @@ from cluster.mirroring.messages import (
 )
 from cluster.mirroring.progress import MirrorInput, MirrorProgress, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
-from cluster.mirroring.ranges import compress, gaps_between
+from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
 from cluster.mirroring.sync import (
     SYNC_BATCH_BYTES,
@@ -51,7 +52,7 @@ from cluster.mirroring.sync import (
 from cluster.mirroring.turn import Turn
 from node.ids import MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SeqRange
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
 #: In flight to one mirror and not applied there: some hundred ms of full speed on a local network, and small
 #: enough that every queue of a node may have it at once during a burst.
@@ -245,23 +246,12 @@ class MirroredQueue:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _difference(self, progress: MirrorProgress, reply: AttachReply) -> None:
-        """Part of what the mirror has otherwise than the master, below the position the attach named."""
-        if progress.state is not MirrorState.ATTACHING:
-            return
-        live = {digest.segment: digest.entries for digest in self.local.digests()}
-        below = progress.attach_next_seq_id
-        for holdings in reply.mismatched:
-            first = holdings.segment * DIGEST_SEGMENT_ENTRIES
-            end = SeqId(min(first + DIGEST_SEGMENT_ENTRIES, below))
-            entries = live.get(holdings.segment, 0)
-            if not holdings.holdings and entries == end - first == DIGEST_SEGMENT_ENTRIES:
-                progress.lacking.append(SeqRange(SeqId(first), end))
-                continue
-            mine = [h for h in self.local.holdings(holdings.segment) if h.seq_id < end] if entries else []
-            theirs = set(holdings.holdings)
-            for lacked in compress(h.seq_id for h in mine if h not in theirs):
+        """Part of what the mirror has otherwise than the master."""
+        if progress.state is MirrorState.ATTACHING:
+            lacking, extras = compare(self.local, progress.attach_next_seq_id, reply.mismatched)
+            for lacked in lacking:
                 progress.lacking.append(lacked)
-            progress.extras.extend(compress(h.seq_id for h in theirs.difference(mine)))
+            progress.extras.extend(extras)
 
     def _acknowledged(self, progress: MirrorProgress, ack: OpsAck) -> None:
         is_new = progress.acknowledged(ack.applied_index, ack.durable_index)

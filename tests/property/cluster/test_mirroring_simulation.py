@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+import cluster.mirroring.difference
 import cluster.mirroring.master
 import cluster.mirroring.mirror
 import cluster.mirroring.promotion
@@ -23,6 +24,7 @@ STEPS = 250
 @pytest.fixture(autouse=True)
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
+        cluster.mirroring.difference,
         cluster.mirroring.master,
         cluster.mirroring.mirror,
         cluster.mirroring.promotion,
