@@ -38,6 +38,7 @@ from node.store.disk import Disk, RealDisk
 from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost
+from node.topology.records import ExchangeRecord
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,9 @@ class Daemon:
             self._runtime.gateway,
             random_bytes=secrets.token_bytes,
             properties=self._server_properties(),
+            alternate_exchange=self._alternate_exchange,
         )
+        self._runtime.on_policy_changed = self._broker.router.forget_routes
         self._peers = AdminPeers(lambda node: peers[node], config.cluster_cookie)
         self._admin = NodeAdmin(self._runtime, self._peers, self._connections, self.stop, product_version())
 
@@ -240,6 +243,12 @@ class Daemon:
 
     def _connections(self) -> list[ConnectionListing]:
         return [] if self._server is None else self._server.connections()
+
+    def _alternate_exchange(self, exchange: ExchangeRecord) -> str | None:
+        """Argument or policy, whichever holds (RabbitMQ: the argument wins)."""
+        settings = self._runtime.metadata.state.exchange_settings(exchange.vhost, exchange.name)
+        name: str | None = settings.get("alternate-exchange")
+        return name
 
     def _server_properties(self) -> dict[str, object]:
         return {

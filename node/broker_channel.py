@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.amqp.ports import ChannelSink, DeliverySource, Got, PublishRequest, QueueDeclared
 from node.auth import Action
-from node.errors import ChannelError
+from node.errors import AmqpError, ChannelError
 from node.ids import ORIGIN_BYTES, MsgId, OriginId, QueueId, QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
@@ -407,7 +407,11 @@ class Channel:
             return 0
         record = self._queue(queue)
         ready = await self._gateway.delete_if(record.queue_id, if_unused, if_empty)
-        await self._broker.catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
+        try:
+            await self._broker.catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
+        except AmqpError:
+            await self._gateway.delete_abandoned(record.queue_id)
+            raise
         self._connection.exclusive_queues.pop(queue, None)
         return ready
 

@@ -34,6 +34,7 @@ from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
     Row,
     binding_row,
+    channel_rows,
     check_columns,
     connection_row,
     consumer_rows,
@@ -215,6 +216,16 @@ class NodeAdmin:
         chosen = check_columns(LISTINGS["list_connections"], columns)
         rows = [connection_row(node, incarnation, number, each) for number, each in enumerate(self._connections(), 1)]
         return table("list_connections", chosen, rows + await self._of_peers("ListConnections", "", chosen, local))
+
+    async def list_channels(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        node, incarnation = self._runtime.node, self._runtime.incarnation
+        chosen = check_columns(LISTINGS["list_channels"], columns)
+        rows = [
+            row
+            for number, each in enumerate(self._connections(), 1)
+            for row in channel_rows(node, incarnation, number, each)
+        ]
+        return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         self._require_vhost(vhost)

@@ -78,8 +78,8 @@ class AdminPeers:
 
 def _refused(error: grpc.aio.AioRpcError) -> AdminRefused:
     code = ExitCode.UNAVAILABLE
-    for entry in error.trailing_metadata() or ():
-        key, value = tuple(entry)
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
         if key == codec.EXIT_CODE_METADATA_KEY:
             code = ExitCode(int(value))
     return AdminRefused(code, error.details() or str(error.code()))

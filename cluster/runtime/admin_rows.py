@@ -180,6 +180,29 @@ def connection_row(node: NodeName, incarnation: int, number: int, connection: Co
     }
 
 
+def channel_rows(node: NodeName, incarnation: int, number: int, connection: ConnectionListing) -> list[Row]:
+    return [
+        {
+            "pid": f"<{node}.{incarnation}.{number}.{channel.number}>",
+            "connection": f"<{node}.{incarnation}.{number}.0>",
+            "name": f"{connection.name} ({channel.number})",
+            "number": channel.number,
+            "user": connection.user,
+            "vhost": connection.vhost,
+            "transactional": channel.transactional,
+            "confirm": channel.confirm,
+            "consumer_count": channel.consumer_count,
+            "messages_unacknowledged": channel.messages_unacknowledged,
+            "messages_unconfirmed": channel.messages_unconfirmed,
+            "acks_uncommitted": channel.acks_uncommitted,
+            "prefetch_count": channel.prefetch_count,
+            "global_prefetch_count": channel.global_prefetch_count,
+            "state": channel.state,
+        }
+        for channel in connection.channels
+    ]
+
+
 def _plain(value: Any) -> Any:
     """A value of an AMQP table as JSON can hold it."""
     if isinstance(value, bytes | bytearray):

@@ -102,6 +102,8 @@ class NodeRuntime:
         self.is_stopping = False
         #: Clients are served (kept by the daemon).
         self.is_serving = False
+        #: Told the vhost whose policies changed (the daemon's broker forgets its routes).
+        self.on_policy_changed: Callable[[str], None] = lambda _vhost: None
         self._started_s = self._loop.time()
         #: Mirrors that this node had dropped from queues it masters.
         self._dropped: set[tuple[QueueId, NodeName]] = set()
@@ -236,7 +238,7 @@ class NodeRuntime:
             if queue_id not in records:
                 self.queues.queue_deleted(role.queue)
                 self.gateway.queue_deleted(queue_id)
-        self._files.delete_unknown(records.keys())
+        self._files.delete_unknown(self.metadata.topology.vhosts(), records.keys())
         for record in list(records.values()):
             self.queues.follow(self.queue_record(record.queue_id), record)
             self.gateway.mastership_changed(record)
@@ -256,6 +258,7 @@ class NodeRuntime:
                 self.gateway.queue_deleted(event.queue.queue_id)
             elif isinstance(event, PolicyChanged):
                 self.queues.policy_changed()
+                self.on_policy_changed(event.vhost)
 
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self.queue_record(event.queue_id)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from node.store.vhost_store import VhostStore, vhosts_on_disk
-
 from node.ids import QueueId
 from node.queues.variable_queue import VariableQueue
+from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
@@ -37,12 +36,14 @@ class NodeQueueFiles:
 
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
-        if queue.vhost in self._vhosts or queue.vhost in vhosts_on_disk(self._disk, self._data_dir):
+        if self._disk.exists(vhost_directory(self._data_dir, queue.vhost)):
             self._vhost(queue.vhost).delete_queue_directory(queue.queue_id)
 
-    def delete_unknown(self, known: Collection[QueueId]) -> None:
-        """Queues that were deleted while this node was away."""
-        for vhost in vhosts_on_disk(self._disk, self._data_dir):
+    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> None:
+        """Queues of these vhosts that were deleted while this node was away."""
+        for vhost in vhosts:
+            if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
+                continue
             store = self._vhost(vhost)
             for queue_id, name in store.queues_on_disk():
                 if queue_id not in known:
@@ -58,7 +59,7 @@ class NodeQueueFiles:
     def _vhost(self, vhost: str) -> VhostStore:
         store = self._vhosts.get(vhost)
         if store is None:
-            store = self._vhosts[vhost] = VhostStore.open(
+            store = self._vhosts[vhost] = VhostStore(
                 self._disk, self._data_dir, vhost, self._group_commit, self._config
             )
         return store

@@ -47,6 +47,9 @@ from node.queues.queue_process import QueueProcess
 OPERATION_TIMEOUT_S = 15.0
 #: Pause before a refused session is tried again: the master has not applied the record yet, a matter of one heartbeat.
 REOPEN_DELAY_S = 0.02
+#: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
+GET_RETRY_S = 0.002
+GET_TRIES_MAX = 500
 
 
 class LocalQueues(Protocol):
@@ -274,14 +277,25 @@ class ClusterGateway:
             await self._ask(channel, queue_id, "cancel", local, consumer_tag=consumer_tag)
 
     async def get(self, channel: ChannelKey, queue_id: QueueId, no_ack: bool) -> tuple[int, Delivery, int] | None:
+        for _ in range(GET_TRIES_MAX):
+            got, ready = await self._get_once(channel, queue_id, no_ack)
+            if got is not None or not ready:
+                return got
+            # Messages are ready, but the mirrors have not yet been told that they may be delivered.
+            await asyncio.sleep(GET_RETRY_S)
+        return None
+
+    async def _get_once(
+        self, channel: ChannelKey, queue_id: QueueId, no_ack: bool
+    ) -> tuple[tuple[int, Delivery, int] | None, int]:
+        """The message if there is one, and how many are ready after it."""
         session = 0
-        found: tuple[Delivery, int] | None = None
+        found: Delivery | None = None
 
         def local(process: QueueProcess) -> SessionReply:
             nonlocal found
-            got = process.get(channel, no_ack)
-            found = None if got is None else (got, process.ready)
-            return _DONE
+            found = process.get(channel, no_ack)
+            return _number(process.ready)
 
         def answered(route: Route) -> None:
             nonlocal session
@@ -290,8 +304,8 @@ class ClusterGateway:
         reply = await self._ask(channel, queue_id, "get", local, answered, no_ack=no_ack)
         if reply.envelope:
             message, _ = decode_envelope(reply.envelope)
-            found = Delivery(reply.seq_id, message, reply.redelivered), reply.number
-        return None if found is None else (session, found[0], found[1])
+            found = Delivery(reply.seq_id, message, reply.redelivered)
+        return (None if found is None else (session, found, reply.number)), reply.number
 
     async def purge(self, queue_id: QueueId) -> int:
         reply = await self._ask(None, queue_id, "purge", lambda process: _number(process.purge()))
@@ -313,6 +327,13 @@ class ClusterGateway:
             if_empty=if_empty,
         )
         return reply.number
+
+    async def delete_abandoned(self, queue_id: QueueId) -> None:
+        def local(process: QueueProcess) -> SessionReply:
+            process.unseal()
+            return _DONE
+
+        await self._ask(None, queue_id, "unseal", local)
 
     # --- sessions ---
 

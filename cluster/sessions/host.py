@@ -109,7 +109,7 @@ class SessionHost:
         if call.verb == "get":
             got = process.get(channel, call.no_ack)
             if got is None:
-                return SessionReply(*base)
+                return SessionReply(*base, number=process.ready)
             return SessionReply(
                 *base,
                 number=process.ready,
@@ -121,6 +121,9 @@ class SessionHost:
             return SessionReply(*base, number=process.purge())
         if call.verb == "delete_if":
             return SessionReply(*base, number=process.seal_for_delete(call.if_unused, call.if_empty))
+        if call.verb == "unseal":
+            process.unseal()
+            return SessionReply(*base)
         assert call.verb == "counts", f"unknown verb {call.verb!r}"
         return SessionReply(*base, number=process.ready, consumers=process.consumer_count)
 

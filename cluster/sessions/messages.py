@@ -78,7 +78,7 @@ class SessionCall:
     queue_id: QueueId
     session: int
     call_id: int
-    #: ``consume cancel get purge counts delete_if``
+    #: ``consume cancel get purge counts delete_if unseal``
     verb: str
     channel_id: int = 0
     consumer: ConsumerSpec | None = None

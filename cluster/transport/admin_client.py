@@ -15,7 +15,7 @@ import grpc
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport import admin_codec as codec
-from cluster.transport.admin_port import ExitCode, MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import ExitCode, QueueSelection, SyncProgress, Table
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.errors import WarrenError
@@ -128,12 +128,6 @@ class AdminClient:
 
     def status(self) -> dict[str, Any]:
         return self._document(self._stub.Status)
-
-    def set_vm_memory_high_watermark(self, limit: MemoryLimit) -> None:
-        self._call(self._stub.SetVmMemoryHighWatermark, codec.limit_to_wire(limit))
-
-    def set_disk_free_limit(self, limit: MemoryLimit) -> None:
-        self._call(self._stub.SetDiskFreeLimit, codec.limit_to_wire(limit))
 
     def shutdown(self) -> None:
         """Begin an orderly stop; returns before the node is gone."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from cluster.metadata.records import PolicyRecord
-from cluster.transport.admin_port import MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import QueueSelection, SyncProgress, Table
 from cluster.wire import admin_pb2 as pb
 
 #: Shared secret of the cluster, UTF-8, sent with every admin request.
@@ -68,23 +68,6 @@ def listing_to_wire(vhost: str, columns: Sequence[str], selection: QueueSelectio
 
 def selection_from_wire(listing: pb.Listing) -> QueueSelection:
     return QueueSelection(online=listing.online, offline=listing.offline, local=listing.local)
-
-
-def limit_to_wire(limit: MemoryLimit) -> pb.Watermark:
-    if limit.ram_fraction is not None:
-        return pb.Watermark(ram_fraction=limit.ram_fraction)
-    assert limit.absolute_bytes is not None, "MemoryLimit has exactly one of the two"
-    return pb.Watermark(absolute_bytes=limit.absolute_bytes)
-
-
-def limit_from_wire(watermark: pb.Watermark) -> MemoryLimit:
-    """Raises `ValueError` if neither limit is given."""
-    which = watermark.WhichOneof("limit")
-    if which is None:
-        raise ValueError("a limit needs ram_fraction or absolute_bytes")
-    if which == "ram_fraction":
-        return MemoryLimit(ram_fraction=watermark.ram_fraction)
-    return MemoryLimit(absolute_bytes=watermark.absolute_bytes)
 
 
 def progress_to_wire(progress: SyncProgress) -> pb.SyncProgress:

@@ -87,17 +87,6 @@ class QueueSelection:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """A watermark: a part of the machine's RAM, or bytes. Exactly one is given."""
-
-    ram_fraction: float | None = None
-    absolute_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        assert (self.ram_fraction is None) != (self.absolute_bytes is None), "a limit is either relative or absolute"
-
-
 class AdminPort(Protocol):
     """The daemon as the admin service sees it. In listings, empty ``columns`` means the default columns of
     rabbitmqctl for that listing, and an unknown column is refused with `ExitCode.USAGE`."""
@@ -130,19 +119,14 @@ class AdminPort(Protocol):
     async def status(self) -> Mapping[str, Any]:
         """JSON object about the node asked."""
 
-    async def set_vm_memory_high_watermark(self, limit: MemoryLimit) -> None:
-        """On the node asked, until it restarts."""
-
-    async def set_disk_free_limit(self, limit: MemoryLimit) -> None:
-        """On the node asked, until it restarts."""
-
     async def shutdown(self) -> None:
         """Begin an orderly stop of the node asked; returns before the node is gone."""
 
     async def list_connections(self, columns: Sequence[str], *, local: bool = False) -> Table:
         """Of the cluster, or (``local``) of the node asked."""
 
-    async def list_channels(self, columns: Sequence[str]) -> Table: ...
+    async def list_channels(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        """Of the cluster, or (``local``) of the node asked."""
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         """Of the cluster's queues, or (``local``) of those mastered on the node asked."""

@@ -110,22 +110,6 @@ class AdminService(AdminServicer):
         await self._check_cookie(context)
         return await self._document(self._port.status(), context)
 
-    async def SetVmMemoryHighWatermark(self, request: pb.Watermark, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
-        try:
-            limit = codec.limit_from_wire(request)
-        except ValueError as error:
-            await _refuse(context, ExitCode.USAGE, str(error))
-        return await self._done(self._port.set_vm_memory_high_watermark(limit), context)
-
-    async def SetDiskFreeLimit(self, request: pb.Watermark, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
-        try:
-            limit = codec.limit_from_wire(request)
-        except ValueError as error:
-            await _refuse(context, ExitCode.USAGE, str(error))
-        return await self._done(self._port.set_disk_free_limit(limit), context)
-
     async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
         await self._check_cookie(context)
         return await self._done(self._port.shutdown(), context)
@@ -138,7 +122,7 @@ class AdminService(AdminServicer):
 
     async def ListChannels(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
-        return await self._table(self._port.list_channels(list(request.columns)), context)
+        return await self._table(self._port.list_channels(list(request.columns), local=request.local), context)
 
     async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)

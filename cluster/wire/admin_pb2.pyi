@@ -309,31 +309,6 @@ class SyncProgress(_message.Message):
 Global___SyncProgress: _TypeAlias = SyncProgress  # noqa: Y015
 
 @_typing.final
-class Watermark(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RAM_FRACTION_FIELD_NUMBER: _builtins.int
-    ABSOLUTE_BYTES_FIELD_NUMBER: _builtins.int
-    ram_fraction: _builtins.float
-    """Part of the machine's RAM."""
-    absolute_bytes: _builtins.int
-    def __init__(
-        self,
-        *,
-        ram_fraction: _builtins.float = ...,
-        absolute_bytes: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_bytes", b"absolute_bytes", "limit", b"limit", "ram_fraction", b"ram_fraction"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_bytes", b"absolute_bytes", "limit", b"limit", "ram_fraction", b"ram_fraction"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_limit: _TypeAlias = _typing.Literal["ram_fraction", "absolute_bytes"]  # noqa: Y015
-    _WhichOneofArgType_limit: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_limit) -> _WhichOneofReturnType_limit | None: ...
-
-Global___Watermark: _TypeAlias = Watermark  # noqa: Y015
-
-@_typing.final
 class User(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

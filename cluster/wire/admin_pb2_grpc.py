@@ -84,16 +84,6 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
                 _registered_method=True)
-        self.SetVmMemoryHighWatermark = channel.unary_unary(
-                '/warren.admin.Admin/SetVmMemoryHighWatermark',
-                request_serializer=cluster_dot_wire_dot_admin__pb2.Watermark.SerializeToString,
-                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
-                _registered_method=True)
-        self.SetDiskFreeLimit = channel.unary_unary(
-                '/warren.admin.Admin/SetDiskFreeLimit',
-                request_serializer=cluster_dot_wire_dot_admin__pb2.Watermark.SerializeToString,
-                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
-                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/warren.admin.Admin/Shutdown',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
@@ -239,18 +229,6 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SetVmMemoryHighWatermark(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SetDiskFreeLimit(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -410,16 +388,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Nothing.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
-            ),
-            'SetVmMemoryHighWatermark': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetVmMemoryHighWatermark,
-                    request_deserializer=cluster_dot_wire_dot_admin__pb2.Watermark.FromString,
-                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
-            ),
-            'SetDiskFreeLimit': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetDiskFreeLimit,
-                    request_deserializer=cluster_dot_wire_dot_admin__pb2.Watermark.FromString,
-                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -777,60 +745,6 @@ class Admin:
             '/warren.admin.Admin/Status',
             cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SetVmMemoryHighWatermark(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/warren.admin.Admin/SetVmMemoryHighWatermark',
-            cluster_dot_wire_dot_admin__pb2.Watermark.SerializeToString,
-            cluster_dot_wire_dot_admin__pb2.Done.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SetDiskFreeLimit(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/warren.admin.Admin/SetDiskFreeLimit',
-            cluster_dot_wire_dot_admin__pb2.Watermark.SerializeToString,
-            cluster_dot_wire_dot_admin__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,

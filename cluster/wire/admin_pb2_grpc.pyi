@@ -45,8 +45,6 @@ class AdminStub:
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
-    SetVmMemoryHighWatermark: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Watermark, _admin_pb2.Done]
-    SetDiskFreeLimit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Watermark, _admin_pb2.Done]
     Shutdown: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]
     ListConnections: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListChannels: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
@@ -78,8 +76,6 @@ class AdminAsyncStub(AdminStub):
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]  # type: ignore[assignment]
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
-    SetVmMemoryHighWatermark: _aio.UnaryUnaryMultiCallable[_admin_pb2.Watermark, _admin_pb2.Done]  # type: ignore[assignment]
-    SetDiskFreeLimit: _aio.UnaryUnaryMultiCallable[_admin_pb2.Watermark, _admin_pb2.Done]  # type: ignore[assignment]
     Shutdown: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]  # type: ignore[assignment]
     ListConnections: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListChannels: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
@@ -168,20 +164,6 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.Nothing,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def SetVmMemoryHighWatermark(
-        self,
-        request: _admin_pb2.Watermark,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
-
-    @_abc_1.abstractmethod
-    def SetDiskFreeLimit(
-        self,
-        request: _admin_pb2.Watermark,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -80,5 +80,8 @@ class QueueGateway(Protocol):
         Raises `ChannelError` 406 if a condition fails. The caller then submits the `DeleteQueue` command.
         """
 
+    async def delete_abandoned(self, queue_id: QueueId) -> None:
+        """The deletion that `delete_if` prepared did not come about: the queue goes on."""
+
     def close_channel(self, channel: ChannelKey) -> None:
         """Requeue its unacked messages, remove its consumers, forget it."""

@@ -220,6 +220,12 @@ class LocalQueueGateway(TopologyObserver):
         process = self.host.process(queue_id)
         return process.seal_for_delete(if_unused, if_empty) if process is not None else 0
 
+    async def delete_abandoned(self, queue_id: QueueId) -> None:
+        process = self.host.process(queue_id)
+        if process is not None:
+            process.unseal()
+            self.host.touch(queue_id)
+
     def close_channel(self, channel: ChannelKey) -> None:
         self._sinks.pop(channel, None)
         for queue_id in self._used.pop(channel, ()):

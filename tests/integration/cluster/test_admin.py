@@ -11,7 +11,7 @@ import pytest
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
-from cluster.transport.admin_port import AdminRefused, ExitCode, MemoryLimit, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_server import AdminService
 from node.errors import ChannelError
 
@@ -89,20 +89,10 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
     ),
     (lambda c: c.cluster_status(), ("cluster_status",), {"n": [1]}),
     (lambda c: c.status(), ("status",), {"pid": 1}),
-    (
-        lambda c: c.set_vm_memory_high_watermark(MemoryLimit(ram_fraction=0.0)),
-        ("set_vm_memory_high_watermark", MemoryLimit(ram_fraction=0.0)),
-        None,
-    ),
-    (
-        lambda c: c.set_disk_free_limit(MemoryLimit(absolute_bytes=5)),
-        ("set_disk_free_limit", MemoryLimit(absolute_bytes=5)),
-        None,
-    ),
     (lambda c: c.shutdown(), ("shutdown",), None),
-    (lambda c: c.list_connections(["user"]), ("list_connections", ["user"]), LISTED),
+    (lambda c: c.list_connections(["user"]), ("list_connections", ["user"], ("local", False)), LISTED),
     (lambda c: c.list_channels(), ("list_channels", []), LISTED),
-    (lambda c: c.list_consumers("v"), ("list_consumers", "v", []), LISTED),
+    (lambda c: c.list_consumers("v"), ("list_consumers", "v", [], ("local", False)), LISTED),
     (lambda c: c.list_exchanges("v"), ("list_exchanges", "v", []), LISTED),
     (lambda c: c.list_bindings("v"), ("list_bindings", "v", []), LISTED),
     (lambda c: c.list_vhosts(), ("list_vhosts", []), LISTED),
