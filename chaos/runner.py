@@ -24,6 +24,7 @@ from types import FrameType
 
 import uvloop
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from chaos.analysis.jobs import RATE_BUCKET_US, Analysis, analyse_run
@@ -111,7 +112,7 @@ def run_scenario(
     try:
         find_java()
     except JavaMissingError as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         return ExitCode.NO_JAVA
     seed = secrets.randbits(32) if seed is None else seed
     started_at = datetime.datetime.now(datetime.UTC)
@@ -161,10 +162,10 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
             with open_session(master_url, is_small=size_bytes < SMALL_RUN_BYTES) as spark:
                 analysis = analyse_run(spark, run_dir, run_file)
     except NoRunError as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         return ExitCode.USAGE
     except JavaMissingError as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         return ExitCode.NO_JAVA
     page = render_report(analysis.to_json(run_file), run_file, analysis.rates, analysis.control_events, RATE_BUCKET_US)
     report_path = write_report(run_dir, page)
@@ -227,7 +228,7 @@ def _conduct(run: _Run) -> None:
         run.file.duration_s = round(time.monotonic() - run.started, 3)
         run.file.write(run.run_dir)
     if run.file.error:
-        run.say(f"[red]{run.file.outcome}: {run.file.error}[/red]")
+        run.say(f"[red]{run.file.outcome}: {escape(run.file.error)}[/red]")
 
 
 def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
@@ -327,7 +328,7 @@ async def _show_status(run: _Run, stage: Stage) -> None:
     with run.console.status("") as status:
         while True:
             traffic, last = stage.traffic, stage.observer.view.last
-            master = f"master {last.master}, synchronised {list(last.synchronised)}" if last else "no queue yet"
+            master = f"master {last.master}, synchronised {' '.join(last.synchronised)}" if last else "no queue yet"
             status.update(
                 f"confirmed {traffic.confirmed_count:,}  delivered {traffic.delivery_count:,}  "
                 f"failovers {len(stage.observer.view.promotions)}  {master}"
