@@ -260,6 +260,9 @@ class QueueIndex:
                 segment.queue_store_file.abandon()
             self._disk.unlink(self.path(number, INDEX_FORMAT.suffix))
             self._disk.unlink(self.path(number, QUEUE_STORE_FORMAT.suffix))
+        if finished:
+            # Not a promise, but once per segment it is cheap: without it a crash could bring thousands of acked back.
+            self._group_commit.mark_dirty(self._disk.directory(self._directory))
 
     # -- reading
 

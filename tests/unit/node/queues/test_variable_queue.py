@@ -1,0 +1,292 @@
+"""The local engine beyond the contract: restarts, crashes, failures, memory, positions, mirroring's view."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.errors import StorageError
+from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
+from node.queues.backing_queue import Publication
+from node.queues.replica import Holding, SegmentDigest, SeqRange, entry_digest
+from node.queues.variable_queue import ORIGINS_MAX
+from node.store.store_config import StoreConfig
+from tests.support.backing_queue_contract import counters
+from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
+
+
+@pytest.fixture
+def harness() -> StoreHarness:
+    return StoreHarness()
+
+
+def test_a_clean_restart_keeps_order_flags_and_origins(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 5))
+    queue.publish(publications(6, 2, persistent=False))
+    taken = queue.fetch(2, ack_required=True)
+    queue.ack([taken[0].seq_id])
+    queue.discard([Publication(make_message(3, origin=OriginId(b"elsewher")))])
+    next_seq_id = queue.next_seq_id
+    queue = harness.restart()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.clean, report.messages, report.redelivered) == (True, 4, 1)
+    assert queue.next_seq_id == next_seq_id
+    assert queue.is_duplicate(msg_id_of(7)), "transient messages are gone, but were accepted"
+    assert queue.is_duplicate(msg_id_of(3, OriginId(b"elsewher")))
+    deliveries = queue.fetch(9, ack_required=True)
+    assert counters(deliveries) == [2, 3, 4, 5]
+    assert [delivery.redelivered for delivery in deliveries] == [True, False, False, False]
+
+
+def test_a_crash_keeps_what_was_confirmed_and_flags_it(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    harness.sync()
+    assert queue.drain_confirmed() == [1, 2, 3]
+    queue.publish(publications(4, 2))
+    harness.store.flush_writes()
+    assert queue.drain_confirmed() == []
+    queue = harness.crash()
+    deliveries = queue.fetch(9, ack_required=True)
+    assert counters(deliveries) == [1, 2, 3]
+    assert all(delivery.redelivered for delivery in deliveries)
+    assert queue.is_duplicate(msg_id_of(3))
+    assert not queue.is_duplicate(msg_id_of(4))
+
+
+def test_the_terms_of_a_clean_stop_are_used_once(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    queue = harness.restart()
+    queue = harness.crash()
+    assert queue.recovery_report is not None
+    assert not queue.recovery_report.clean
+
+
+def test_positions_are_not_used_again_after_a_crash_even_if_everything_is_settled(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    for counter in range(1, 4):
+        queue.publish(publications(counter, 1))
+        harness.sync()
+        queue.advance_next_seq_id(SeqId(counter * 4096 + 50))
+    queue.purge()
+    queue.publish(publications(4, 10, persistent=False))
+    harness.sync()
+    used = queue.next_seq_id
+    queue = harness.crash()
+    assert queue.next_seq_id >= used
+    assert queue.ready == 0
+
+
+def test_a_large_jump_of_positions_is_reserved(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.advance_next_seq_id(SeqId(1 << 40))
+    harness.sync()
+    queue = harness.crash()
+    assert queue.next_seq_id >= 1 << 40
+
+
+def test_a_transient_queue_has_no_directory(harness: StoreHarness) -> None:
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 2))
+    assert queue.drain_confirmed() == [1, 2], "nothing to wait for"
+    assert not harness.disk.exists(harness.queue_directory)
+    queue.terminate()
+    assert harness.crash().ready == 0
+
+
+def test_flush_durability_confirms_without_a_sync() -> None:
+    harness = StoreHarness(StoreConfig(confirm_after_sync=False))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    assert queue.drain_confirmed() == []
+    stamp = queue.write_generation
+    assert queue.durable_generation < stamp
+    harness.store.flush_writes()
+    assert queue.durable_generation >= stamp
+    assert queue.drain_confirmed() == [1, 2]
+
+
+def test_a_settled_duplicate_is_confirmed_at_once(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    queue.drain_confirmed()
+    queue.confirm_when_safe(msg_id_of(1), "again")
+    assert queue.drain_confirmed() == ["again"]
+
+
+def test_a_duplicate_between_flush_and_sync_waits_for_the_sync(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.store.flush_writes()
+    queue.confirm_when_safe(msg_id_of(1), "again")
+    assert queue.drain_confirmed() == []
+    harness.sync()
+    assert queue.drain_confirmed() == [1, "again"]
+
+
+def test_origins_are_bounded_and_the_least_recent_goes(harness: StoreHarness) -> None:
+    queue = harness.open_queue(durable=False)
+    first = OriginId(bytes(8))
+    for number in range(ORIGINS_MAX):
+        queue.discard([Publication(make_message(1, origin=OriginId(number.to_bytes(8, "big"))))])
+    queue.discard([Publication(make_message(2, origin=first))])
+    queue.discard([Publication(make_message(1, origin=OriginId(b"\xff" * 8)))])
+    assert len(queue.origins()) == ORIGINS_MAX
+    assert queue.is_duplicate(make_msg_id(first, 2))
+    assert not queue.is_duplicate(make_msg_id(OriginId((1).to_bytes(8, "big")), 1))
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_full_disk_takes_the_queue_out_of_service(big: bool) -> None:
+    harness = StoreHarness(StoreConfig(embed_below_bytes=0 if big else 4096))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    assert queue.drain_confirmed() == [1]
+    harness.disk.capacity_bytes = harness.disk.used_bytes
+    queue.publish(publications(2, 1))
+    stamp = queue.write_generation
+    harness.sync()
+    for operation in (queue.drain_confirmed, queue.purge, lambda: queue.publish(publications(3, 1))):
+        with pytest.raises(StorageError, match="No space left"):
+            operation()
+    assert queue.durable_generation < stamp
+    assert queue.status().ready == 2
+    harness.disk.capacity_bytes = 1 << 40
+    queue = harness.restart()
+    assert queue.recovery_report is not None
+    assert not queue.recovery_report.clean
+    assert counters(queue.fetch(9, True)) == [1]
+
+
+def test_a_failed_write_leaves_other_queues_alone(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
+    harness.disk.fail_writes = f"/queues/{QUEUE_ID}/"
+    queue.publish(publications(1, 1))
+    other.publish(publications(1, 1))
+    harness.sync()
+    assert other.drain_confirmed() == [1]
+    with pytest.raises(StorageError):
+        queue.drain_confirmed()
+
+
+def test_nothing_is_confirmed_after_a_failed_fsync(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.disk.fail_syncs = ".qs"
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    with pytest.raises(StorageError) as caught:
+        sync_round.run()
+    harness.group_commit.fail(sync_round, caught.value)
+    harness.disk.fail_syncs = None
+    with pytest.raises(StorageError, match="fsync"):
+        queue.drain_confirmed()
+    queue.terminate()
+    assert harness.crash().ready == 0
+
+
+# -- memory
+
+
+def test_bodies_beyond_the_limit_are_read_back_in_batches() -> None:
+    harness = StoreHarness(StoreConfig(ram_limit_bytes=1000))
+    queue = harness.open_queue()
+    for first in range(1, 500, 50):
+        queue.publish(publications(first, 50, body=b"b" * 100))
+        harness.store.flush_writes()
+        queue.check_invariants()
+    status = queue.status()
+    assert (status.ready, status.in_ram, status.ready_bytes) == (500, 10, 50_000)
+    assert counters(queue.fetch(20, ack_required=True)) == list(range(1, 21))
+    queue.check_invariants()
+    assert queue.requeue_all() == 20
+    assert counters(queue.fetch(500, ack_required=False)) == list(range(1, 501))
+    queue.check_invariants()
+    assert queue.status().memory_bytes == 0
+
+
+def test_unacked_bodies_leave_memory_too() -> None:
+    harness = StoreHarness(StoreConfig(ram_limit_bytes=0))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 10))
+    harness.store.flush_writes()
+    queue.fetch(10, ack_required=True)
+    assert queue.status().in_ram == 0
+    queue.check_invariants()
+
+
+def test_a_turn_with_many_bytes_does_not_wait_for_its_end(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 200, body=b"b" * 4000))
+    assert harness.disk.exists(f"{harness.queue_directory}/0.qs")
+
+
+# -- mirroring
+
+
+def test_insert_below_the_tail_and_remove(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    late, early = make_message(10), make_message(1)
+    queue.insert([SeqId(10)], [late], [late.envelope()])
+    queue.insert([SeqId(3), SeqId(10)], [early, early], [early.envelope()] * 2)
+    assert (queue.first_live_seq_id, queue.next_seq_id) == (3, 11)
+    assert queue.holdings(0) == [Holding(SeqId(3), early.msg_id), Holding(SeqId(10), late.msg_id)]
+    total = (entry_digest(3, early.msg_id) + entry_digest(10, late.msg_id)) % 2**64
+    assert queue.digests() == [SegmentDigest(0, 2, total)]
+    assert queue.read([SeqId(10), SeqId(5), SeqId(3)]) == [(10, late.envelope()), (3, early.envelope())]
+    assert queue.remove([SeqRange(SeqId(0), SeqId(1 << 50))]) == 2
+    assert queue.digests() == []
+    assert queue.first_live_seq_id == 11
+    queue.check_invariants()
+
+
+def test_an_older_sync_batch_does_not_lower_the_origins(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(5, 1))
+    queue.insert([SeqId(7), SeqId(8)], [make_message(4), make_message(3)], [b"", b""])
+    assert queue.origins() == {OriginId(b"origin-1"): 5}
+    queue.merge_origins({OriginId(b"origin-1"): 4, OriginId(b"origin-2"): 9})
+    assert queue.origins() == {OriginId(b"origin-1"): 5, OriginId(b"origin-2"): 9}
+
+
+def test_marked_messages_are_delivered_flagged(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    queue.mark_delivered_below(SeqId(2))
+    assert [delivery.redelivered for delivery in queue.fetch(3, True)] == [True, True, False]
+
+
+def test_generations_say_when_a_write_is_safe(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    assert queue.durable_generation >= queue.write_generation, "nothing is under way"
+    stamp = queue.write_generation
+    queue.publish(publications(1, 1))
+    assert queue.durable_generation < stamp
+    harness.store.flush_writes()
+    assert queue.durable_generation < stamp
+    harness.sync()
+    assert queue.durable_generation >= stamp
+    queue.publish(publications(2, 1, persistent=False))
+    assert queue.durable_generation >= queue.write_generation, "a transient message waits for nothing"
+
+
+def test_tombstones_do_not_pile_up(harness: StoreHarness) -> None:
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 5000, persistent=False))
+    queue.remove([SeqRange(SeqId(1), SeqId(5000))])
+    queue.check_invariants()
+    assert counters(queue.fetch(2, True)) == [1]
+
+
+def test_the_name_is_kept_for_people(harness: StoreHarness) -> None:
+    harness.open_queue()
+    assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME)]

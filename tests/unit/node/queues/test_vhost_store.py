@@ -1,0 +1,97 @@
+"""Directories of a vhost, and the shared store between its queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.ids import QueueId, QueueName
+from node.queues.vhost_store import VhostStore
+from node.store.disk import RealDisk
+from node.store.group_commit import GroupCommit
+from node.store.store_config import StoreConfig
+from tests.support.backing_queue_contract import counters
+from tests.support.messages import publications
+from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
+
+OTHER_ID, OTHER_NAME = QueueId(8), QueueName("/", "a\nname/with ../ everything")
+
+
+@pytest.fixture
+def harness() -> StoreHarness:
+    return StoreHarness(StoreConfig(embed_below_bytes=0))
+
+
+def shared_files(harness: StoreHarness) -> list[str]:
+    return harness.disk.list(f"{harness.store.directory}/msg_store_persistent")
+
+
+def test_a_fan_out_is_written_once_and_kept_until_the_last_queue_has_settled(harness: StoreHarness) -> None:
+    first = harness.open_queue()
+    second = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
+    batch = publications(1, 3)
+    first.publish(batch)
+    harness.sync()
+    size = len(harness.disk.snapshot()[f"{harness.store.directory}/msg_store_persistent/0.rdq"])
+    second.publish(batch)
+    harness.sync()
+    assert len(harness.disk.snapshot()[f"{harness.store.directory}/msg_store_persistent/0.rdq"]) == size
+    first.purge()
+    first = harness.restart()
+    assert first.ready == 0
+    second = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
+    assert counters(second.fetch(9, True)) == [1, 2, 3]
+    harness.store.check_invariants()
+
+
+def test_queues_on_disk_and_deletion_of_those_that_are_gone(harness: StoreHarness) -> None:
+    harness.open_queue().publish(publications(1, 1))
+    harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True).publish(publications(1, 2))
+    harness.store.close()
+    harness.start()
+    assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME), (OTHER_ID, OTHER_NAME)]
+    harness.store.delete_queue_directory(OTHER_ID)
+    harness.store.delete_queue_directory(OTHER_ID)
+    assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME)]
+    assert harness.open_queue().ready == 1
+    harness.store.check_invariants()
+
+
+def test_a_deleted_queue_gives_its_messages_back(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    harness.sync()
+    queue.delete()
+    harness.sync()
+    assert harness.store.queues_on_disk() == []
+    harness.store.check_invariants()
+    harness.store.close()
+    harness.start()
+    assert harness.store.store_recovery.messages == 0
+    assert harness.open_queue().next_seq_id == 0
+
+
+def test_a_stub_that_was_never_written_leaves_a_nameless_queue(harness: StoreHarness) -> None:
+    harness.open_queue()
+    harness.disk.unlink(f"{harness.queue_directory}/queue.json")
+    assert harness.store.queues_on_disk() == [(QUEUE_ID, QueueName("/", ""))]
+
+
+def test_on_a_real_disk(tmp_path: Path) -> None:
+    """The same through a clean stop on the operating system's files."""
+    for start in range(2):
+        group_commit = GroupCommit()
+        store = VhostStore(RealDisk(), str(tmp_path), "/", group_commit, StoreConfig())
+        queue = store.open_queue(QUEUE_ID, QUEUE_NAME, durable=True)
+        assert queue.ready == start * 20
+        queue.publish(publications(1, 10))
+        queue.publish(publications(11, 10, body=b"b" * 5000))
+        sync_round = group_commit.begin()
+        assert sync_round is not None
+        sync_round.run()
+        group_commit.complete(sync_round)
+        assert queue.drain_confirmed() == list(range(1, 21))
+        store.check_invariants()
+        store.close()
+    assert not store.has_unflushed

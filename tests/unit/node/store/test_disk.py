@@ -1,0 +1,254 @@
+"""Both disks do the same; the simulated one also fails, fills up and crashes on demand."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from node.errors import StorageError
+from node.store.disk import Disk, RealDisk, RealFile, read_whole, write_durably
+from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
+
+
+@pytest.fixture(params=["real", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    disk: Disk = RealDisk() if request.param == "real" else SimulatedDisk()
+    directory = str(tmp_path / "d")
+    disk.mkdir(directory)
+    return disk, directory
+
+
+def test_a_file_reads_what_was_written(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    file = disk.create(f"{directory}/f")
+    assert file.append(b"abc") == 0
+    assert file.append(b"def") == 3
+    file.pwrite(b"X", 1)
+    file.pwrite(b"!", 8)
+    assert file.pread(100, 0) == b"aXcdef\0\0!"
+    assert (file.size, file.has_unsynced) == (9, True)
+    file.truncate(2)
+    file.sync()
+    assert not file.has_unsynced
+    file.close()
+    assert read_whole(disk, f"{directory}/f") == b"aX"
+
+
+def test_names(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    disk.create(f"{directory}/b").close()
+    disk.create(f"{directory}/a").close()
+    disk.mkdir(f"{directory}/sub/below")
+    disk.create(f"{directory}/sub/below/x").close()
+    assert disk.list(directory) == ["a", "b", "sub"]
+    disk.rename(f"{directory}/a", f"{directory}/b")
+    disk.unlink(f"{directory}/never-was")
+    assert disk.list(directory) == ["b", "sub"]
+    disk.remove_directory(f"{directory}/sub")
+    disk.remove_directory(f"{directory}/sub")
+    assert not disk.exists(f"{directory}/sub")
+    assert disk.list(f"{directory}/sub") == []
+    disk.sync_directory(directory)
+    disk.directory(f"{directory}/gone").sync()
+    assert disk.free_bytes(directory) > 0
+
+
+def test_a_missing_file_is_a_storage_error(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    with pytest.raises(StorageError, match="No such file"):
+        disk.open(f"{directory}/none")
+    with pytest.raises(StorageError, match="No such file"):
+        disk.create(f"{directory}/none/f")
+
+
+def test_write_durably_replaces(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    write_durably(disk, f"{directory}/f", b"one")
+    write_durably(disk, f"{directory}/f", b"two")
+    assert read_whole(disk, f"{directory}/f") == b"two"
+    assert disk.list(directory) == ["f"]
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count is wanted
+
+
+def test_a_closed_file_keeps_its_descriptor_until_it_is_synced(tmp_path: Path) -> None:
+    before = _descriptors()
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"x")
+    file.close()
+    assert _descriptors() == before + 1
+    file.sync()
+    assert _descriptors() == before
+
+
+def test_an_abandoned_file_is_closed_at_once_and_syncs_without_error(tmp_path: Path) -> None:
+    before = _descriptors()
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"x")
+    (tmp_path / "f").unlink()
+    file.abandon()
+    assert _descriptors() == before
+    file.sync()
+
+
+@pytest.mark.parametrize("ending", ["close", "abandon"])
+def test_a_file_ended_during_a_sync_is_closed_by_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    file = RealDisk().create(str(tmp_path / "f"))
+    assert isinstance(file, RealFile)
+    file.append(b"x")
+    before = _descriptors()
+    is_syncing, may_end = threading.Event(), threading.Event()
+
+    def slow_sync(fd: int) -> None:
+        is_syncing.set()
+        assert may_end.wait(10)
+        os.fstat(fd)  # raises if the descriptor was closed under our feet
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            file.sync()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert is_syncing.wait(10)
+    getattr(file, ending)()
+    may_end.set()
+    thread.join(10)
+    assert failures == []
+    assert _descriptors() == before - 1
+
+
+def test_a_failed_fsync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"x")
+
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    with pytest.raises(StorageError, match=r"fsync of .*/f failed: Input/output error"):
+        file.sync()
+    file.abandon()
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:3], offset))
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"0123456789")
+    assert file.pread(20, 0) == b"0123456789"
+    file.abandon()
+
+
+# -- crashes of the simulated disk
+
+
+def _crashed(style: CrashStyle, seed: int) -> bytes:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    disk.sync_directory("/d")
+    file.append(b"safe")
+    file.sync()
+    file.append(b"-one")
+    file.append(b"-two")
+    disk.crash(style, random.Random(seed))
+    return read_whole(disk, "/d/f")
+
+
+def test_drop_loses_what_was_not_synced() -> None:
+    assert _crashed(CrashStyle.DROP, 1) == b"safe"
+
+
+def test_subset_keeps_any_of_the_writes_whole() -> None:
+    outcomes = {_crashed(CrashStyle.SUBSET, seed) for seed in range(40)}
+    assert outcomes == {b"safe", b"safe-one", b"safe\0\0\0\0-two", b"safe-one-two"}
+
+
+def test_tear_cuts_the_last_surviving_write() -> None:
+    outcomes = {_crashed(CrashStyle.TEAR, seed) for seed in range(200)}
+    assert {b"safe", b"safe-o", b"safe-one-t"} <= outcomes
+    assert all(outcome.startswith(b"safe") for outcome in outcomes)
+
+
+def test_a_name_that_was_not_synced_is_lost_with_its_content() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    disk.create("/d/f").sync()
+    disk.crash(CrashStyle.DROP, random.Random(1))
+    assert disk.list("/d") == []
+
+
+def test_a_rename_is_all_or_nothing() -> None:
+    seen = set()
+    for seed in range(20):
+        disk = SimulatedDisk()
+        disk.mkdir("/d")
+        write_durably(disk, "/d/f", b"old")
+        new = disk.create("/d/g")
+        new.append(b"new")
+        new.sync()
+        disk.rename("/d/g", "/d/f")
+        disk.crash(CrashStyle.SUBSET, random.Random(seed))
+        seen.add(read_whole(disk, "/d/f"))
+    assert seen == {b"old", b"new"}
+
+
+def test_a_handle_from_before_the_crash_is_dead() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    disk.sync_directory("/d")
+    file.append(b"x")
+    disk.crash(CrashStyle.DROP, random.Random(1))
+    file.sync()
+    assert read_whole(disk, "/d/f") == b""
+    with pytest.raises(AssertionError, match="before the crash"):
+        file.append(b"y")
+
+
+def test_injected_faults() -> None:
+    disk = SimulatedDisk(capacity_bytes=4)
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    disk.sync_directory("/d")
+    with pytest.raises(StorageError, match="No space left"):
+        file.append(b"12345")
+    file.append(b"1234")
+    file.pwrite(b"abcd", 0)
+    disk.fail_writes = "/d/"
+    with pytest.raises(StorageError, match="errno 5"):
+        file.pwrite(b"x", 0)
+    disk.fail_reads = "/d/f"
+    with pytest.raises(StorageError, match="errno 5"):
+        file.pread(1, 0)
+    disk.fail_syncs = "/d/f"
+    with pytest.raises(StorageError, match="errno 5"):
+        file.sync()
+    disk.fail_syncs = None
+    file.sync()
+    disk.crash(CrashStyle.SUBSET, random.Random(1))
+    assert read_whole(disk, "/d/f") == b"", "what a failed fsync had under way never reaches the platter"
+
+
+def test_a_crash_after_some_operations() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    disk.crash_after = 2
+    file.append(b"1")
+    with pytest.raises(SimulatedCrashError):
+        file.append(b"2")

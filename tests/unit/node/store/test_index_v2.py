@@ -1,0 +1,242 @@
+"""What the index writes, when, and what it tells of a damaged one. Driven through `VariableQueue`, its only owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.errors import StorageError
+from node.ids import SeqId
+from node.queues.replica import SeqRange
+from node.store.record import HEADER_BYTES, INDEX_FILE_BYTES, SEGMENT_ENTRIES, SLOT_BYTES, ZERO_SLOT
+from node.store.simulated_disk import CrashStyle
+from node.store.store_config import StoreConfig
+from tests.support.messages import make_message, publications
+from tests.support.stores import StoreHarness
+
+
+@pytest.fixture
+def harness() -> StoreHarness:
+    return StoreHarness(StoreConfig(embed_below_bytes=100))
+
+
+def segment_files(harness: StoreHarness) -> list[str]:
+    return [name for name in harness.disk.list(harness.queue_directory) if name.endswith((".qi", ".qs"))]
+
+
+def slot(harness: StoreHarness, number: int) -> bytes:
+    start = HEADER_BYTES + number * SLOT_BYTES
+    return harness.disk.snapshot()[f"{harness.queue_directory}/0.qi"][start : start + SLOT_BYTES]
+
+
+def test_a_turn_is_two_writes(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.store.flush_writes()
+    before = harness.disk.operations
+    queue.publish(publications(2, 50))
+    queue.publish(publications(52, 50))
+    harness.store.flush_writes()
+    assert harness.disk.operations == before + 2
+
+
+def test_what_is_settled_within_the_turn_touches_no_file(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 10))
+    queue.ack([delivery.seq_id for delivery in queue.fetch(10, ack_required=True)])
+    harness.store.flush_writes()
+    assert segment_files(harness) == []
+
+
+def test_transient_messages_touch_no_file(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 10, persistent=False))
+    harness.store.flush_writes()
+    assert segment_files(harness) == []
+
+
+def test_an_ack_zeroes_the_slot(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    harness.sync()
+    queue.fetch(3, ack_required=True)
+    queue.ack([SeqId(1)])
+    harness.store.flush_writes()
+    assert slot(harness, 1) == ZERO_SLOT
+    assert slot(harness, 0)[0] == slot(harness, 2)[0] == 1
+
+
+def test_scattered_acks_are_written_as_one(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 100))
+    harness.sync()
+    queue.fetch(100, ack_required=True)
+    before = harness.disk.operations
+    queue.ack([SeqId(seq_id) for seq_id in range(0, 100, 2)])
+    harness.store.flush_writes()
+    assert harness.disk.operations == before + 1
+    assert [seq_id for seq_id in range(100) if slot(harness, seq_id) != ZERO_SLOT] == list(range(1, 100, 2))
+    queue.check_invariants()
+
+
+def test_a_pair_of_files_goes_when_all_of_it_is_acked_and_the_queue_has_moved_on(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 5))
+    harness.sync()
+    queue.purge()
+    harness.sync()
+    assert segment_files(harness) == ["0.qi", "0.qs"], "later messages still go there"
+    queue.advance_next_seq_id(SeqId(SEGMENT_ENTRIES))
+    queue.publish(publications(6, 1))
+    harness.sync()
+    assert segment_files(harness) == ["1.qi", "1.qs"]
+    queue.check_invariants()
+
+
+def test_a_batch_over_the_end_of_a_segment(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.advance_next_seq_id(SeqId(SEGMENT_ENTRIES - 2))
+    queue.publish(publications(1, 5))
+    harness.sync()
+    assert segment_files(harness) == ["0.qi", "0.qs", "1.qi", "1.qs"]
+    queue = harness.crash()
+    assert [delivery.seq_id for delivery in queue.fetch(9, True)] == list(range(4094, 4099))
+
+
+def test_a_position_can_be_filled_again_in_the_turn_it_was_settled(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    other = make_message(2)
+    queue.remove([SeqRange(SeqId(0), SeqId(1))])
+    queue.insert([SeqId(0)], [other], [other.envelope()])
+    harness.sync()
+    queue.check_invariants()
+    queue = harness.crash()
+    assert queue.read([SeqId(0)]) == [(0, other.envelope())]
+
+
+def test_the_index_file_has_its_whole_length_from_the_start(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.store.flush_writes()
+    assert len(harness.disk.snapshot()[f"{harness.queue_directory}/0.qi"]) == INDEX_FILE_BYTES
+
+
+def test_few_segments_stay_open(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    for counter in range(1, 9):
+        queue.publish(publications(counter, 1))
+        harness.store.flush_writes()
+        queue.advance_next_seq_id(SeqId(counter * SEGMENT_ENTRIES))
+        queue.check_invariants()
+    harness.sync()
+    assert len(queue.drain_confirmed()) == 8
+    queue = harness.crash()
+    assert queue.ready == 8
+
+
+# -- damage
+
+
+def damaged(harness: StoreHarness, name: str, offset: int, big: bool = False) -> None:
+    """Three messages, a clean stop, and a flipped bit."""
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3, body=b"x" * 200 if big else None))
+    harness.store.close()
+    harness.disk.flip_bit(f"{harness.store.directory}/{name}", offset)
+    harness.start()
+
+
+@pytest.mark.parametrize("offset", [HEADER_BYTES + SLOT_BYTES + at for at in (1, 2, 4, 20, 24, 28)])
+def test_a_damaged_slot_is_quarantined(harness: StoreHarness, offset: int) -> None:
+    damaged(harness, "queues/7/0.qi", offset)
+    queue = harness.open_queue()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.corrupt, report.torn, report.messages) == (1, 0, 2)
+    assert [delivery.seq_id for delivery in queue.fetch(9, True)] == [0, 2]
+    assert harness.disk.list(f"{harness.queue_directory}/quarantine") == ["1.bad"]
+    queue = harness.restart()
+    assert queue.recovery_report is not None
+    assert (queue.recovery_report.corrupt, queue.ready) == (0, 2), "it is reported once"
+
+
+def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
+    damaged(harness, "queues/7/0.qi", HEADER_BYTES + SLOT_BYTES)
+    assert harness.open_queue().ready == 3
+
+
+def test_a_damaged_message_is_quarantined(harness: StoreHarness) -> None:
+    damaged(harness, "queues/7/0.qs", HEADER_BYTES + 100)
+    queue = harness.open_queue()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.corrupt, report.torn, report.messages) == (1, 0, 2)
+    assert report.problems[0].endswith("damaged message in the .qs file")
+
+
+def test_a_damaged_message_of_the_shared_store_is_corrupt_not_torn(harness: StoreHarness) -> None:
+    damaged(harness, "msg_store_persistent/0.rdq", HEADER_BYTES + 300, big=True)
+    queue = harness.open_queue()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.corrupt, report.torn, report.messages) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("name", ["0.qi", "0.qs"])
+def test_a_damaged_header_costs_no_message(harness: StoreHarness, name: str) -> None:
+    damaged(harness, f"queues/7/{name}", 2)
+    queue = harness.open_queue()
+    assert queue.recovery_report is not None
+    assert (queue.recovery_report.corrupt, queue.ready) == (1, 3)
+
+
+def test_a_torn_publish_is_dropped_and_counted(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    harness.sync()
+    file = harness.disk.open(f"{harness.queue_directory}/0.qi")
+    file.pwrite(slot(harness, 1)[:17], HEADER_BYTES + 2 * SLOT_BYTES)
+    file.sync()
+    queue = harness.crash()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.torn, report.corrupt, report.messages) == (1, 0, 2)
+
+
+def test_a_torn_ack_counts_as_an_ack(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    harness.sync()
+    file = harness.disk.open(f"{harness.queue_directory}/0.qi")
+    file.pwrite(bytes(7), HEADER_BYTES + SLOT_BYTES)
+    file.sync()
+    queue = harness.crash()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.torn_acks, report.torn, report.corrupt, report.messages) == (1, 0, 0, 1)
+
+
+def test_a_slot_whose_message_never_reached_the_disk_is_torn(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    queue.publish(publications(2, 2))
+    harness.store.flush_writes()
+    harness.disk.open(f"{harness.queue_directory}/0.qi").sync()
+    queue = harness.crash(CrashStyle.DROP)
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.torn, report.corrupt, report.messages) == (2, 0, 1)
+
+
+def test_damage_found_by_a_read_takes_the_queue_out_of_service() -> None:
+    harness = StoreHarness(StoreConfig(ram_limit_bytes=0))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qs", HEADER_BYTES + 30)
+    with pytest.raises(StorageError, match="damaged"):
+        queue.fetch(1, ack_required=True)
+    with pytest.raises(StorageError, match="out of service"):
+        queue.fetch(1, ack_required=True)

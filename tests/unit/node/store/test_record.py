@@ -1,0 +1,116 @@
+"""The formats, by their bytes; torn and corrupt told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.store.record import (
+    HEADER_BYTES,
+    INDEX_FORMAT,
+    LOCATION_QUEUE,
+    QUEUE_STORE_FORMAT,
+    RECORD_HEADER_BYTES,
+    SLOT_BYTES,
+    Damage,
+    ScannedRecord,
+    Slot,
+    is_torn_record,
+    is_torn_slot,
+    pack_record,
+    pack_slot,
+    scan_records,
+    unpack_record,
+    unpack_slot,
+)
+
+SLOT = Slot(True, LOCATION_QUEUE, b"0123456789abcdef", 64, 1000)
+
+
+def test_header() -> None:
+    header = INDEX_FORMAT.header(3, 9)
+    assert len(header) == HEADER_BYTES
+    assert header[:5] == b"WRQI\x01"
+    assert INDEX_FORMAT.problem(header + b"rest", 3, 9) == ""
+    assert "another file's" in INDEX_FORMAT.problem(header, 4, 9)
+    assert "another file's" in QUEUE_STORE_FORMAT.problem(header, 3, 9)
+    assert "damaged" in INDEX_FORMAT.problem(header[:30], 3, 9)
+    assert "damaged" in INDEX_FORMAT.problem(b"X" + header[1:], 3, 9)
+    assert "never written" in INDEX_FORMAT.problem(bytes(200), 3, 9)
+
+
+def test_slot_bytes() -> None:
+    data = pack_slot(5, SLOT)
+    assert len(data) == SLOT_BYTES
+    assert data[:28].hex() == "01010200" + b"0123456789abcdef".hex() + "00000040" + "000003e8"
+    assert unpack_slot(5, data) == SLOT
+
+
+def test_a_slot_in_the_wrong_place_is_refused() -> None:
+    assert unpack_slot(6, pack_slot(5, SLOT)) is None
+    assert unpack_slot(5 + 4096, pack_slot(5, SLOT)) is None
+
+
+def test_any_flipped_bit_of_a_slot_is_seen() -> None:
+    data = pack_slot(5, SLOT)
+    for bit in range(SLOT_BYTES * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert unpack_slot(5, bytes(damaged)) is None
+
+
+def test_torn_slots_are_those_without_a_checksum() -> None:
+    data = pack_slot(5, SLOT)
+    for cut in range(1, 29):
+        assert is_torn_slot(data[:cut] + bytes(SLOT_BYTES - cut))
+    assert not is_torn_slot(data)
+
+
+def test_record() -> None:
+    data = b"...." + pack_record(7, b"envelope")
+    assert unpack_record(data, 4, 7) == b"envelope"
+    assert unpack_record(data, 4, 8) is None
+    assert unpack_record(data[:-1], 4, 7) is None
+    assert unpack_record(data, 4 + RECORD_HEADER_BYTES, 7) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "torn"),
+    [
+        (lambda data: data[:-1], True),
+        (lambda data: bytes(len(data)), True),
+        (lambda data: data[:4096] + bytes(4096) + data[8192:], True),
+        (lambda data: data[:20] + b"?" + data[21:], False),
+        (lambda data: data[:5000] + bytes(10) + data[5010:], False),
+    ],
+)
+def test_torn_records_are_short_or_have_a_hole(damage: object, torn: bool) -> None:
+    assert callable(damage)
+    data = damage(pack_record(1, b"x" * 9000))
+    assert unpack_record(data, 0, 1) is None
+    assert is_torn_record(data, 0, 9000) == torn
+
+
+def test_scan_resumes_behind_damage() -> None:
+    first, second, third = (pack_record(0, text) for text in (b"first", b"second", b"third"))
+    damaged = bytearray(second)
+    damaged[-1] ^= 1
+    data = b"HH" + first + bytes(damaged) + third
+    at = 2 + len(first)
+    assert list(scan_records(data, 2)) == [
+        ScannedRecord(2, b"first"),
+        Damage(at, len(second), torn=False),
+        ScannedRecord(at + len(second), b"third"),
+    ]
+
+
+def test_scan_tells_a_torn_tail_from_a_damaged_last_record() -> None:
+    first, second = pack_record(0, b"first"), pack_record(0, b"second")
+    for cut in range(1, len(second)):
+        assert list(scan_records(first + second[:cut], 0))[1:] == [Damage(len(first), cut, torn=True)]
+    damaged = second[:-1] + b"!"
+    assert list(scan_records(first + damaged, 0))[1:] == [Damage(len(first), len(second), torn=False)]
+
+
+def test_scan_passes_a_hole() -> None:
+    record = pack_record(0, b"record")
+    assert list(scan_records(bytes(100) + record, 0)) == [Damage(0, 100, torn=True), ScannedRecord(100, b"record")]
