@@ -39,11 +39,6 @@ LISTINGS: dict[str, Listing] = {
         "pid connection name number user vhost confirm consumer_count messages_unacknowledged messages_unconfirmed "
         "prefetch_count state",
     ),
-    "list_channels": _listing(
-        "pid user consumer_count messages_unacknowledged",
-        "pid connection name number user vhost transactional confirm consumer_count messages_unacknowledged "
-        "messages_unconfirmed acks_uncommitted prefetch_count global_prefetch_count state",
-    ),
     "list_consumers": _listing("queue_name channel_pid consumer_tag ack_required prefetch_count active arguments"),
     "list_exchanges": _listing("name type", "name type durable auto_delete internal arguments policy"),
     "list_bindings": _listing("source_name source_kind destination_name destination_kind routing_key arguments"),

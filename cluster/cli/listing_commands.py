@@ -28,16 +28,6 @@ def list_channels(call: Call, columns: tuple[str, ...]) -> None:
         call.show(client.list_channels(chosen))
 
 
-@tool_command("list_channels", usage="[<column> ...]")
-@click.argument("columns", nargs=-1)
-def list_channels(call: Call, columns: tuple[str, ...]) -> None:
-    """List the channels of all nodes."""
-    chosen = call.check_columns(columns)
-    call.banner("Listing channels ...")
-    with call.client() as client:
-        call.show(client.list_channels(chosen))
-
-
 @tool_command("list_consumers", usage="[--vhost <vhost>] [<column> ...]")
 @vhost_option
 @click.argument("columns", nargs=-1)

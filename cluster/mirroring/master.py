@@ -422,6 +422,14 @@ class MirroredQueue:
                 if progress.state is MirrorState.STREAMING:
                     progress.step(MirrorInput.FILL_WANTED)
 
+    @property
+    def is_sync_wanted(self) -> bool:
+        """True while a mirror is to be filled that the record does not call synchronised yet."""
+        return any(
+            progress.is_sync_wanted and progress.node not in self.record.synchronised
+            for progress in self._mirrors.values()
+        )
+
     def cancel_sync(self) -> None:
         """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same."""
         for progress in self._mirrors.values():

@@ -154,6 +154,8 @@ class QueueSet:
             role.record = record
             role.mirrored.set_record(record)
         elif isinstance(role, MirrorRole):
+            if not role.replica.may_promote(record):
+                return  # a later master has spoken to us already: its record is on the way
             log.info("%s: promoted to master in epoch %d, depth %d", queue.queue_name, record.epoch, role.local.ready)
             settings = self._port.mirroring_settings(queue)
             mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
@@ -166,6 +168,7 @@ class QueueSet:
                 record,
                 self._port.mirroring_settings(queue),
                 delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
+                trusted_origins={},  # the copy may have been incomplete when this node stopped
                 attach_id_base=self._attach_id_base,
             )
             self._start_master(queue, record, local, mirrored)
