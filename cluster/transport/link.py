@@ -14,7 +14,8 @@ A side that is up may speak at once; the other does not read the frames before i
 streams ends, or is silent for too long (gRPC's keepalive), the whole link is closed and the opener tries the next
 number. So both sides see the same sequence of links, and a link up on both sides has lost nothing so far.
 
-Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own.
+Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own. A consensus
+stream that has nothing to say says so, with an empty frame: a peer whose loop is stuck still answers gRPC's pings.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Link:
         peer: NodeName,
         number: int,
         limits: OutboxLimits,
+        heartbeat_interval_ms: int,
         *,
         on_up: Callable[[Link], None],
         on_closed: Callable[[Link, str], None],
@@ -71,6 +73,7 @@ class Link:
         self.closed = asyncio.Event()
         self.outboxes = {kind: Outbox(limits) for kind in StreamKind}
         self._wakes = {kind: asyncio.Event() for kind in StreamKind}
+        self._heartbeat_interval_s = heartbeat_interval_ms / 1000
         self._on_up = on_up
         self._on_closed = on_closed
         self._on_uncongested = on_uncongested
@@ -83,10 +86,13 @@ class Link:
 
     # --- handshake ---
 
-    async def dial(self, channel: grpc.aio.Channel, hello: Hello) -> None:
-        """Open our two streams over ``channel`` (now ours) and say hello. Raises `HandshakeError`."""
+    def dial(self, channel: grpc.aio.Channel, hello: Hello) -> None:
+        """Open our two streams over ``channel`` (now ours) and say hello. If that fails the link is closed."""
         assert self._channel is None, "a link is dialed once"
         self._channel = channel
+        self._spawn(self._shake_hands(channel, hello))
+
+    async def _shake_hands(self, channel: grpc.aio.Channel, hello: Hello) -> None:
         open_stream: Any = channel.stream_stream  # its type stub has no raw bytes
         try:
             for kind in StreamKind:
@@ -95,9 +101,10 @@ class Link:
                 await call.write(encode_hello(hello))
             for call in self._calls.values():
                 self._check_reply(await call.read())
-        except (grpc.RpcError, asyncio.InvalidStateError, WireError) as error:
+        except (grpc.RpcError, asyncio.InvalidStateError, WireError, HandshakeError) as error:
             details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            raise HandshakeError(details or repr(error)) from None
+            self.close(details or repr(error))
+            return
         self._is_dialed = True
         self._become_up_if_complete()
 
@@ -147,7 +154,10 @@ class Link:
     async def _write(self, kind: StreamKind, call: Any) -> None:
         outbox, wake = self.outboxes[kind], self._wakes[kind]
         while True:
-            await wake.wait()
+            if kind is StreamKind.QUEUES:
+                await wake.wait()
+            else:
+                await self._wake_or_beat(wake, call)
             wake.clear()
             while outbox:
                 was_congested = outbox.is_congested
@@ -155,6 +165,15 @@ class Link:
                 if was_congested and not outbox.is_congested:
                     self._on_uncongested(self)
                 await call.write(frame)
+
+    async def _wake_or_beat(self, wake: asyncio.Event, call: Any) -> None:
+        """Wait until there is something to write; say that we live if there is nothing for a while."""
+        while not wake.is_set():
+            try:
+                async with asyncio.timeout(self._heartbeat_interval_s):
+                    await wake.wait()
+            except TimeoutError:
+                await call.write(b"")
 
     async def _watch(self, call: Any) -> None:
         """The peer answers with nothing but the end."""

@@ -52,7 +52,8 @@ _ServerContext = grpc.aio.ServicerContext[Any, Any]
 class MeshHandler(Protocol):
     """Who listens. Called on the loop; must not raise (an exception closes the link and reaches the loop's handler)."""
 
-    def on_consensus(self, peer: NodeName, messages: list[RaftMessage]) -> None: ...
+    def on_consensus(self, peer: NodeName, messages: list[RaftMessage]) -> None:
+        """No messages: only a sign of life, at least every `MeshTiming.heartbeat_interval_ms`."""
 
     def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None: ...
 
@@ -75,6 +76,8 @@ class MeshTiming:
 
     #: A link that delivers nothing, not even an answer to a ping, for this long is cut.
     silence_timeout_ms: int = 6000
+    #: Pause after which an idle peer is told that we live; a fraction of what makes a peer suspect.
+    heartbeat_interval_ms: int = 300
     #: From the first connection to a link that is up; as long as a loaded machine may take to answer.
     handshake_timeout_ms: int = 5000
     #: A connection attempt that tells refused from silent.
@@ -266,6 +269,7 @@ class Mesh:
             peer.name,
             number,
             self._limits,
+            self._timing.heartbeat_interval_ms,
             on_up=self._link_up,
             on_closed=self._link_closed,
             on_uncongested=self._link_uncongested,
@@ -286,7 +290,11 @@ class Mesh:
         peer = self._peers.get(link.peer)
         if peer is not None and peer.link is link:
             peer.link = None
-        if link.is_up and not self._is_stopping:
+        if self._is_stopping:
+            return
+        if not link.is_up:
+            self._log_trouble(link.peer, reason)
+        else:
             logger.warning("link %d to %s is down: %s", link.number, link.peer, reason)
             self._handler.on_link_down(link.peer, reason)
 
@@ -337,7 +345,6 @@ class Mesh:
             async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
                 await link.up_or_closed.wait()
         except TimeoutError:
-            self._log_trouble(link.peer, "no complete handshake in time")
             link.close("no complete handshake in time")
         await link.closed.wait()
         return link.is_up
@@ -349,18 +356,7 @@ class Mesh:
             channel = grpc.aio.insecure_channel(peer.address, options=options)
         else:
             channel = grpc.aio.secure_channel(peer.address, self._channel_credentials, options=options)
-        self._spawn(self._shake_hands(link, channel, hello))
-
-    async def _shake_hands(self, link: Link, channel: grpc.aio.Channel, hello: Hello) -> None:
-        try:
-            await link.dial(channel, hello)
-        except HandshakeError as error:
-            if not link.is_closed:
-                self._log_trouble(link.peer, str(error))
-                link.close(str(error))
-        except asyncio.CancelledError:
-            if not link.is_closed:
-                raise
+        link.dial(channel, hello)
 
     def _log_trouble(self, name: NodeName, trouble: str) -> None:
         peer = self._peers.get(name)
@@ -461,6 +457,7 @@ class Mesh:
             ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", max(1, silence_ms // 3)),
             ("grpc.keepalive_timeout_ms", max(1, silence_ms - silence_ms // 3)),
+            ("grpc.http2.ping_timeout_ms", max(1, silence_ms - silence_ms // 3)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),

@@ -16,11 +16,12 @@ from cluster.transport.outbox import OutboxLimits
 from cluster.transport.probe import ProbeResult, probe
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
 N1, N2 = NodeName("n1"), NodeName("n2")
-TIMING = MeshTiming(handshake_timeout_ms=2000, backoff_min_ms=5, backoff_max_ms=50)
+TIMING = MeshTiming(heartbeat_interval_ms=50, handshake_timeout_ms=2000, backoff_min_ms=5, backoff_max_ms=50)
 
 
 class Listener:
@@ -31,9 +32,11 @@ class Listener:
         self.consensus: list[Message] = []
         self.queues: list[QueueFrameMessage] = []
         self.frames = 0
+        self.beats = 0
 
     def on_consensus(self, peer: NodeName, messages: list[Message]) -> None:
         self.consensus += messages
+        self.beats += not messages
 
     def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None:
         self.queues += messages
@@ -102,12 +105,6 @@ async def pair() -> AsyncIterator[Pair]:
         await pair.stop(name)
     left = [task for task in asyncio.all_tasks() if "cluster/" in str(task.get_coro()) or "Mesh" in str(task)]
     assert left == [], "a stopped mesh leaves no task"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -223,6 +220,12 @@ async def test_a_peer_that_does_not_read_first_congests_and_then_loses_the_link(
     await pair.both_up(2)
 
 
+async def test_an_idle_link_shows_that_both_live(pair: Pair) -> None:
+    await pair.start_both()
+    await until(lambda: all(listener.beats >= 2 for listener in pair.listeners.values()))
+    assert all(listener.frames == 0 and not listener.consensus for listener in pair.listeners.values())
+
+
 async def test_a_large_message_passes(pair: Pair) -> None:
     await pair.start_both()
     large = ops(1, 20_000_000)
@@ -240,6 +243,17 @@ async def test_sending_without_a_link_is_dropped(pair: Pair) -> None:
     pair.meshes[N1].send_queue_frames(N2, [ops(2)])
     await until(lambda: bool(pair.listeners[N2].queues))
     assert pair.listeners[N2].queues == [ops(2)]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 10, 20, 50])
+async def test_stopping_in_the_middle_of_a_handshake_ends(pair: Pair, turns: int) -> None:
+    await pair.start(N1)
+    await pair.start(N2)
+    for _ in range(turns):
+        await asyncio.sleep(0.0005)
+    async with asyncio.timeout(5):
+        await pair.stop(N1)
+        await pair.stop(N2)
 
 
 async def test_peers_come_and_go(pair: Pair) -> None:

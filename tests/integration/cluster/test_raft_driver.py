@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from cluster.wire.convert import QueueFrameMessage
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 from node.store.disk import RealDisk
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -159,12 +159,6 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
     yield group
     for name in list(group.nodes):
         await group.stop(name)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
