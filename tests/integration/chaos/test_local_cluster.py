@@ -97,7 +97,15 @@ def test_policies_and_users_of_one_node_are_seen_on_another(up: Path) -> None:
 
 
 def test_an_interrupted_start_leaves_no_process(directory: Path) -> None:
-    arguments = [str(PROGRAMS / "warren"), "cluster", "up", "--dir", str(directory), "--amqp-port", str(free_base_port())]
+    arguments = [
+        str(PROGRAMS / "warren"),
+        "cluster",
+        "up",
+        "--dir",
+        str(directory),
+        "--amqp-port",
+        str(free_base_port()),
+    ]
     starter = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
     marks = [directory / f"n{number}.process" for number in (1, 2, 3)]
     deadline = time.monotonic() + 30
