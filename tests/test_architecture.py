@@ -36,7 +36,7 @@ LONG_FUNCTIONS = {
 MAX_FILE_LINES = 700
 #: File -> why it may be longer.
 LONG_FILES = {
-    "cluster/mirroring/master.py": "one ordered stream and what each mirror has of it; its stages already live beside it",
+    "cluster/mirroring/master.py": "one ordered stream and what each mirror has of it; its stages live beside it",
     "cluster/raft/core.py": "one machine with one state; the paper's rules can be compared with it only side by side",
     "node/queues/variable_queue.py": "five sub-queues and every move between them change one state",
 }
