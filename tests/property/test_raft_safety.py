@@ -21,7 +21,7 @@ FAULT_STEPS = 60
 
 def _fault(network: RaftNetwork, rng: Random, names: list[str]) -> None:
     up = [name for name in names if network.nodes[name].core is not None]
-    match rng.randrange(9):
+    match rng.randrange(11):
         case 0 | 1 if up:
             victim = rng.choice(up)
             network.crash(victim)
@@ -48,6 +48,11 @@ def _fault(network: RaftNetwork, rng: Random, names: list[str]) -> None:
             with suppress(ProposalRefusedError):
                 target = NodeName(rng.choice(names))
                 network.call(leader, lambda core: core.transfer_leadership(network.now_ms, target))
+        case 8 if up:
+            # The power fails: several nodes lose what they had not synced at the same moment, and come back.
+            for name in rng.sample(up, rng.randint(1, len(up))):
+                network.crash(name)
+                network.start(name)
         case _:
             network.run(rng.randint(100, 2500))
 
@@ -88,6 +93,29 @@ def test_random_faults_break_no_safety_and_healing_restores_progress(seed: int, 
         _propose_some(network, rng, names, step)
         network.run(rng.randint(0, 150))
         _fault(network, rng, names)
+    _assert_live(network, names)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_power_failures_with_slow_disks_lose_nothing_decided(seed: int) -> None:
+    """Some disks are slow, and several nodes lose what they had not synced at the same moment."""
+    names = ["n1", "n2", "n3"]
+    network = RaftNetwork(names, seed)
+    rng = Random(seed)
+    for step in range(40):
+        for node in network.nodes.values():
+            node.disk_delay_max_ms = rng.choice([1, 1, 400])
+        network.run(rng.choice([10, 3000]))
+        _propose_some(network, rng, names, step)
+        network.run(rng.randint(1, 60))
+        victims = rng.sample(names, rng.randint(1, 3))
+        for name in victims:
+            network.crash(name)
+        for name in rng.sample(victims, len(victims)):
+            network.start(name)
+            network.run(rng.choice([0, 0, 2000]))
+    for node in network.nodes.values():
+        node.disk_delay_max_ms = None
     _assert_live(network, names)
 
 

@@ -45,6 +45,8 @@ class SimulatedNode:
         self.digest = 0
         self.applied: list[bytes] = []
         self.reads: list[ReadState] = []
+        #: Overrides the network's `disk_delay_max_ms` for this node.
+        self.disk_delay_max_ms: int | None = None
 
     def write(self, ready: Ready) -> None:
         """The disk carries out one `Ready`."""
@@ -218,7 +220,8 @@ class RaftNetwork:
         if node.is_writing or not node.writes:
             return
         node.is_writing = True
-        delay = self.rng.randint(0, self.disk_delay_max_ms) if node.writes[0].needs_sync else 0
+        slowest_ms = self.disk_delay_max_ms if node.disk_delay_max_ms is None else node.disk_delay_max_ms
+        delay = self.rng.randint(0, slowest_ms) if node.writes[0].needs_sync else 0
         self._schedule(delay, partial(self._finish_write, node, node.life))
 
     def _finish_write(self, node: SimulatedNode, life: int) -> None:
