@@ -57,7 +57,9 @@ class VhostStore:
         self._open: dict[QueueId, VariableQueue] = {}
         #: Open durable queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
+        store_directory = f"{self.directory}/msg_store_persistent"
         disk.mkdir(self._queues_directory)
+        disk.mkdir(store_directory)
         stub_path = f"{self.directory}/vhost.json"
         if not disk.exists(stub_path):
             write_durably(disk, stub_path, json.dumps({"vhost": vhost}).encode() + b"\n")
@@ -67,7 +69,7 @@ class VhostStore:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
             references.update(count_references(disk, self._queue_directory(queue_id)))
-        self._msg_store = MessageStore(disk, f"{self.directory}/msg_store_persistent", group_commit, config, references)
+        self._msg_store = MessageStore(disk, store_directory, group_commit, config, references)
         group_commit.add_buffer(self)
 
     @property

@@ -116,6 +116,15 @@ class QueueStorage:
             report=self.report,
         )
         recovery.run(self.config.ram_limit_bytes)
+        if self.terms is None:
+            # An earlier process may have died before its group commit: what we now call recovered must be safe.
+            for name in (STUB_NAME, _BOUNDS_NAME):
+                if self._disk.exists(f"{self._directory}/{name}"):
+                    file = self._disk.open(f"{self._directory}/{name}")
+                    file.sync()
+                    file.close()
+            parent, _, _ = self._directory.rpartition("/")
+            self._disk.sync_directory(parent)
         self._disk.sync_directory(self._directory)
         self.recovered = recovery.live
         if self.terms is not None:

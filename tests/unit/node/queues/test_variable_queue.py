@@ -56,6 +56,28 @@ def test_a_crash_keeps_what_was_confirmed_and_flags_it(harness: StoreHarness) ->
     assert not queue.is_duplicate(msg_id_of(4))
 
 
+@pytest.mark.parametrize("embed_below_bytes", [0, 4096])
+def test_what_a_dead_process_left_unsynced_is_synced_by_recovery(embed_below_bytes: int) -> None:
+    harness = StoreHarness(StoreConfig(embed_below_bytes=embed_below_bytes))
+    harness.open_queue().publish(publications(1, 2))
+    harness.store.flush_writes()
+    harness.start()  # the process died, the machine did not
+    queue = harness.open_queue()
+    queue.confirm_when_safe(msg_id_of(1), "again")
+    assert queue.drain_confirmed() == ["again"]
+    assert counters(harness.crash().fetch(9, True)) == [1, 2]
+
+
+def test_a_clean_stop_syncs_files_that_are_closed_already(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    for counter in range(1, 7):
+        queue.publish(publications(counter, 1))
+        harness.store.flush_writes()
+        queue.advance_next_seq_id(SeqId(counter * 4096))
+    harness.store.close()
+    assert counters(harness.crash().fetch(9, True)) == [1, 2, 3, 4, 5, 6]
+
+
 def test_the_terms_of_a_clean_stop_are_used_once(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 1))
@@ -172,8 +194,11 @@ def test_a_failed_write_leaves_other_queues_alone(harness: StoreHarness) -> None
     harness.disk.fail_writes = f"/queues/{QUEUE_ID}/"
     queue.publish(publications(1, 1))
     other.publish(publications(1, 1))
+    stamp = queue.write_generation
     harness.sync()
     assert other.drain_confirmed() == [1]
+    assert other.durable_generation >= stamp
+    assert queue.durable_generation < stamp, "the round was not for the queue whose write failed"
     with pytest.raises(StorageError):
         queue.drain_confirmed()
 
