@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from chaos.analysis.schemas import EVENTS
 from chaos.analysis.session import open_session
-from chaos.history import Event
+from chaos.history import Event, write_part
 
 EventFrame = Callable[[Sequence[Event]], DataFrame]
 
@@ -21,10 +23,13 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def event_frame(spark: SparkSession) -> EventFrame:
-    """Events as the analysis reads them from a run's Parquet files."""
+def event_frame(spark: SparkSession, tmp_path: Path) -> EventFrame:
+    """Events by way of a Parquet part, as the analysis of a run reads them."""
+    numbers = count()
 
     def build(events: Sequence[Event]) -> DataFrame:
-        return spark.createDataFrame([("run", 1, "test", *event) for event in events], EVENTS)
+        path = tmp_path / f"part-{next(numbers):06d}.parquet"
+        write_part(path, ("run", 1, "test"), list(events))
+        return spark.read.schema(EVENTS).parquet(path.as_uri())
 
     return build
