@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from node.errors import ChannelError
+from node.ids import ChannelKey
 from node.queues.events import ConsumerSpec
 from tests.support.memory_backing_queue import MemoryBackingQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
@@ -20,7 +21,7 @@ async def network() -> SessionNetwork:
     return network
 
 
-async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, object]:
+async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
     sink = RecordingSink()
     channel = network[entry].gateway.open_channel(sink)
     task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
