@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
 from cluster.metadata.records import PolicyRecord
+from cluster.raft.core import ProposalRefusedError
 from node.errors import AmqpError, ConfigError, WarrenError
 
 
@@ -48,6 +50,12 @@ def exit_code_of(error: WarrenError) -> ExitCode:
         return error.exit_code
     if isinstance(error, AmqpError):
         return {404: ExitCode.DATA, 406: ExitCode.USAGE}.get(error.reply_code, ExitCode.SOFTWARE)
+    if isinstance(error, NoSuchUserError):
+        return ExitCode.NO_USER
+    if isinstance(error, NoSuchVhostError):
+        return ExitCode.DATA
+    if isinstance(error, ProposalRefusedError):
+        return ExitCode.TEMPORARY
     if isinstance(error, ConfigError):
         return ExitCode.CONFIG
     return ExitCode.SOFTWARE

@@ -43,7 +43,7 @@ class Counter:
         self.progress = asyncio.Event()
 
     def on_consensus(self, peer: NodeName, messages: list[Message]) -> None:
-        raise AssertionError("no consensus in this benchmark")
+        assert not messages, "only signs of life"
 
     def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None:
         for message in messages:

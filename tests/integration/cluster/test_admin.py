@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import grpc.aio
 import pytest
 
+from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExistsError
 from cluster.metadata.records import PolicyRecord
+from cluster.raft.core import ProposalRefusedError
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_server import AdminService
@@ -138,6 +140,10 @@ async def test_synchronisation_streams_its_progress(served: tuple[RecordingPort,
         (AdminRefused(ExitCode.NO_USER, 'User "u" does not exist'), 67, 'User "u" does not exist'),
         (AdminRefused(ExitCode.DATA, "Virtual host 'x' does not exist"), 65, "Virtual host 'x' does not exist"),
         (ChannelError(404, "no queue 'q' in vhost '/'"), 65, "NOT_FOUND - no queue 'q' in vhost '/'"),
+        (NoSuchUserError("u"), 67, 'User "u" does not exist'),
+        (NoSuchVhostError("x"), 65, 'Virtual host "x" does not exist'),
+        (UserExistsError("u"), 70, 'User "u" already exists'),
+        (ProposalRefusedError("no leader"), 75, "no leader"),
         (TimeoutError("no leader"), 75, "the cluster did not answer in time: no leader"),
     ],
 )
