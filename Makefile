@@ -96,7 +96,7 @@ check: install ## Lint, format, types, architecture, spelling, generated code
 	@echo "ruff check" && $(BIN)/ruff check .
 	@echo "ruff format" && $(BIN)/ruff format --check .
 	@echo "mypy" && $(BIN)/mypy
-	@echo "import-linter" && $(BIN)/lint-imports --no-timings
+	@echo "import-linter" && $(BIN)/lint-imports
 	@echo "codespell" && git ls-files -z | xargs -0 $(BIN)/codespell
 	@echo "generated code" && $(BIN)/python -m tests.support.wire_code --check
 
@@ -115,16 +115,21 @@ bench: install ## Measure the codec; tests/bench holds the longer measurements
 
 .PHONY: image
 image: install deploy/cookie ## Build the container image warren:latest (BASE_IMAGE=..., IMAGE=...)
-	@rm -rf build/wheels
+	@rm -rf build/wheels build/lib build/bdist.*
 	@echo "Building wheels ..."
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels .
 	@base="$(BASE_IMAGE)"; \
-	docker build --build-arg "BASE_IMAGE=$${base:-python:$$($(BIN)/python -c \
+	docker build --network none --build-arg "BASE_IMAGE=$${base:-python:$$($(BIN)/python -c \
 		'import sys; print("%d.%d-slim" % sys.version_info[:2])')}" --file deploy/Dockerfile --tag $(IMAGE) build/wheels
 
 # The secret of the compose cluster. Readable by all, because the containers' user is another one than yours.
 deploy/cookie:
 	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(16))' > $@
+	@chmod 644 $@
+
+.PHONY: containers
+containers: image ## Build the image and test the compose cluster made of it (needs a Docker engine)
+	@WARREN_IMAGE=$(IMAGE) $(BIN)/python -m pytest -m docker tests/integration/containers
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools made, .venv included

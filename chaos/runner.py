@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import logging
 import random
 import secrets
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -53,6 +54,8 @@ STALL_S = 0.25
 #: Records below this size (some millions of events) are analysed faster than Java can optimise itself.
 SMALL_RUN_BYTES = 32 * 1024 * 1024
 _STATUS_INTERVAL_S = 0.25
+#: The client libraries' own logs go into the run's directory.
+CLIENT_LOGGERS = ("aio_pika", "aiormq", "pamqp")
 
 ClusterFactory = Callable[[int, Path], ClusterUnderTest]
 AdminFactory = Callable[[ClusterUnderTest, str], ClusterAdmin]
@@ -134,13 +137,14 @@ def run_scenario(
         policy=policy,
         expectation=scenario.expectation(cluster.nodes, options),
         traffic=asdict(options.traffic),
-        replay=f"warren chaos run {name} --nodes {nodes} --seed {seed}",
+        replay=replay_command(name, nodes, seed, options, scenario.defaults),
         started_at=started_at.isoformat(timespec="seconds"),
     )
     run_file.write(run_dir)
     run = _Run(scenario, options, run_dir, run_file, cluster, open_admin, console, time.monotonic())
     console.print(f"[bold]{name}[/bold]: {scenario.summary}\n{nodes} nodes, seed {seed}, records in {run_dir}")
-    _conduct(run)
+    with client_log(run_dir / "client.log"):
+        _conduct(run)
     console.print(f"repeat with: [bold]{run_file.replay}[/bold]", highlight=False)
     judgement = judge_outcome(run_file.outcome)
     if judgement is not None and (run_file.outcome is Outcome.INTERRUPTED or not has_events(run_dir)):
@@ -174,6 +178,32 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
     return EXIT_CODES[analysis.judgement.verdict]
 
 
+@contextmanager
+def client_log(path: Path) -> Iterator[None]:
+    """Keep what the client libraries log: that a killed node ends connections is the experiment, not news."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in CLIENT_LOGGERS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+
+
+def replay_command(name: str, nodes: int, seed: int, options: RunOptions, defaults: RunOptions) -> str:
+    """The command line that repeats a run: what differs from the scenario's defaults is said."""
+    words = ["warren", "chaos", "run", name, "--nodes", str(nodes), "--seed", str(seed)]
+    if options.messages != defaults.messages:
+        words += ["--messages", str(options.messages)]
+    if options.failovers != defaults.failovers:
+        words += ["--failovers", str(options.failovers)]
+    return " ".join(words)
+
+
 def has_events(run_dir: Path) -> bool:
     """Whether a run got as far as recording something."""
     return any((run_dir / "events").glob("part-*.parquet"))
@@ -191,6 +221,8 @@ def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s
         table.add_row(label, f"{count:,}", style=style)
     for row in analysis.ledger:
         promoted = "oldest synchronised mirror" if row["is_oldest_synchronised"] else "NOT the oldest synchronised"
+        if not json.loads(row["synchronised_before"]):
+            promoted = "no mirror was synchronised"
         table.add_row(
             f"failover {row['epoch'] - 1}: {row['old_master']} -> {row['new_master']} ({promoted})",
             f"detected {milliseconds(row['detect_us'])}, no confirm {milliseconds(row['rto_publish_us'])}, "

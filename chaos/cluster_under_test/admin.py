@@ -14,7 +14,15 @@ from cluster.transport.admin_client import AdminClient, AdminError
 _VHOST = "/"
 #: A node that does not answer within this is asked again later, or another one is.
 REQUEST_TIMEOUT_S = 2.0
-_COLUMNS = ("name", "pid", "slave_pids", "synchronised_slave_pids", "messages_ready", "messages_unacknowledged")
+_COLUMNS = (
+    "name",
+    "pid",
+    "slave_pids",
+    "synchronised_slave_pids",
+    "streaming_mirror_pids",
+    "messages_ready",
+    "messages_unacknowledged",
+)
 _PID_NODE = re.compile(r"<?(?:[^@<>]*@)?([^.@<>]+)")
 
 
@@ -45,6 +53,7 @@ def sample_of_row(row: Mapping[str, Any]) -> QueueSample:
         synchronised=nodes_of_pids(row["synchronised_slave_pids"]),
         messages_ready=int(row["messages_ready"] or 0),
         messages_unacked=int(row["messages_unacknowledged"] or 0),
+        streaming=nodes_of_pids(row["streaming_mirror_pids"]),
     )
 
 

@@ -106,6 +106,8 @@ class QueueSample:
     synchronised: tuple[str, ...]
     messages_ready: int
     messages_unacked: int
+    #: Those of `mirrors` that receive what is published now, synchronised or not.
+    streaming: tuple[str, ...] = ()
 
 
 class ClusterAdmin(Protocol):

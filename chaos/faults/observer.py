@@ -202,6 +202,15 @@ class Observer:
         """Wait until exactly these nodes are mirrors, synchronised or not."""
         return await self._wait(lambda sample: set(sample.mirrors) == mirrors, f"mirrors {sorted(mirrors)}", timeout_s)
 
+    async def wait_streaming(self, mirrors: set[str], timeout_s: float) -> QueueSample:
+        """Wait until these nodes receive what is published: from then on a confirm means that they have the message.
+
+        A mirror is listed as soon as the cluster knows its node; the master reaches it a moment later.
+        """
+        return await self._wait(
+            lambda sample: mirrors <= set(sample.streaming), f"streaming to {sorted(mirrors)}", timeout_s
+        )
+
     async def wait_master(self, node: str, timeout_s: float) -> QueueSample:
         """Wait until the master is on this node."""
         return await self._wait(lambda sample: sample.master == node, f"master on {node}", timeout_s)

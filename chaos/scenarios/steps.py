@@ -67,6 +67,7 @@ async def unsafe_promotion(stage: Stage) -> None:
     stage.phase("mirror unsynchronised")
     await stage.nemesis.restart(mirror, options.step_timeout_s)
     await observer.wait_mirrors({mirror}, options.step_timeout_s)
+    await observer.wait_streaming({mirror}, options.step_timeout_s)
     await traffic.publish(options.messages - half, _publish_timeout_s(stage, options.messages - half))
     if stage.sample.synchronised:
         raise ScenarioError(f"{mirror} is synchronised although nobody asked for it: the promotion would be safe")

@@ -37,7 +37,7 @@ from cluster.mirroring.messages import (
     SettleOp,
     SyncBatchOp,
 )
-from cluster.mirroring.progress import MirrorInput, MirrorProgress, MirrorState
+from cluster.mirroring.progress import RECEIVING, MirrorInput, MirrorProgress, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
 from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
@@ -502,6 +502,11 @@ class MirroredQueue:
             progress.in_flight_bytes > bytes_max or progress.in_flight_frames > WINDOW_FRAMES // 2
             for progress in self._mirrors.values()
         )
+
+    def streaming_mirrors(self) -> list[NodeName]:
+        """Mirrors that receive every operation now, oldest first: what is confirmed from here on is on them too."""
+        states = self.mirror_states()
+        return [node for node in self.record.mirrors if states[node] in RECEIVING]
 
     def mirror_states(self) -> dict[NodeName, MirrorState]:
         """For the listing commands and logs."""

@@ -60,6 +60,9 @@ _S, _I = MirrorState, MirrorInput
 _ATTACHED = frozenset({_S.ATTACHING, _S.FILLING, _S.STREAMING, _S.SYNCHRONISED})
 _UNANSWERED = frozenset({_S.UNREACHABLE, _S.PROBING, _S.ATTACHING})
 
+#: The mirror has answered its attach and hears of every operation.
+RECEIVING = frozenset({_S.FILLING, _S.STREAMING, _S.SYNCHRONISED})
+
 TRANSITIONS: dict[tuple[MirrorState, MirrorInput], MirrorState] = {
     (_S.UNREACHABLE, _I.LINK_UP): _S.PROBING,
     (_S.PROBING, _I.ATTACH_SENT): _S.ATTACHING,

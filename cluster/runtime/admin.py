@@ -111,7 +111,7 @@ class NodeAdmin:
             row = rows[queue.name] = static_queue_row(queue, record, policy, self._state.members)
             role = self._runtime.queues.roles.get(queue.queue_id)
             if isinstance(role, MasterRole):
-                row |= live_queue_row(role)
+                row |= live_queue_row(role, self._state.members)
             elif not record.is_down:
                 elsewhere.add(record.master)
         if not selection.local and not STATIC_QUEUE_COLUMNS.issuperset(chosen):

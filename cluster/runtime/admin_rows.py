@@ -89,10 +89,12 @@ def static_queue_row(
     }
 
 
-def live_queue_row(role: MasterRole) -> Row:
+def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -> Row:
     """What only the master's node knows."""
     status: BackingQueueStatus = role.mirrored.status()
+    streaming = [process_id(node, role.queue.queue_id, members) for node in role.mirrored.streaming_mirrors()]
     return {
+        "streaming_mirror_pids": streaming,
         "messages": status.ready + status.unacked,
         "messages_ready": status.ready,
         "messages_unacknowledged": status.unacked,

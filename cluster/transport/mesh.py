@@ -84,7 +84,7 @@ class MeshTiming:
     probe_timeout_ms: int = 1000
     #: Pause between attempts: doubled from ``min`` to ``max``.
     backoff_min_ms: int = 20
-    backoff_max_ms: int = 1000
+    backoff_max_ms: int = 250
 
 
 class _Peer:

@@ -311,7 +311,7 @@ class World:
 
     def _new_message(self) -> Message:
         self.counter += 1
-        msg_id = make_msg_id(OriginId(b"publishr"), self.counter)
+        msg_id = make_msg_id(OriginId(b"origin-p"), self.counter)
         message = Message(msg_id, "", "q", b"", b"x" * self.chance.randint(0, 40), self.chance.random() < 0.8)
         self.unconfirmed[msg_id] = message
         return message

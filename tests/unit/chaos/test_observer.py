@@ -79,6 +79,6 @@ def test_process_ids_as_listings_print_them() -> None:
     assert nodes_of_pids("") == ()
     row = {
         "name": "q", "pid": "<n1.1.2.0>", "slave_pids": "[<n2.1.2.0>]", "synchronised_slave_pids": "",
-        "messages_ready": 3, "messages_unacknowledged": "",
+        "streaming_mirror_pids": ["<n2.1.2.0>"], "messages_ready": 3, "messages_unacknowledged": "",
     }  # fmt: skip
-    assert sample_of_row(row) == QueueSample("q", "n1", ("n2",), (), 3, 0)
+    assert sample_of_row(row) == QueueSample("q", "n1", ("n2",), (), 3, 0, ("n2",))

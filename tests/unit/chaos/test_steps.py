@@ -54,6 +54,10 @@ class StandIn:
         assert self.promotions == count
         self.story.append(f"promoted {self.master}")
 
+    async def wait_streaming(self, mirrors: set[str], _: float) -> None:
+        assert mirrors <= set(self.mirrors)
+        self.story.append(f"streaming to {' '.join(sorted(mirrors))}")
+
     async def wait_synchronised(self, count: int, _: float) -> None:
         assert len(self.synchronised) == count
         self.story.append("synchronised")
@@ -101,8 +105,8 @@ async def test_unsafe_promotion_consumes_nothing_before_the_promotion() -> None:
     world = StandIn(is_automatic=False, nodes=NODES[:2])
     await steps.unsafe_promotion(stage_on(world, NODES, RunOptions(messages=100, failovers=1)))
     assert world.story == [
-        "kill n2", "publish 50", "restart n2", "publish 50", "kill n1", "promoted n2", "restart n1", "consume",
-        "publish 50",
+        "kill n2", "publish 50", "restart n2", "streaming to n2", "publish 50", "kill n1", "promoted n2",
+        "restart n1", "consume", "publish 50",
     ]  # fmt: skip
 
 
