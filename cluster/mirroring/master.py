@@ -645,6 +645,12 @@ class MirroredQueue:
             self._note_settled([delivery.seq_id for delivery in dropped])
         return dropped
 
+    def flag_redelivered(self) -> None:
+        """The horizon goes with it: whoever is promoted next flags the same messages."""
+        self.local.flag_redelivered()
+        self._delivered_end = max(self._delivered_end, self.local.next_seq_id)
+        self._extend_horizon(0)
+
     def purge(self) -> int:
         first = self.local.first_live_seq_id
         count = self.local.purge()

@@ -8,7 +8,7 @@ here or away is the ordinary case.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
@@ -50,6 +50,8 @@ REOPEN_DELAY_S = 0.02
 #: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
 GET_RETRY_S = 0.002
 GET_TRIES_MAX = 500
+#: Above every publish sequence number.
+NEVER = 1 << 64
 
 
 class LocalQueues(Protocol):
@@ -198,6 +200,8 @@ class ClusterGateway:
         channel_id = channel.channel_id
         if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
             route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
+            if route.state is not RouteState.OPEN:
+                route.first_unsent.setdefault(channel_id, publish_seqs[0])
         elif route.state is not RouteState.OPEN:
             route.untracked.extend((channel_id, message) for message in messages)
         if route.state is RouteState.OPEN:
@@ -232,6 +236,7 @@ class ClusterGateway:
             for key in [key for key in route.consumers if key.channel == channel]:
                 del route.consumers[key]
             publishes = route.unconfirmed.pop(channel_id, {})
+            route.first_unsent.pop(channel_id, None)
             if route.state is not RouteState.OPEN:
                 # Nobody waits for the confirms any more, but the messages were handed to us: still on their way.
                 route.untracked.extend((channel_id, message) for message in publishes.values())
@@ -380,13 +385,21 @@ class ClusterGateway:
     def _resume(self, route: Route) -> None:
         """The session stands: send again what was never answered, attach the consumers again."""
         route.open()
+        unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in route.unconfirmed.items():
-            self._send_publishes(route, channel_id, list(publishes), list(publishes.values()))
+            self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
         while route.untracked:
             channel_id, message = route.untracked.popleft()
-            self._send_publishes(route, channel_id, [0], [message])
+            self._send_publishes(route, channel_id, [0], [message], is_resent=True)
         for key, spec in list(route.consumers.items()):
             self._attach_again(route, key, spec)
+
+    def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int) -> None:
+        """An earlier master was given what lies before ``first_unsent``, and may have delivered it."""
+        for is_resent in (True, False):
+            chosen = {seq: each for seq, each in publishes.items() if (seq < first_unsent) is is_resent}
+            if chosen:
+                self._send_publishes(route, channel_id, list(chosen), list(chosen.values()), is_resent=is_resent)
 
     def _attach_again(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
         if route.master == self._node:
@@ -441,17 +454,24 @@ class ClusterGateway:
         return route
 
     def _send_publishes(
-        self, route: Route, channel_id: int, publish_seqs: Sequence[int], messages: Sequence[Message]
+        self,
+        route: Route,
+        channel_id: int,
+        publish_seqs: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        is_resent: bool = False,
     ) -> None:
         queue_id = route.queue_id
         if route.master == self._node:
-            self._process(route).publish(ChannelKey(self._node, channel_id), messages, publish_seqs)
+            channel = ChannelKey(self._node, channel_id)
+            self._process(route).publish(channel, messages, publish_seqs, is_resent=is_resent)
             self._local.touch(queue_id)
             return
         route.local_channels.add(channel_id)
         self._links.send(
             route.master,
-            SessionPublish(queue_id, route.session, channel_id, publish_seqs, pack_envelopes(messages)),
+            SessionPublish(queue_id, route.session, channel_id, publish_seqs, pack_envelopes(messages), is_resent),
         )
 
     def _settle(

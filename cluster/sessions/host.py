@@ -65,7 +65,8 @@ class SessionHost:
         if isinstance(message, SessionPublish):
             session.channels.add(message.channel_id)
             channel = ChannelKey(node, message.channel_id)
-            process.publish(channel, list(iter_envelopes(message.envelopes)), message.publish_seqs)
+            messages = list(iter_envelopes(message.envelopes))
+            process.publish(channel, messages, message.publish_seqs, is_resent=message.is_resent)
         elif isinstance(message, SessionSettle):
             settle_locally(process, ChannelKey(node, message.channel_id), message.outcome, message.seq_ids)
         elif isinstance(message, SessionGrant):

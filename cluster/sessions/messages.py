@@ -38,6 +38,8 @@ class SessionPublish:
     publish_seqs: Sequence[int]
     #: Concatenated envelopes, one per publish.
     envelopes: bytes
+    #: Sent in an earlier session already, whose master may have delivered them: see `QueueProcess.publish`.
+    is_resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Route:
     __slots__ = (
         "consumers",
         "epoch",
+        "first_unsent",
         "is_down",
         "local_channels",
         "master",
@@ -70,6 +71,8 @@ class Route:
         self.session = 0
         #: channel id -> publish sequence number -> message, in publish order.
         self.unconfirmed: dict[int, dict[int, Message]] = {}
+        #: channel id -> first publish sequence number that no session has carried yet.
+        self.first_unsent: dict[int, int] = {}
         self.untracked: deque[tuple[int, Message]] = deque(maxlen=UNTRACKED_MESSAGES_MAX)
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Channels that have said anything to the current session.

@@ -67,11 +67,12 @@ def _publish_to_wire(m: SessionPublish) -> pb.Publish:
         channel_id=m.channel_id,
         publish_seqs=m.publish_seqs,
         envelopes=m.envelopes,
+        is_resent=m.is_resent,
     )
 
 
 def _publish_from_wire(w: pb.Publish) -> SessionPublish:
-    return SessionPublish(QueueId(w.queue_id), w.session, w.channel_id, list(w.publish_seqs), w.envelopes)
+    return SessionPublish(QueueId(w.queue_id), w.session, w.channel_id, list(w.publish_seqs), w.envelopes, w.is_resent)
 
 
 def _settle_to_wire(m: SessionSettle) -> pb.Settle:

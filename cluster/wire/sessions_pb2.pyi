@@ -72,11 +72,14 @@ class Publish(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     PUBLISH_SEQS_FIELD_NUMBER: _builtins.int
     ENVELOPES_FIELD_NUMBER: _builtins.int
+    IS_RESENT_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     session: _builtins.int
     channel_id: _builtins.int
     envelopes: _builtins.bytes
     """Concatenated envelopes (node/message.py)."""
+    is_resent: _builtins.bool
+    """Sent in an earlier session already: the master of that one may have delivered them."""
     @_builtins.property
     def publish_seqs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -87,10 +90,11 @@ class Publish(_message.Message):
         channel_id: _builtins.int = ...,
         publish_seqs: _abc.Iterable[_builtins.int] | None = ...,
         envelopes: _builtins.bytes = ...,
+        is_resent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "envelopes", b"envelopes", "publish_seqs", b"publish_seqs", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "envelopes", b"envelopes", "is_resent", b"is_resent", "publish_seqs", b"publish_seqs", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,6 +95,9 @@ class BackingQueue(Protocol):
     def drop(self, count: int) -> list[Delivery]:
         """Remove up to ``count`` ready messages from the head (length limits) and return them."""
 
+    def flag_redelivered(self) -> None:
+        """Every message that is here now may have been delivered before, under an earlier master: flag its delivery."""
+
     def purge(self) -> int:
         """Remove every ready message, not the unacked ones. Returns how many."""
 

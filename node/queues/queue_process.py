@@ -83,7 +83,7 @@ class QueueProcess:
         self._effects: list[QueueEffect] = []
         self._is_sealed = False
         #: Publishes that wait for the fate of a sealed queue; bounded by what publishers may have unconfirmed.
-        self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int]]] = []
+        self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         if backing_queue.unacked:
             backing_queue.requeue_all()
 
@@ -120,12 +120,23 @@ class QueueProcess:
 
     # --- publishing ---
 
-    def publish(self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]) -> None:
-        """Enqueue, in order. ``publish_seqs[i]`` is 0 if nobody waits for the confirm of ``messages[i]``."""
+    def publish(
+        self,
+        channel: ChannelKey,
+        messages: Sequence[Message],
+        publish_seqs: Sequence[int],
+        *,
+        is_resent: bool = False,
+    ) -> None:
+        """Enqueue, in order. ``publish_seqs[i]`` is 0 if nobody waits for the confirm of ``messages[i]``.
+
+        ``is_resent``: an earlier master was given these and may have delivered them before it died, without any
+        replica having heard of them. Those that are not known here are delivered with the redelivered flag.
+        """
         if not messages:
             return
         if self._is_sealed:
-            self._held_back.append((channel, messages, publish_seqs))
+            self._held_back.append((channel, messages, publish_seqs, is_resent))
             return
         tokens: Sequence[Token | None]
         if 0 in publish_seqs:
@@ -139,9 +150,11 @@ class QueueProcess:
         if options.is_limited and self._backing_queue.ready:
             self._dispatch()
         if options.is_limited and options.rejects_overflow:
-            self._publish_or_reject(publications)
+            self._publish_or_reject(publications, is_resent)
             return
-        self._store(self._deliver_directly(publications))
+        if not is_resent:
+            publications = self._deliver_directly(publications)
+        self._store(publications, is_resent)
         if options.is_limited:
             self._drop_excess()
 
@@ -182,18 +195,20 @@ class QueueProcess:
             taken += len(chunk)
         return publications[taken:] if taken else publications
 
-    def _store(self, publications: Sequence[Publication]) -> None:
+    def _store(self, publications: Sequence[Publication], is_resent: bool) -> None:
         if publications:
             self._backing_queue.publish(publications)
+            if is_resent:
+                self._backing_queue.flag_redelivered()
 
-    def _publish_or_reject(self, publications: list[Publication]) -> None:
+    def _publish_or_reject(self, publications: list[Publication], is_resent: bool) -> None:
         """Overflow ``reject-publish``: take what fits, refuse the rest."""
         max_length, max_bytes = self._options.max_length, self._options.max_length_bytes
         if max_bytes is not None:
             # What can never fit is refused even if a consumer waits, as message by message in the reference.
             self._refuse([each for each in publications if len(each.message.body) > max_bytes])
             publications = [each for each in publications if len(each.message.body) <= max_bytes]
-        if max_length != 0:
+        if max_length != 0 and not is_resent:
             publications = self._deliver_directly(publications)
         if not publications:
             return
@@ -213,7 +228,7 @@ class QueueProcess:
                     refused.append(publication)
             self._refuse(refused)
             publications = fitting
-        self._store(publications)
+        self._store(publications, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
         self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
@@ -396,14 +411,14 @@ class QueueProcess:
         """The deletion did not come about: go on."""
         self._is_sealed = False
         held_back, self._held_back = self._held_back, []
-        for channel, messages, publish_seqs in held_back:
-            self.publish(channel, messages, publish_seqs)
+        for channel, messages, publish_seqs, is_resent in held_back:
+            self.publish(channel, messages, publish_seqs, is_resent=is_resent)
 
     def delete(self) -> list[QueueEffect]:
         """The queue is deleted: its last effects. Consumers are cancelled, what is unconfirmed counts as confirmed."""
         backing_queue = self._backing_queue
         self._is_sealed = True
-        for channel, _, publish_seqs in self._held_back:
+        for channel, _, publish_seqs, _ in self._held_back:
             self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
         self._held_back = []
         backing_queue.requeue_all()

@@ -670,6 +670,10 @@ class VariableQueue:
         """See `ReplicaQueue.mark_delivered_below`."""
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, seq_id)
 
+    def flag_redelivered(self) -> None:
+        """See `BackingQueue.flag_redelivered`."""
+        self.mark_delivered_below(self.next_seq_id)
+
     @property
     def write_generation(self) -> int:
         """See `ReplicaQueue.write_generation`."""

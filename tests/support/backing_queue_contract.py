@@ -150,6 +150,12 @@ class BackingQueueContract:
         assert queue.ready == queue.unacked == 0
         assert queue.is_duplicate(msg_id_of(2))
 
+    def test_what_is_here_can_be_flagged_as_delivered_before(self, queue: BackingQueue) -> None:
+        queue.publish(publications(1, 2))
+        queue.flag_redelivered()
+        queue.publish(publications(3, 1))
+        assert [delivery.redelivered for delivery in queue.fetch(3, ack_required=True)] == [True, True, False]
+
     def test_drop_takes_from_the_head(self, queue: BackingQueue) -> None:
         queue.publish(publications(1, 4))
         assert counters(queue.drop(3)) == [1, 2, 3]

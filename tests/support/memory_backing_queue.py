@@ -116,6 +116,9 @@ class MemoryBackingQueue:
             self._forget(seq_id)
         return deliveries
 
+    def flag_redelivered(self) -> None:
+        self._redelivered.update(self._ready, self._unacked)
+
     def purge(self) -> int:
         purged = len(self._ready)
         for seq_id in self._ready:

@@ -246,6 +246,9 @@ class MemoryReplicaQueue:
         for origin, counter in origins.items():
             self._origins[origin] = max(counter, self._origins.get(origin, 0))
 
+    def flag_redelivered(self) -> None:
+        self.mark_delivered_below(self.next_seq_id)
+
     def mark_delivered_below(self, seq_id: SeqId) -> None:
         self._delivered.update(live for live in self._messages if live < seq_id)
 

@@ -587,3 +587,12 @@ def test_a_big_turn_goes_out_in_several_frames() -> None:
     assert pair.mirror_local.read([SeqId(5)]) == [
         (SeqId(5), make_message(6, body=b"x" * 1_500_000).envelope()),
     ]
+
+
+def test_messages_flagged_at_the_master_are_flagged_by_its_successor() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 400))
+    pair.master.flag_redelivered()
+    pair.quiet()
+    promoted = pair.mirror.promote(N2, replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=()))
+    assert all(delivery.redelivered for delivery in promoted.fetch(400, ack_required=True))

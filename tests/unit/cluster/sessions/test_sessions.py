@@ -238,3 +238,16 @@ async def test_deliveries_in_one_frame_with_the_answer_wait_for_the_caller(netwo
 
     assert delivered_before_the_answer == [False]
     assert sink.delivered == [("tag", b"a", False)]
+
+
+async def test_only_what_an_earlier_master_may_have_delivered_comes_flagged(network: SessionNetwork) -> None:
+    sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=True, exclusive=False))
+    gateway = network["n1"].gateway
+    gateway.publish(channel, QUEUE, [message(1, b"was on its way")], [1])
+    network.lose("n2")
+    gateway.publish(channel, QUEUE, [message(2, b"no master yet")], [2])
+
+    network["n3"].master(MemoryBackingQueue())
+    network.move(record("n3", 2))
+    await network.pump()
+    assert sink.delivered == [("tag", b"was on its way", True), ("tag", b"no master yet", False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.errors import ChannelError
-from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, ConsumerSpec
+from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, ConsumerSpec, Deliver
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_process import QueueProcess
 from tests.support.memory_backing_queue import MemoryBackingQueue
@@ -54,6 +54,27 @@ def test_a_batch_of_several_origins_is_looked_through_message_by_message() -> No
     bench.publish(2)
     bench.process.publish(channel(1), [message(1, from_origin=9), message(2)], [1, 2])
     assert bench.ready == [1, 2, 3]
+
+
+def test_what_a_dead_master_may_have_delivered_comes_flagged() -> None:
+    """A publish that is sent again under a new master: known ones are confirmed, the others flagged on delivery."""
+    bench = QueueBench()
+    bench.publish(1)
+    bench.process.publish(channel(1000), [message(1), message(2)], [1, 2], is_resent=True)
+    deliveries = bench.storage.fetch(9, ack_required=True)
+    assert [(delivery.message, delivery.redelivered) for delivery in deliveries] == [
+        (message(1), True),  # it stood before the one sent again: flagged with it, which is allowed
+        (message(2), True),
+    ]
+
+
+def test_what_is_sent_again_goes_to_waiting_consumers_flagged_too() -> None:
+    bench = QueueBench()
+    bench.consume()
+    bench.process.publish(channel(1000), [message(1)], [1], is_resent=True)
+    (deliver, _) = bench.process.drain()
+    assert isinstance(deliver, Deliver)
+    assert [delivery.redelivered for delivery in deliver.deliveries] == [True]
 
 
 # --- direct delivery ---
