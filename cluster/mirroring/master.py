@@ -484,6 +484,16 @@ class MirroredQueue:
                 progress.step(MirrorInput.LINK_UP)
                 self._forget_unheard()
 
+    @property
+    def wants_turn(self) -> bool:
+        """True if the passing of time may have given something to send or to report: `take_messages` should be called.
+
+        A queue whose mirrors have all heard everything sleeps until it is used.
+        """
+        return bool(self._reports) or any(
+            progress.state in (MirrorState.PROBING, MirrorState.FILLING) for progress in self._mirrors.values()
+        )
+
     def _repeat_synchronised(self, progress: MirrorProgress, now_ms: int) -> None:
         if progress.node in self.record.synchronised:
             self._reported_ms.pop(progress.node, None)

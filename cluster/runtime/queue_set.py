@@ -311,7 +311,8 @@ class QueueSet:
         for queue_id, role in self.roles.items():
             if isinstance(role, MasterRole) and role.record.mirrors:
                 role.mirrored.tick(now_ms)
-                self.touch(queue_id)
+                if role.mirrored.wants_turn:
+                    self.touch(queue_id)
 
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: limits and the way of synchronisation hold at once."""

@@ -596,3 +596,17 @@ def test_messages_flagged_at_the_master_are_flagged_by_its_successor() -> None:
     pair.quiet()
     promoted = pair.mirror.promote(N2, replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=()))
     assert all(delivery.redelivered for delivery in promoted.fetch(400, ack_required=True))
+
+
+def test_a_quiet_queue_sleeps_and_one_to_be_filled_does_not() -> None:
+    pair = Pair().up().quiet()
+    pair.master.tick(1_000)
+    assert not pair.master.wants_turn
+    lacking = Pair(synchronised=False)
+    lacking.master.publish(publications(1, 3))
+    lacking.up().quiet()
+    lacking.master.tick(1_000)
+    assert not lacking.master.wants_turn, "nobody asked to fill the mirror"
+    lacking.master.start_sync()
+    lacking.master.tick(2_000)
+    assert lacking.master.wants_turn
