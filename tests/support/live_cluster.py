@@ -18,7 +18,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from chaos.cluster_under_test.admin import node_of_pid, nodes_of_pids
-from chaos.cluster_under_test.local import LocalCluster
+from chaos.cluster_under_test.local import HOST, LocalCluster
+from chaos.cluster_under_test.ports import choose_free_ports, is_port_free
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
 from node.config import parse_address
@@ -220,6 +221,14 @@ def run_cluster(path: Path, *settings: str) -> Iterator[LiveCluster]:
     finally:
         local.kill_all()
         asyncio.run(local.close())
+
+
+def first_of_free_ports(count: int) -> int:
+    """First of ``count`` free ports in a row."""
+    for port in choose_free_ports(HOST, 100):
+        if all(is_port_free(HOST, port + offset) for offset in range(count)):
+            return port
+    raise AssertionError(f"no {count} free ports in a row")
 
 
 # --- what tests do with queues ---
