@@ -21,7 +21,7 @@ class UserExistsError(RefusedChangeError):
 
 class NoSuchVhostError(RefusedChangeError):
     def __init__(self, vhost: str) -> None:
-        super().__init__(f'Virtual host "{vhost}" does not exist')
+        super().__init__(f"Virtual host '{vhost}' does not exist")
 
 
 class NoSuchPolicyError(RefusedChangeError):

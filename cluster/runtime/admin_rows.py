@@ -36,6 +36,7 @@ STATIC_QUEUE_COLUMNS = frozenset(
         "mirror_pids",
         "synchronised_mirror_pids",
         "recoverable_slaves",
+        "lossy_promotions",
     )
 )
 
@@ -85,6 +86,7 @@ def static_queue_row(
         "synchronised_slave_pids": synchronised,
         "synchronised_mirror_pids": synchronised,
         "recoverable_slaves": list(record.recoverable),
+        "lossy_promotions": record.lossy_promotions,
         "state": "down" if record.is_down else None,
     }
 

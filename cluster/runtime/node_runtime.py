@@ -118,7 +118,7 @@ class NodeRuntime:
         self.queues = QueueSet(
             self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
         )
-        self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self._loop)
+        self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self.find_queue, self._loop)
         self.sessions = SessionHost(self.queues, self.send)
         peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
@@ -207,8 +207,11 @@ class NodeRuntime:
     def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
         return self.metadata.state.masterships.get(queue_id)
 
+    def find_queue(self, queue_id: QueueId) -> QueueRecord | None:
+        return self.metadata.topology.queue_by_id(queue_id)
+
     def queue_record(self, queue_id: QueueId) -> QueueRecord:
-        queue = self.metadata.topology.queue_by_id(queue_id)
+        queue = self.find_queue(queue_id)
         assert queue is not None, "a mastership record belongs to a queue that exists"
         return queue
 

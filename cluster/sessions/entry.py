@@ -41,6 +41,7 @@ from node.queues.events import (
 )
 from node.queues.gateway import QueueChannelSink
 from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
 
 #: How long a request waits for a queue that is changing its master before it is refused (the reference's
 #: ``channel_operation_timeout``).
@@ -87,12 +88,14 @@ class ClusterGateway:
         local: LocalQueues,
         links: Links,
         mastership: Callable[[QueueId], MastershipRecord | None],
+        queue_record: Callable[[QueueId], QueueRecord | None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._node = node
         self._local = local
         self._links = links
         self._mastership = mastership
+        self._queue_record = queue_record
         self._loop = loop
         self._sinks: dict[int, QueueChannelSink] = {}
         #: Queues that a channel has used: the ones to tell when it closes.
@@ -557,7 +560,9 @@ class ClusterGateway:
             if route.state is RouteState.OPEN:
                 return route
             if route.is_down:
-                raise ChannelError(404, f"home node '{route.master}' of {self._describe(queue_id)} is down")
+                raise ChannelError(
+                    404, f"home node '{route.master}' of {self._describe(queue_id)} is down or inaccessible"
+                )
             try:
                 async with asyncio.timeout_at(deadline):
                     await route.opened.wait()
@@ -574,7 +579,12 @@ class ClusterGateway:
         return future
 
     def _describe(self, queue_id: QueueId) -> str:
-        return f"queue {queue_id}"
+        """As the reference writes it: ``durable queue 'q' in vhost '/'``."""
+        queue = self._queue_record(queue_id)
+        if queue is None:
+            return "a deleted queue"
+        durable = "durable " if queue.durable else ""
+        return f"{durable}queue '{queue.name}' in vhost '{queue.vhost}'"
 
     def check_invariants(self) -> None:
         for route in self._routes.values():

@@ -32,6 +32,10 @@ def message(counter: int, body: bytes = b"body", origin: bytes = b"origin-1") ->
     return Message(make_msg_id(OriginId(origin), counter), "", "q", b"\0\0", body, persistent=True)
 
 
+def queue_record(queue_id: QueueId) -> QueueRecord:
+    return QueueRecord(queue_id, "/", "q", True, None, False, {})
+
+
 def record(master: str, epoch: int, *, is_down: bool = False) -> MastershipRecord:
     return MastershipRecord(QUEUE, Epoch(epoch), NodeName(master), is_down=is_down)
 
@@ -67,11 +71,13 @@ class SessionNode:
         self.name = NodeName(name)
         self.network = network
         self.queue: QueueProcess | None = None
-        self.gateway = ClusterGateway(self.name, self, self, network.mastership, asyncio.get_running_loop())
+        self.gateway = ClusterGateway(
+            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop()
+        )
         self.host = SessionHost(self, self.send)
 
     def master(self, backing_queue: BackingQueue) -> None:
-        self.queue = QueueProcess(QueueRecord(QUEUE, "/", "q", True, None, False, {}), backing_queue)
+        self.queue = QueueProcess(queue_record(QUEUE), backing_queue)
 
     # LocalQueues and Links
 

@@ -168,7 +168,7 @@ async def test_a_queue_that_is_down_is_refused_at_once(network: SessionNetwork) 
     network.current = record("n2", 1, is_down=True)
     gateway = network["n1"].gateway
     channel = gateway.open_channel(RecordingSink())
-    with pytest.raises(ChannelError, match="home node 'n2'"):
+    with pytest.raises(ChannelError, match="home node 'n2' of durable queue 'q' in vhost '/' is down"):
         await gateway.get(channel, QUEUE, no_ack=True)
 
 
