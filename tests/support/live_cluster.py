@@ -9,12 +9,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import aio_pika
 import pika
+import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from chaos.cluster_under_test.admin import node_of_pid, nodes_of_pids
@@ -194,7 +195,7 @@ class LiveCluster:
 
     @contextmanager
     def channel(self, node: str, *, confirm: bool = False) -> Iterator[BlockingChannel]:
-        """A channel of a connection of its own; both are closed behind it, if they still are open."""
+        """A channel of a connection of its own; both are closed behind it, also if their node is gone."""
         connection = self.connect(node)
         try:
             channel = connection.channel()
@@ -202,7 +203,7 @@ class LiveCluster:
                 channel.confirm_delivery()
             yield channel
         finally:
-            if connection.is_open:
+            with suppress(pika.exceptions.AMQPError):
                 connection.close()
 
 
