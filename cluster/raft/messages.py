@@ -195,6 +195,16 @@ class ReadIndexResponse:
     term: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedUpTo:
+    """The sender's state machine has applied everything up to ``index``. For the shells; the core does not ask."""
+
+    sender: NodeName
+    receiver: NodeName
+    index: int
+    term: int = 0
+
+
 Message = (
     PreVoteRequest
     | PreVoteResponse
@@ -209,6 +219,7 @@ Message = (
     | ForwardedProposal
     | ReadIndexRequest
     | ReadIndexResponse
+    | AppliedUpTo
 )
 
 

@@ -295,7 +295,7 @@ class NodeAdmin:
 
     async def _change(self, command: Command) -> None:
         try:
-            await self._runtime.metadata.change(command)
+            await self._runtime.metadata.change_everywhere(command)
         except NoSuchUserError as error:
             raise AdminRefused(ExitCode.NO_USER, str(error)) from None
         except NoSuchVhostError as error:

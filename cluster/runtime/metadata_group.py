@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from cluster.metadata.codec import decode_request, encode_request
@@ -16,6 +17,8 @@ from node.ids import Incarnation, NodeName
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
 
+log = logging.getLogger(__name__)
+
 
 class NoQuorumError(WarrenError):
     """The cluster could not decide in time: too few nodes are up, or they do not reach each other."""
@@ -27,6 +30,9 @@ class Proposer(Protocol):
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         """Result of applying the command on this node. Raises what applying it raised, or `TimeoutError`."""
 
+    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+        """Until all of ``peers()`` have applied what is applied here now, or too much time has passed."""
+
 
 class MetadataListener(Protocol):
     """Who follows the changes, in order, each once."""
@@ -35,6 +41,9 @@ class MetadataListener(Protocol):
 
     def on_restored(self) -> None:
         """The whole state was replaced by a snapshot: look at everything again."""
+
+    def linked_nodes(self) -> Collection[NodeName]:
+        """Peers that can be spoken to."""
 
 
 class MetadataGroup:
@@ -58,7 +67,7 @@ class MetadataGroup:
 
     async def submit(self, command: TopologyCommand) -> Any:
         try:
-            return await self.change(ChangeTopology(command, self._node))
+            return await self.change_everywhere(ChangeTopology(command, self._node))
         except NoQuorumError as error:
             raise ConnectionFailure(541, str(error)) from None
 
@@ -74,6 +83,18 @@ class MetadataGroup:
             return await self.proposer.propose(encode_request(Request(request_id, command)), request_id)
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
+
+    async def change_everywhere(self, command: Command) -> Any:
+        """As `change`, and all peers have applied it, too: clients see the change wherever they are connected."""
+        assert self.proposer is not None, "the group is joined before anybody changes anything"
+        result = await self.change(command)
+        if not await self.proposer.wait_visible(self._live_peers):
+            log.warning("a peer is behind: it does not know yet of %s", command)
+        return result
+
+    def _live_peers(self) -> Collection[NodeName]:
+        members = self.state.members
+        return [node for node in self._listener.linked_nodes() if node in members and members[node].is_up]
 
     # --- StateMachine ---
 

@@ -23,7 +23,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
-from cluster.metadata.commands import AddMirror, Command, DropMirror, MirrorSynchronised, NodeDown, NodeUp
+from cluster.metadata.commands import (
+    AddMirror,
+    Command,
+    DropMirror,
+    MirrorSynchronised,
+    MoveMaster,
+    NodeDown,
+    NodeUp,
+)
 from cluster.metadata.events import (
     Event,
     MastershipChanged,
@@ -70,6 +78,13 @@ _MIRRORING = (Attach, AttachReply, AttachRefused, Ops, OpsAck)
 _TO_ENTRY_NODE = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
 #: Throttles, stalls and silences are measured in seconds; a tenth of one is fine enough.
 TICK_S = 0.1
+#: A tick that comes so much too late means that this node was frozen, or its loop was busy: it heard nobody meanwhile.
+PAUSE_MS = 500
+#: A peer that is dead may still be up for the cluster (its `NodeUp` was on the way when it died, or the proposal of its
+#: `NodeDown` got lost): looked at this often.
+REPROPOSE_EVERY_TICKS = 10
+#: Taking up roles opens files; after so long the loop may do something else, so that no peer takes this node for dead.
+TAKE_UP_SLICE_S = 0.05
 #: A mirror that was dropped because it did not answer is offered its place again this often.
 READMIT_EVERY_TICKS = 50
 
@@ -97,6 +112,9 @@ class NodeRuntime:
         self._outgoing: dict[NodeName, list[QueueFrameMessage]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
+        self._ticked_ms = self._now_ms()
+        #: Peers whose `NodeDown` is being proposed.
+        self._proposed_down: set[NodeName] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._is_active = False
         self.is_stopping = False
@@ -139,7 +157,13 @@ class NodeRuntime:
         """Tell the cluster that this node is up, then take the roles that the records give it."""
         await self._announce()
         self._is_active = True
-        self.on_restored()
+        self._forget_deleted_queues()
+        slice_end_s = self._loop.time() + TAKE_UP_SLICE_S
+        for queue_id in list(self.metadata.state.masterships):
+            self._take_up(queue_id)
+            if self._loop.time() >= slice_end_s:
+                await asyncio.sleep(0)
+                slice_end_s = self._loop.time() + TAKE_UP_SLICE_S
 
     async def stop(self) -> None:
         """Orderly stop: the cluster learns of it before the queues close."""
@@ -177,7 +201,14 @@ class NodeRuntime:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1
         now_ms = self._now_ms()
+        pause_ms = now_ms - self._ticked_ms - int(TICK_S * 1000)
+        self._ticked_ms = now_ms
+        if pause_ms >= PAUSE_MS:
+            log.warning("this node stood still for %d ms", pause_ms)
+            self._detector.excuse(pause_ms, now_ms)
         self._verdicts(self._detector.tick(now_ms))
+        if self._ticks % REPROPOSE_EVERY_TICKS == 0:
+            self._propose_all_down()
         self.queues.tick(now_ms)
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
@@ -190,6 +221,8 @@ class NodeRuntime:
                 await work
             except WarrenError as error:
                 log.log(logging.DEBUG if self.is_stopping else logging.INFO, "%s: %s", what, error)
+            except Exception:
+                log.exception("%s failed", what)
 
         task = self._loop.create_task(run())
         self._tasks.add(task)
@@ -234,34 +267,56 @@ class NodeRuntime:
     # --- committed changes ---
 
     def on_restored(self) -> None:
-        if not self._is_active:
-            return
-        records = self.metadata.state.masterships
-        for queue_id, role in list(self.queues.roles.items()):
-            if queue_id not in records:
-                self.queues.queue_deleted(role.queue)
-                self.gateway.queue_deleted(queue_id)
-        self._files.delete_unknown(self.metadata.topology.vhosts(), records.keys())
-        for record in list(records.values()):
-            self.queues.follow(self.queue_record(record.queue_id), record)
+        if self._is_active:
+            self._forget_deleted_queues()
+            for queue_id in list(self.metadata.state.masterships):
+                self._take_up(queue_id)
+
+    def _take_up(self, queue_id: QueueId) -> None:
+        """The role that the present record gives this node, if the queue still exists."""
+        record = self.mastership(queue_id)
+        if record is not None:
+            self.queues.follow(self.queue_record(queue_id), record)
             self.gateway.mastership_changed(record)
+
+    def _forget_deleted_queues(self) -> None:
+        known = self.metadata.state.masterships.keys()
+        for queue_id, role in list(self.queues.roles.items()):
+            if queue_id not in known:
+                self.queues.queue_deleted(role.queue)
+        for queue_id in self.gateway.routed_queues():
+            if queue_id not in known:
+                self.gateway.queue_deleted(queue_id)
+        try:
+            self._files.delete_unknown(self.metadata.topology.vhosts(), known)
+        except StorageError as error:
+            log.error("files of queues that no longer exist stay on the disk: %s", error)
 
     def on_committed(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, MemberChanged):
-                self._member_changed(event)
-            elif not self._is_active:
-                continue
-            elif isinstance(event, QueueCreated):
-                self.queues.follow(event.queue, event.mastership)
-            elif isinstance(event, MastershipChanged):
-                self._mastership_changed(event)
-            elif isinstance(event, QueueDeleted):
-                self.queues.queue_deleted(event.queue)
-                self.gateway.queue_deleted(event.queue.queue_id)
-            elif isinstance(event, PolicyChanged):
-                self.queues.policy_changed()
-                self.on_policy_changed(event.vhost)
+            try:
+                self._follow(event)
+            except Exception as error:
+                # The log goes on, this node's roles do not: whoever half follows the records is worse than nobody.
+                log.exception("this node cannot follow %s", type(event).__name__)
+                self._on_fatal(f"a committed change could not be followed: {error!r}")
+                return
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, MemberChanged):
+            self._member_changed(event)
+        elif not self._is_active:
+            return
+        elif isinstance(event, QueueCreated):
+            self.queues.follow(event.queue, event.mastership)
+        elif isinstance(event, MastershipChanged):
+            self._mastership_changed(event)
+        elif isinstance(event, QueueDeleted):
+            self.queues.queue_deleted(event.queue)
+            self.gateway.queue_deleted(event.queue.queue_id)
+        elif isinstance(event, PolicyChanged):
+            self.queues.policy_changed()
+            self.on_policy_changed(event.vhost)
 
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self.queue_record(event.queue_id)
@@ -284,6 +339,7 @@ class NodeRuntime:
 
     def _member_changed(self, event: MemberChanged) -> None:
         is_up = event.new is not None and event.new.is_up
+        self.raft.peers_changed()
         if event.node != self.node:
             if not is_up:
                 self.sessions.node_lost(event.node)
@@ -310,11 +366,13 @@ class NodeRuntime:
 
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         self._verdicts(self._detector.heard(peer, self._now_ms()))
+        self.raft.link_up(peer)
         self.queues.link_up(peer)
         self.gateway.link_up(peer)
 
     def on_link_down(self, peer: NodeName, reason: str) -> None:
         self._verdicts(self._detector.link_reset(peer))
+        self.raft.peers_changed()
         self.queues.link_down(peer)
         self.gateway.link_down(peer)
         self.sessions.node_lost(peer)
@@ -342,9 +400,7 @@ class NodeRuntime:
     def on_leader_change(self, leader: NodeName | None) -> None:
         """A new leader proposes what the one before it could not."""
         log.info("the metadata group is led by %s", leader)
-        for member in self.config.members:
-            if member.name != self.node and self._detector.verdict(member.name) is Verdict.DOWN:
-                self._propose_down(member.name)
+        self._propose_all_down()
 
     def on_quorum_lost(self) -> None:
         if self.config.cluster_partition_handling == "pause_minority":
@@ -359,10 +415,26 @@ class NodeRuntime:
     def on_storage_failed(self, error: StorageError) -> None:
         self._on_fatal(f"the metadata log failed, this node stops: {error}")
 
+    def _propose_all_down(self) -> None:
+        """Every peer that is dead as far as this node can tell, and up for the cluster."""
+        if self.raft.leader == self.node:
+            for member in self.config.members:
+                if member.name != self.node and self._detector.verdict(member.name) is Verdict.DOWN:
+                    self._propose_down(member.name)
+
     def _propose_down(self, peer: NodeName) -> None:
         member = self.metadata.state.members.get(peer)
-        if member is not None and member.is_up and proposes_node_down(self.node, self.raft.leader, peer):
-            self._propose(NodeDown(peer, member.incarnation))
+        if member is None or not member.is_up or not proposes_node_down(self.node, self.raft.leader, peer):
+            return
+        if peer not in self._proposed_down:
+            self._proposed_down.add(peer)
+            self.spawn(self._declare_down(NodeDown(peer, member.incarnation)), f"declaring {peer} down")
+
+    async def _declare_down(self, command: NodeDown) -> None:
+        try:
+            await self.metadata.change(command)
+        finally:
+            self._proposed_down.discard(command.node)
 
     # --- RuntimePort and Links ---
 
@@ -380,7 +452,12 @@ class NodeRuntime:
     def _flush_outgoing(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for node, messages in outgoing.items():
-            self.mesh.send_queue_frames(node, messages)
+            try:
+                self.mesh.send_queue_frames(node, messages)
+            except Exception as error:
+                # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
+                log.exception("messages for %s could not be sent", node)
+                self.mesh.reset_link(node, f"messages could not be sent: {error!r}")
 
     def is_up(self, node: NodeName) -> bool:
         return node in self.mesh.up_peers
@@ -404,7 +481,20 @@ class NodeRuntime:
             self.sessions.remote_effects(queue.queue_id, elsewhere)
 
     def role_ended(self, queue_id: QueueId) -> None:
+        self.gateway.queue_stopped(queue_id)
         self.sessions.queue_stopped(queue_id)
+
+    def storage_failed(self, record: MastershipRecord) -> None:
+        """A master whose disk fails hands over to its oldest synchronised mirror; a mirror leaves the record."""
+        if record.master != self.node:
+            self._propose(DropMirror(record.queue_id, record.epoch, self.node))
+        elif record.synchronised:
+            self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0]))
+        else:
+            log.error(
+                "queue %d has no synchronised mirror: it is unavailable until this node restarts on a disk that works",
+                record.queue_id,
+            )
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         if isinstance(report, ReportSynchronised):

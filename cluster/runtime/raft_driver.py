@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,8 +33,9 @@ from typing import Any, NamedTuple, Protocol
 
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, RestoredState
-from cluster.raft.messages import Entry, EntryKind, Message, Ready
+from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
 from cluster.raft.storage import RaftStorage
+from cluster.runtime.applied_watch import AppliedWatch
 from node.errors import StorageError
 from node.ids import NodeName
 
@@ -142,6 +143,7 @@ class RaftDriver:
             state.restore(restored.snapshot.data, restored.snapshot.index)
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
+        self._applied_watch = AppliedWatch()
         self._last_proposal = 0
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-sync")
         #: Written, not yet known to be durable; oldest first.
@@ -225,6 +227,19 @@ class RaftDriver:
             if is_oldest and len(self._waiting) >= MAX_OUTSTANDING_REQUESTS // 2:
                 self._schedule_retry()  # some may be waiting for their first try
 
+    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+        """Until all of ``peers()`` have applied what is applied here now; bounded, see `AppliedWatch`."""
+        return await self._applied_watch.wait(self.applied_index, peers)
+
+    def link_up(self, peer: NodeName) -> None:
+        """A link that was down has lost what was said: tell it how far this node is."""
+        self._send(peer, [AppliedUpTo(self.core.node, peer, self.applied_index)])
+        self._applied_watch.peers_changed()
+
+    def peers_changed(self) -> None:
+        """A peer was declared up or down, or its link broke."""
+        self._applied_watch.peers_changed()
+
     # --- inputs ---
 
     def receive(self, messages: Sequence[Message]) -> None:
@@ -233,7 +248,10 @@ class RaftDriver:
             return
         now_ms = self._now_ms()
         for message in messages:
-            self.core.step(now_ms, message)
+            if isinstance(message, AppliedUpTo):
+                self._applied_watch.heard(message.sender, message.index)
+            else:
+                self.core.step(now_ms, message)
         self._schedule_pump()
 
     def peer_down(self, peer: NodeName) -> None:
@@ -362,6 +380,9 @@ class RaftDriver:
             self._listener.on_applied(self.applied_index)
         if ready.committed:
             self._apply(ready.committed)
+        if ready.snapshot is not None or ready.committed:
+            node = self.core.node
+            self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
 
     def _finish_unsynced(self) -> None:
         """Confirm what needs no sync, and begin a sync for the rest unless one runs."""

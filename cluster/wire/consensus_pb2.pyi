@@ -35,6 +35,7 @@ class ConsensusMessage(_message.Message):
     FORWARDED_PROPOSAL_FIELD_NUMBER: _builtins.int
     READ_INDEX_REQUEST_FIELD_NUMBER: _builtins.int
     READ_INDEX_RESPONSE_FIELD_NUMBER: _builtins.int
+    APPLIED_UP_TO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pre_vote_request(self) -> Global___PreVoteRequest: ...
     @_builtins.property
@@ -61,6 +62,8 @@ class ConsensusMessage(_message.Message):
     def read_index_request(self) -> Global___ReadIndexRequest: ...
     @_builtins.property
     def read_index_response(self) -> Global___ReadIndexResponse: ...
+    @_builtins.property
+    def applied_up_to(self) -> Global___AppliedUpTo: ...
     def __init__(
         self,
         *,
@@ -77,12 +80,13 @@ class ConsensusMessage(_message.Message):
         forwarded_proposal: Global___ForwardedProposal | None = ...,
         read_index_request: Global___ReadIndexRequest | None = ...,
         read_index_response: Global___ReadIndexResponse | None = ...,
+        applied_up_to: Global___AppliedUpTo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "install_snapshot", "timeout_now", "forwarded_proposal", "read_index_request", "read_index_response"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "install_snapshot", "timeout_now", "forwarded_proposal", "read_index_request", "read_index_response", "applied_up_to"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -454,3 +458,22 @@ class ReadIndexResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadIndexResponse: _TypeAlias = ReadIndexResponse  # noqa: Y015
+
+@_typing.final
+class AppliedUpTo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppliedUpTo: _TypeAlias = AppliedUpTo  # noqa: Y015

@@ -8,6 +8,7 @@ from typing import Any
 from cluster.raft.messages import (
     AppendRequest,
     AppendResponse,
+    AppliedUpTo,
     Entry,
     EntryKind,
     ForwardedProposal,
@@ -125,6 +126,11 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
         "read_index_response",
         lambda m: pb.ReadIndexResponse(context=m.context, index=m.index),
         lambda w, s, r: ReadIndexResponse(s, r, w.context, w.index),
+    ),
+    AppliedUpTo: (
+        "applied_up_to",
+        lambda m: pb.AppliedUpTo(index=m.index),
+        lambda w, s, r: AppliedUpTo(s, r, w.index),
     ),
 }
 _FROM_WIRE = {field: from_wire for field, _, from_wire in _CONVERSIONS.values()}

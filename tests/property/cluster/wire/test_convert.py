@@ -48,6 +48,7 @@ raft_messages = st.one_of(
     st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob)),
     st.builds(raft.ReadIndexRequest, *_ends, number),
     st.builds(raft.ReadIndexResponse, *_ends, number, number),
+    st.builds(raft.AppliedUpTo, *_ends, number),
 )
 
 origins = st.dictionaries(st.binary(min_size=8, max_size=8), number, max_size=4)
