@@ -148,6 +148,24 @@ def test_mandatory_message_that_nobody_wants_is_returned(stage: Stage) -> None:
         channel.basic_publish("", stage.name("nobody"), b"text")  # not mandatory: dropped, and confirmed
 
 
+def test_a_binding_counts_on_every_node_once_it_is_answered(cluster: LiveCluster) -> None:
+    """Programs declare on one connection and publish on another; so does everybody behind a load balancer."""
+    with (
+        cluster.channel("n1", confirm=True) as first,
+        cluster.channel("n2", confirm=True) as second,
+        cluster.channel("n3", confirm=True) as third,
+    ):
+        channels = [first, second, third]
+        for number in range(60):
+            declarer, publisher, key = channels[number % 3], channels[(number + 1) % 3], f"key-{number}"
+            queue = declarer.queue_declare("", exclusive=True).method.queue
+            declarer.queue_bind(queue, "amq.direct", key)
+            publisher.basic_publish("amq.direct", key, b"text", mandatory=True)  # UnroutableError if not known there
+            declarer.queue_unbind(queue, "amq.direct", key)
+            with pytest.raises(pika.exceptions.UnroutableError):
+                publisher.basic_publish("amq.direct", key, b"text", mandatory=True)
+
+
 def test_headers_exchange(stage: Stage, channel: BlockingChannel, queue: str) -> None:
     exchange = stage.name("headers")
     channel.exchange_declare(exchange, "headers")
