@@ -128,6 +128,11 @@ class ConfirmLedger:
         return ready
 
     @property
+    def has_ready(self) -> bool:
+        """True if `take` would return something even if the local queue reports nothing."""
+        return bool(self._ready)
+
+    @property
     def is_waiting(self) -> bool:
         """True if some batch waits for mirrors."""
         return bool(self._held_durable or self._held_applied)

@@ -73,6 +73,8 @@ ATTACH_RETRY_MS = 500
 REPORT_REPEAT_MS = 1_000
 
 _NO_LIMIT = SeqId(2**63)
+#: States in which the next turn may have something to send, though nothing happened to the queue.
+_WORKING = frozenset({MirrorState.PROBING, MirrorState.FILLING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class MirroredQueue:
         assert record.epoch >= self.record.epoch, "records arrive in commit order"
         if record.epoch > self.record.epoch:
             self._mirrors.clear()
+            self._reports.clear()
             self._left_horizons.clear()
             self.is_fenced = record.epoch < self._fencing_epoch
         self.record = record
@@ -170,6 +173,8 @@ class MirroredQueue:
         for node in [node for node in self._mirrors if node not in record.mirrors]:
             horizon = self._mirrors.pop(node).known_horizon
             self._reported_ms.pop(node, None)
+            # Said of a copy that no longer counts; the proposal would be stamped as if it were said now.
+            self._reports = [report for report in self._reports if not _is_about(report, node)]
             if horizon is not None:
                 self._left_horizons[node] = horizon
         for node in record.mirrors:
@@ -494,6 +499,18 @@ class MirroredQueue:
             progress.state in (MirrorState.PROBING, MirrorState.FILLING) for progress in self._mirrors.values()
         )
 
+    @property
+    def has_work(self) -> bool:
+        """True if a turn would find something to send, to report or to confirm."""
+        return bool(
+            self._reports
+            or self._outbox
+            or self._turn
+            or self._has_published
+            or self._ledger.has_ready
+            or any(progress.state in _WORKING for progress in self._mirrors.values())
+        )
+
     def _repeat_synchronised(self, progress: MirrorProgress, now_ms: int) -> None:
         if progress.node in self.record.synchronised:
             self._reported_ms.pop(progress.node, None)
@@ -725,3 +742,7 @@ class MirroredQueue:
         )
         assert self._is_heard or not self._turn, "a turn that nobody hears would grow for ever"
         assert self._dense_start <= max(self._delivered_end, self.local.next_seq_id), "what is gone was there"
+
+
+def _is_about(report: MirroringReport, node: NodeName) -> bool:
+    return not isinstance(report, ReportFenced) and report.node == node

@@ -610,3 +610,29 @@ def test_a_quiet_queue_sleeps_and_one_to_be_filled_does_not() -> None:
     lacking.master.start_sync()
     lacking.master.tick(2_000)
     assert lacking.master.wants_turn
+
+
+def test_a_claim_about_a_mirror_is_withdrawn_when_the_mirror_leaves_the_record() -> None:
+    """The proposal is stamped when it is made: for a mirror that left and came back, the claim would be a lie."""
+    pair = Pair(synchronised=False).up()
+    while not pair.master._reports:
+        pair.to_mirror()
+        pair.sync()
+        pair.to_master()
+    pair.master.set_record(replace(pair.record, mirrors=()))
+    pair.master.set_record(pair.record)
+    assert pair.master.take_reports() == []
+
+
+def test_a_quiet_queue_has_no_work_and_one_that_fills_a_mirror_has() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3))
+    pair.up()
+    assert pair.master.has_work, "an attach is due"
+    pair.quiet()
+    pair.master.take_reports()
+    pair.master.drain_confirmed()
+    assert pair.state() is MirrorState.STREAMING
+    assert not pair.master.has_work
+    pair.master.start_sync()
+    assert pair.master.has_work
