@@ -136,6 +136,7 @@ class NodeRuntime:
         self.queues = QueueSet(
             self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
         )
+        files.on_queue_failed = self.queues.touch
         self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self.find_queue, self._loop)
         self.sessions = SessionHost(self.queues, self.send)
         peers = [member.name for member in config.members if member.name != self.node]

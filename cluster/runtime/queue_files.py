@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from node.ids import QueueId
 from node.queues.variable_queue import VariableQueue
@@ -24,6 +24,8 @@ class NodeQueueFiles:
         self._data_dir = data_dir
         self._group_commit = group_commit
         self._config = config
+        #: Told of a queue whose writes failed at the end of a turn (set by whoever owns the queues).
+        self.on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
 
     def open_queue(self, queue: QueueRecord) -> VariableQueue:
@@ -60,6 +62,11 @@ class NodeQueueFiles:
         store = self._vhosts.get(vhost)
         if store is None:
             store = self._vhosts[vhost] = VhostStore(
-                self._disk, self._data_dir, vhost, self._group_commit, self._config
+                self._disk,
+                self._data_dir,
+                vhost,
+                self._group_commit,
+                self._config,
+                self.on_queue_failed,
             )
         return store

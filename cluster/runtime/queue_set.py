@@ -12,17 +12,22 @@ per mirror and a share of one fsync.
 
 Durability comes back as generations (`node.store.group_commit`): a queue touched while generation g was open is
 looked at again when g is on disk.
+
+Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
+process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
+(`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from cluster.mirroring.messages import Attach, AttachRefused, AttachReply, MirrorMessage, Ops, OpsAck
+from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
@@ -64,6 +69,9 @@ class RuntimePort(Protocol):
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""
 
+    def storage_failed(self, record: MastershipRecord) -> None:
+        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record."""
+
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """Something that the metadata group must know."""
 
@@ -97,6 +105,8 @@ class QueueSet:
         self._call_soon = call_soon
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
+        #: Queues whose storage failed here, with the record under which the cluster was told.
+        self._failed: dict[QueueId, MastershipRecord] = {}
         self._dirty: dict[QueueId, None] = {}
         self._turn_is_scheduled = False
         #: What masters said before the record that makes us their mirror was applied here.
@@ -122,7 +132,30 @@ class QueueSet:
         """Drain one queue now: what it has to say goes before the answer that follows."""
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
-            self._drain_master(role)
+            with self._guarded(queue_id):
+                self._drain_master(role)
+
+    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
+        """The storage of this queue failed in somebody's hands: its role here ends."""
+        role = self.roles.get(queue_id)
+        if role is not None:
+            self._fail(role.queue, role.record, error)
+
+    @contextmanager
+    def _guarded(self, queue_id: QueueId) -> Iterator[None]:
+        """Whatever the storage of one queue does, the others go on."""
+        try:
+            yield
+        except StorageError as error:
+            self.out_of_service(queue_id, error)
+
+    def _fail(self, queue: QueueRecord, record: MastershipRecord, error: StorageError) -> None:
+        queue_id = queue.queue_id
+        log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
+        self._failed[queue_id] = record
+        if queue_id in self.roles:
+            self._close(self.roles[queue_id], delete=False)
+        self._port.storage_failed(record)
 
     # --- roles ---
 
@@ -132,24 +165,37 @@ class QueueSet:
         role = self.roles.get(queue_id)
         if role is not None and record.epoch < role.record.epoch:
             return  # an older record cannot take a role away
-        if record.master == self._node and not record.is_down:
-            self._become_master(queue, record, role)
-        elif self._node in record.mirrors:
-            self._become_mirror(queue, record, role)
-        elif role is not None:
-            self._leave(role, delete=dropped_by_policy)
+        is_master = record.master == self._node and not record.is_down
+        if not is_master and self._node not in record.mirrors:
+            self._leave(queue, delete=dropped_by_policy)
+            return
+        if (reported := self._failed.get(queue_id)) is not None:
+            if record != reported:
+                self._failed[queue_id] = record
+                self._port.storage_failed(record)
+            return
+        try:
+            if is_master:
+                self._become_master(queue, record, role)
+            else:
+                self._become_mirror(queue, record, role)
+        except StorageError as error:
+            self._fail(queue, record, error)
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._early.pop(queue.queue_id, None)
-        role = self.roles.get(queue.queue_id)
-        if role is None:
-            self._files.delete_queue(queue)
-        else:
+        if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
-            self._leave(role, delete=True)
+            self._leave(queue, delete=True)
+        else:
+            self._delete_files(queue)
 
     def _become_master(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
+        if isinstance(role, MasterRole) and record.epoch > role.record.epoch:
+            # A snapshot skipped the commits between, in which another node may have been the master: what this
+            # process knows of deliveries and consumers is of the past.
+            role = self._demote(queue, record, role)
         if isinstance(role, MasterRole):
             role.record = record
             role.mirrored.set_record(record)
@@ -190,26 +236,50 @@ class QueueSet:
             return
         if isinstance(role, MasterRole):
             log.warning("%s: fenced by epoch %d, now a mirror of %s", queue.queue_name, record.epoch, record.master)
-            self._end_process(record.queue_id)
-            local, replica = role.local, demote(role.mirrored, record.epoch)
+            self._demote(queue, record, role)
         else:
             local = self._files.open_queue(queue)
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
-        self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
+            self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         for node, message in self._early.pop(record.queue_id, ()):
             self.receive(node, message)
         self.touch(record.queue_id)
 
-    def _leave(self, role: Role, *, delete: bool) -> None:
+    def _demote(self, queue: QueueRecord, record: MastershipRecord, role: MasterRole) -> MirrorRole:
+        """End a mastership; its queue goes on as a mirror's."""
+        self._end_process(record.queue_id)
+        mirror = MirrorRole(queue, record, role.local, demote(role.mirrored, record.epoch))
+        self.roles[record.queue_id] = mirror
+        return mirror
+
+    def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
+        """This node holds no copy any more; the files stay unless ``delete``."""
+        role = self.roles.get(queue.queue_id)
+        was_failed = self._failed.pop(queue.queue_id, None) is not None
+        if role is not None:
+            self._close(role, delete=delete)
+        if delete and (role is not None or was_failed):
+            self._delete_files(queue)
+
+    def _close(self, role: Role, *, delete: bool) -> None:
+        """End a role and its hold on the files, as far as the disk lets us."""
         queue_id = role.queue.queue_id
         del self.roles[queue_id]
         self._end_process(queue_id)
         self._dirty.pop(queue_id, None)
-        if delete:
-            role.local.delete()
-            self._files.delete_queue(role.queue)
-        else:
-            role.local.terminate()
+        try:
+            if delete:
+                role.local.delete()
+            else:
+                role.local.terminate()
+        except StorageError as error:
+            log.warning("%s: its files could not be closed cleanly: %s", role.queue.queue_name, error)
+
+    def _delete_files(self, queue: QueueRecord) -> None:
+        try:
+            self._files.delete_queue(queue)
+        except StorageError as error:
+            log.error("%s: its files could not be deleted and stay on the disk: %s", queue.queue_name, error)
 
     def _end_process(self, queue_id: QueueId) -> None:
         if self._processes.pop(queue_id, None) is not None:
@@ -219,17 +289,24 @@ class QueueSet:
 
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """One mirroring message of another node."""
-        role = self.roles.get(message.queue_id)
-        if isinstance(role, MasterRole) and isinstance(message, AttachReply | AttachRefused | OpsAck):
-            role.mirrored.receive(node, message)
-        elif isinstance(message, Attach | Ops):
-            if not isinstance(role, MirrorRole):
+        queue_id = message.queue_id
+        role = self.roles.get(queue_id)
+        if isinstance(role, MasterRole):
+            # An attach comes from another master: of the past, and is refused, or of the future, and fences us.
+            with self._guarded(queue_id):
+                role.mirrored.receive(node, message)
+            if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
                 self._keep_early(node, message)
+        elif isinstance(message, Attach | Ops):
+            if role is None:
+                if queue_id not in self._failed:
+                    self._keep_early(node, message)
                 return
-            role.replica.receive(node, message)
+            with self._guarded(queue_id):
+                role.replica.receive(node, message)
         else:
             return
-        self.touch(message.queue_id)
+        self.touch(queue_id)
 
     def _keep_early(self, node: NodeName, message: Attach | Ops) -> None:
         """A master that has applied its record before we have: what it says waits until we are its mirror.
@@ -270,13 +347,11 @@ class QueueSet:
             role = self.roles.get(queue_id)
             if role is None:
                 continue
-            try:
+            with self._guarded(queue_id):
                 if isinstance(role, MasterRole):
                     self._drain_master(role)
                 else:
                     self._drain_mirror(role)
-            except StorageError:
-                log.exception("%s: storage failed, the queue is out of service on this node", role.queue.queue_name)
         self._port.request_sync()
 
     def _drain_master(self, role: MasterRole) -> None:
@@ -298,10 +373,8 @@ class QueueSet:
         for generation in [generation for generation in self._touched if generation <= durable]:
             for queue_id in self._touched.pop(generation):
                 role = self.roles.get(queue_id)
-                if isinstance(role, MirrorRole):
-                    role.replica.durable_advanced()
                 if role is not None:
-                    self._dirty[queue_id] = None
+                    self._dirty[queue_id] = None  # a mirror looks for itself when it is drained
         if self._dirty and not self._turn_is_scheduled:
             self._turn_is_scheduled = True
             self._call_soon(self._turn)
@@ -316,9 +389,10 @@ class QueueSet:
 
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: limits and the way of synchronisation hold at once."""
-        for queue_id, role in self.roles.items():
+        for queue_id, role in list(self.roles.items()):
             if isinstance(role, MasterRole):
-                role.process.set_options(self._port.queue_options(role.queue))
+                with self._guarded(queue_id):
+                    role.process.set_options(self._port.queue_options(role.queue))
                 settings = self._port.mirroring_settings(role.queue)
                 if settings.sync_automatically and not role.mirrored.settings.sync_automatically:
                     role.mirrored.start_sync()
@@ -328,11 +402,12 @@ class QueueSet:
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""
         for role in list(self.roles.values()):
-            self._leave(role, delete=False)
+            self._close(role, delete=False)
 
     def check_invariants(self) -> None:
         masters = {queue_id for queue_id, role in self.roles.items() if isinstance(role, MasterRole)}
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
+        assert not self.roles.keys() & self._failed.keys(), "a copy out of service plays no role"
         for role in self.roles.values():
             role.local.check_invariants()
             if isinstance(role, MasterRole):

@@ -27,7 +27,7 @@ from cluster.sessions.messages import (
     SessionSettle,
 )
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
-from node.errors import ChannelError
+from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
 from node.queues.backing_queue import Delivery
@@ -65,6 +65,9 @@ class LocalQueues(Protocol):
 
     def run(self, queue_id: QueueId) -> None:
         """Drain the queue process now."""
+
+    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
+        """A call into the queue process raised this: end its role here."""
 
 
 class Links(Protocol):
@@ -115,8 +118,10 @@ class ClusterGateway:
         route = self._routes.get(record.queue_id)
         if route is None:
             return
-        if route.adopt(record):
+        moved = route.adopt(record)
+        if moved:
             self._cancel_consumers_that_asked(route)
+        if moved or record.is_down:
             self._lose(route)
         if route.state is RouteState.WAITING:
             self._open(route)
@@ -135,6 +140,10 @@ class ClusterGateway:
                 sink.queue_confirmed(queue_id, list(publishes))
         route.opened.set()  # whoever waits finds the queue gone
 
+    def routed_queues(self) -> list[QueueId]:
+        """Queues that channels of this node have used."""
+        return list(self._routes)
+
     def link_up(self, node: NodeName) -> None:
         for route in list(self._routes.values()):
             if route.master == node and route.state is RouteState.WAITING:
@@ -144,6 +153,12 @@ class ClusterGateway:
         for route in self._routes.values():
             if route.master == node:
                 self._lose(route)
+
+    def queue_stopped(self, queue_id: QueueId) -> None:
+        """The queue process on this node ended; the next record says where the queue goes on."""
+        route = self._routes.get(queue_id)
+        if route is not None and route.master == self._node:
+            self._lose(route)
 
     def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
         """Effects of a queue process on this node, for channels of this node."""
@@ -224,8 +239,7 @@ class ClusterGateway:
         if route is None:
             return
         if route.master == self._node:
-            self._process(route).grant(channel, consumer_tag, count)
-            self._local.touch(queue_id)
+            self._call(route, lambda process: process.grant(channel, consumer_tag, count))
         else:
             self._links.send(route.master, SessionGrant(queue_id, session, channel.channel_id, consumer_tag, count))
 
@@ -244,8 +258,7 @@ class ClusterGateway:
                 # Nobody waits for the confirms any more, but the messages were handed to us: still on their way.
                 route.untracked.extend((channel_id, message) for message in publishes.values())
             elif route.master == self._node:
-                self._process(route).channel_down(channel)
-                self._local.touch(queue_id)
+                self._call(route, lambda process: process.channel_down(channel))
             elif channel_id in route.local_channels:
                 self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
 
@@ -450,6 +463,14 @@ class ClusterGateway:
         assert process is not None, "an open local route has its process: the runtime closes routes first"
         return process
 
+    def _call(self, route: Route, call: Callable[[QueueProcess], object]) -> None:
+        """Call the queue process of an open local route. If its storage fails the route waits for another master."""
+        try:
+            call(self._process(route))
+        except StorageError as error:
+            self._local.out_of_service(route.queue_id, error)
+        self._local.touch(route.queue_id)
+
     def _live_route(self, queue_id: QueueId, session: int) -> Route | None:
         route = self._routes.get(queue_id)
         if route is None or route.session != session or route.state is not RouteState.OPEN:
@@ -484,8 +505,7 @@ class ClusterGateway:
         if route is None:
             return  # delivered under an earlier mastership: the queue has requeued these already
         if route.master == self._node:
-            settle_locally(self._process(route), channel, outcome, seq_ids)
-            self._local.touch(queue_id)
+            self._call(route, lambda process: settle_locally(process, channel, outcome, seq_ids))
         else:
             self._links.send(route.master, SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids))
 
@@ -532,9 +552,16 @@ class ClusterGateway:
         deadline = self._loop.time() + OPERATION_TIMEOUT_S
         while True:
             route = await self._open_route(channel, queue_id, deadline)
+            if channel is not None and channel.channel_id not in self._sinks:
+                # It closed while this waited: whatever it were given now, nobody would ever take it back.
+                raise ChannelError(404, f"{self._describe(queue_id)}: the channel was closed meanwhile")
+            session = route.session
             if route.master == self._node:
-                # Before the call: deliveries that it causes must find the consumer known.
-                reply = local(self._process(route))
+                try:
+                    reply = local(self._process(route))
+                except StorageError as error:
+                    self._local.out_of_service(queue_id, error)
+                    continue
                 self._local.touch(queue_id)
             else:
                 channel_id = 0 if channel is None else channel.channel_id
@@ -546,6 +573,8 @@ class ClusterGateway:
                     continue
                 except TimeoutError:
                     raise ChannelError(404, f"{self._describe(queue_id)} did not answer in time") from None
+            if verb in _BOUND_TO_SESSION and (self._routes.get(queue_id) is not route or route.session != session):
+                continue  # what it gave is gone with the session that was replaced before we came to hear of it
             if reply.reply_code:
                 raise ChannelError(reply.reply_code, reply.reply_text)
             if answered is not None:
@@ -594,6 +623,8 @@ class ClusterGateway:
             assert session == owner.session, "calls of an ended session have been failed"
 
 
+#: Questions whose answer means nothing in the next session.
+_BOUND_TO_SESSION = frozenset({"consume", "get"})
 _DONE = SessionReply(QueueId(0), 0, 0)
 
 

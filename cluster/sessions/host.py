@@ -24,7 +24,7 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
-from node.errors import ChannelError
+from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, QueueEffect, RejectPublished
@@ -34,12 +34,14 @@ from node.queues.queue_process import QueueProcess
 class MasterSession:
     """One entry node's use of one queue."""
 
-    __slots__ = ("channels", "number")
+    __slots__ = ("channels", "has_sealed", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         #: Channel ids that this session has named: what to release at its end.
         self.channels: set[int] = set()
+        #: It has sealed the queue for a deletion that is not agreed on yet.
+        self.has_sealed = False
 
 
 class SessionHost:
@@ -54,6 +56,12 @@ class SessionHost:
 
     def receive(self, node: NodeName, message: SessionMessage) -> None:
         """One message of an entry node. A straggler of an earlier session is ignored."""
+        try:
+            self._receive(node, message)
+        except StorageError as error:
+            self._local.out_of_service(message.queue_id, error)
+
+    def _receive(self, node: NodeName, message: SessionMessage) -> None:
         queue_id = message.queue_id
         process = self._local.process(queue_id)
         if isinstance(message, SessionOpen):
@@ -121,8 +129,11 @@ class SessionHost:
         if call.verb == "purge":
             return SessionReply(*base, number=process.purge())
         if call.verb == "delete_if":
-            return SessionReply(*base, number=process.seal_for_delete(call.if_unused, call.if_empty))
+            ready = process.seal_for_delete(call.if_unused, call.if_empty)
+            self._sessions[channel.node, call.queue_id].has_sealed = True
+            return SessionReply(*base, number=ready)
         if call.verb == "unseal":
+            self._sessions[channel.node, call.queue_id].has_sealed = False
             process.unseal()
             return SessionReply(*base)
         assert call.verb == "counts", f"unknown verb {call.verb!r}"
@@ -143,26 +154,38 @@ class SessionHost:
     # --- ends of sessions ---
 
     def node_lost(self, node: NodeName) -> None:
-        """The node died or its link broke: its channels are released.
+        """The node was declared down, or the link to it broke: its channels are released.
 
-        If it lives, it opens new sessions when it sees the link again; until then its stragglers are ignored.
+        If it lives it is told, as far as it can be, and opens new sessions: without a broken link it would never
+        know that it talks to nobody.
         """
         for owner, queue_id in list(self._sessions):
             if owner == node:
+                self._say_ended(owner, queue_id)
                 self._release(owner, queue_id)
 
     def queue_stopped(self, queue_id: QueueId) -> None:
         """This node no longer masters the queue: its process is gone, so are the sessions."""
         for key in [key for key in self._sessions if key[1] == queue_id]:
+            self._say_ended(*key)
             del self._sessions[key]
+
+    def _say_ended(self, node: NodeName, queue_id: QueueId) -> None:
+        number = self._sessions[node, queue_id].number
+        self._send(node, SessionOpened(queue_id, number, "the session has ended at the master"))
 
     def _release(self, node: NodeName, queue_id: QueueId) -> None:
         session = self._sessions.pop((node, queue_id), None)
         process = self._local.process(queue_id)
         if session is None or process is None:
             return
-        for channel_id in sorted(session.channels):
-            process.channel_down(ChannelKey(node, channel_id))
+        try:
+            if session.has_sealed:
+                process.unseal()  # whoever wanted to delete the queue cannot say any more that it came to nothing
+            for channel_id in sorted(session.channels):
+                process.channel_down(ChannelKey(node, channel_id))
+        except StorageError as error:
+            self._local.out_of_service(queue_id, error)
         self._local.touch(queue_id)
 
     def check_invariants(self) -> None:

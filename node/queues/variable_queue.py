@@ -535,6 +535,11 @@ class VariableQueue:
             self._failure = error
             self._durable_at_failure = self._group_commit.durable_generation
 
+    @property
+    def has_failed(self) -> bool:
+        """True once this queue's own files refused something: every further operation raises."""
+        return self._failure is not None
+
     def _require_service(self) -> None:
         """Raise if this queue, or the disk under all of them, has failed."""
         if self._failure is None and self._storage is not None and self._group_commit.failure is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
@@ -44,12 +45,20 @@ class VhostStore:
     """
 
     def __init__(
-        self, disk: Disk, data_directory: str, vhost: str, group_commit: GroupCommit, config: StoreConfig
+        self,
+        disk: Disk,
+        data_directory: str,
+        vhost: str,
+        group_commit: GroupCommit,
+        config: StoreConfig,
+        on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None,
     ) -> None:
+        """``on_queue_failed`` hears of a queue whose collected writes failed: nobody was calling it just then."""
         self._disk = disk
         self._vhost = vhost
         self._group_commit = group_commit
         self._config = config
+        self._on_queue_failed = on_queue_failed
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/queues"
@@ -139,11 +148,14 @@ class VhostStore:
 
     def flush_writes(self) -> None:
         """Push what all queues collected into their files, with few writes. Never raises: a failure takes the queue
-        concerned out of service, which shows in its next operation."""
+        concerned out of service, which shows in its next operation; its owner is told that there should be one."""
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, {}
             for queue_id in unflushed:
-                self._open[queue_id].flush_writes()
+                queue = self._open[queue_id]
+                queue.flush_writes()
+                if queue.has_failed:
+                    self._on_queue_failed(queue_id)
         try:
             self._msg_store.maintain()
         except StorageError as error:

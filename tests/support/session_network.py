@@ -17,6 +17,7 @@ from cluster.sessions.messages import (
     SessionOpened,
     SessionReply,
 )
+from node.errors import StorageError
 from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
@@ -92,6 +93,11 @@ class SessionNode:
             effects = self.queue.drain()
             self.gateway.local_effects(queue_id, [each for each in effects if _node_of(each) == self.name])
             self.host.remote_effects(queue_id, [each for each in effects if _node_of(each) != self.name])
+
+    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
+        self.queue = None
+        self.gateway.queue_stopped(queue_id)
+        self.host.queue_stopped(queue_id)
 
     def send(self, node: NodeName, message: SessionMessage) -> None:
         self.network.send(self.name, node, message)

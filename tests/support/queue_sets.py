@@ -1,0 +1,204 @@
+"""Queue sets of several nodes on simulated disks: real storage, real mirroring, and a test that turns every crank."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroringSettings
+from cluster.mirroring.messages import MirrorMessage
+from cluster.mirroring.reports import MirroringReport
+from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.queue_set import QueueSet
+from cluster.runtime.roles import MasterRole, MirrorRole
+from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
+from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
+from node.queues.options import QueueOptions
+from node.queues.queue_process import QueueProcess
+from node.store.group_commit import GroupCommit
+from node.store.simulated_disk import SimulatedDisk
+from node.store.store_config import StoreConfig
+from node.topology.records import QueueRecord
+from tests.support.messages import make_message
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+DATA_DIRECTORY = "/data"
+#: The channel that publishes and consumes in these tests.
+CLIENT = ChannelKey(N1, 1)
+
+
+def queue_record(number: int = 7, *, durable: bool = True) -> QueueRecord:
+    return QueueRecord(QueueId(number), "/", f"q{number}", durable, None, False, {})
+
+
+def mastership(
+    queue: QueueRecord,
+    master: NodeName,
+    *mirrors: NodeName,
+    epoch: int = 1,
+    synchronised: Sequence[NodeName] | None = None,
+    is_down: bool = False,
+) -> MastershipRecord:
+    """Every mirror is synchronised unless ``synchronised`` says otherwise."""
+    return MastershipRecord(
+        queue.queue_id,
+        Epoch(epoch),
+        master,
+        mirrors,
+        tuple(mirrors if synchronised is None else synchronised),
+        recoverable=(master,) if is_down else (),
+        is_down=is_down,
+    )
+
+
+class QueueSetNode:
+    """One node. It is its own `RuntimePort`, and keeps what it was told."""
+
+    def __init__(self, name: NodeName, network: QueueSetNetwork) -> None:
+        self.name = name
+        self.network = network
+        self.disk = SimulatedDisk()
+        self.settings = MirroringSettings()
+        self.options = QueueOptions()
+        self.effects: list[QueueEffect] = []
+        self.ended: list[QueueId] = []
+        self.failed: list[MastershipRecord] = []
+        self.reports: list[tuple[MastershipRecord, MirroringReport]] = []
+        self.incarnation = 0
+        self.start()
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.group_commit = GroupCommit()
+        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig())
+        self.pending: deque[Callable[[], None]] = deque()
+        self.queues = QueueSet(
+            self.name,
+            self.files,
+            self.group_commit,
+            self,
+            call_soon=self.pending.append,
+            incarnation=Incarnation(self.incarnation),
+        )
+        self.files.on_queue_failed = self.queues.touch
+
+    def restart_cleanly(self) -> None:
+        self.queues.close()
+        self.files.close()
+        self.start()
+
+    # --- RuntimePort ---
+
+    def send_to_node(self, node: NodeName, message: MirrorMessage) -> None:
+        self.network.send(self.name, node, message)
+
+    def linked_nodes(self) -> Sequence[NodeName]:
+        return [node for node in self.network.nodes if node != self.name]
+
+    def dispatch_effects(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
+        self.effects += effects
+
+    def role_ended(self, queue_id: QueueId) -> None:
+        self.ended.append(queue_id)
+
+    def storage_failed(self, record: MastershipRecord) -> None:
+        self.failed.append(record)
+
+    def report(self, record: MastershipRecord, report: MirroringReport) -> None:
+        self.reports.append((record, report))
+
+    def request_sync(self) -> None:
+        """The test syncs when it likes, with `sync`."""
+
+    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
+        return MirroringSettings(is_durable=queue.durable, sync_automatically=self.settings.sync_automatically)
+
+    def queue_options(self, queue: QueueRecord) -> QueueOptions:
+        return self.options
+
+    # --- what tests do and ask ---
+
+    def turn(self) -> None:
+        while self.pending:
+            self.pending.popleft()()
+        self.queues.check_invariants()
+
+    def sync(self) -> None:
+        """One round of the group commit."""
+        sync_round = self.group_commit.begin()
+        if sync_round is not None:
+            sync_round.run()
+            self.group_commit.complete(sync_round)
+            self.queues.durable_advanced()
+
+    def process(self, queue: QueueRecord) -> QueueProcess:
+        process = self.queues.process(queue.queue_id)
+        assert process is not None, f"{self.name} does not master {queue.name}"
+        return process
+
+    def publish(self, queue: QueueRecord, first: int, count: int = 1, *, persistent: bool = True) -> None:
+        """Messages ``first`` ..., each with its counter as publish sequence number."""
+        counters = range(first, first + count)
+        messages = [make_message(counter, persistent=persistent) for counter in counters]
+        self.process(queue).publish(CLIENT, messages, list(counters))
+        self.queues.touch(queue.queue_id)
+
+    def consume(self, queue: QueueRecord) -> None:
+        self.process(queue).consume(CLIENT, ConsumerSpec("tag", no_ack=False, exclusive=False))
+        self.queues.touch(queue.queue_id)
+
+    def confirmed(self) -> list[int]:
+        return sorted(seq for each in self.effects if isinstance(each, ConfirmPublished) for seq in each.publish_seqs)
+
+    def delivered(self) -> list[tuple[bytes, bool]]:
+        """Body and redelivered flag of what consumers got."""
+        deliveries = [each.deliveries for each in self.effects if isinstance(each, Deliver)]
+        return [(each.message.body, each.redelivered) for batch in deliveries for each in batch]
+
+    def role(self, queue: QueueRecord) -> str:
+        role = self.queues.roles.get(queue.queue_id)
+        return {MasterRole: "master", MirrorRole: "mirror", type(None): "none"}[type(role)]
+
+    def depth(self, queue: QueueRecord) -> int:
+        local = self.queues.roles[queue.queue_id].local
+        return local.ready + local.unacked
+
+    def has_files(self, queue: QueueRecord) -> bool:
+        return any(f"/queues/{queue.queue_id}/" in path for path in self.disk.snapshot())
+
+
+class QueueSetNetwork:
+    """Ordered wires between the nodes; nothing moves until `pump`."""
+
+    def __init__(self, *names: NodeName) -> None:
+        self.nodes: dict[NodeName, QueueSetNode] = {}
+        self.wires: dict[tuple[NodeName, NodeName], deque[MirrorMessage]] = {}
+        for name in names:
+            self.nodes[name] = QueueSetNode(name, self)
+
+    def __getitem__(self, name: NodeName) -> QueueSetNode:
+        return self.nodes[name]
+
+    def send(self, sender: NodeName, receiver: NodeName, message: MirrorMessage) -> None:
+        self.wires.setdefault((sender, receiver), deque()).append(message)
+
+    def follow(self, queue: QueueRecord, record: MastershipRecord) -> None:
+        """Every node applies the record."""
+        for node in self.nodes.values():
+            node.queues.follow(queue, record)
+
+    def pump(self, *, synced: bool = True) -> None:
+        """Turns, syncs and deliveries until nothing is under way."""
+        while True:
+            for node in self.nodes.values():
+                node.turn()
+                if synced:
+                    node.sync()
+                    node.turn()
+            busy = [(pair, wire) for pair, wire in self.wires.items() if wire]
+            if not busy:
+                return
+            for (sender, receiver), wire in busy:
+                while wire:
+                    self.nodes[receiver].queues.receive(sender, wire.popleft())

@@ -1,0 +1,435 @@
+"""What a node is to its queues, record by record, with real storage on simulated disks (`tests.support.queue_sets`)."""
+
+from __future__ import annotations
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroringSettings
+from cluster.mirroring.messages import Attach, AttachRefused
+from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.ids import Epoch, SeqId
+from node.queues.options import QueueOptions
+from node.topology.records import QueueRecord
+from tests.support.queue_sets import (
+    N1,
+    N2,
+    QueueSetNetwork,
+    QueueSetNode,
+    mastership,
+    queue_record,
+)
+
+Q, OTHER = queue_record(7), queue_record(8)
+NOWHERE = SeqId(0)
+
+
+def alone(queue: QueueRecord = Q) -> QueueSetNode:
+    """One node that masters one queue."""
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(queue, mastership(queue, N1))
+    return node
+
+
+def pair(record: MastershipRecord | None = None) -> QueueSetNetwork:
+    """n1 masters the queue, n2 mirrors it, and they have met."""
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, record or mastership(Q, N1, N2))
+    network.pump()
+    return network
+
+
+# --- durability ---
+
+
+def test_a_persistent_message_is_confirmed_when_its_generation_is_on_disk_and_not_before() -> None:
+    node = alone()
+    node.publish(Q, 1, 2)
+    node.turn()
+    assert node.confirmed() == []
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [1, 2]
+
+
+def test_what_is_published_while_a_round_runs_waits_for_the_next_round() -> None:
+    node = alone()
+    node.publish(Q, 1)
+    node.turn()
+    running = node.group_commit.begin()
+    assert running is not None
+    node.publish(Q, 2)
+    node.turn()
+    running.run()
+    node.group_commit.complete(running)
+    node.queues.durable_advanced()
+    node.turn()
+    assert node.confirmed() == [1]
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [1, 2]
+
+
+def test_a_transient_message_is_confirmed_in_its_turn() -> None:
+    node = alone()
+    node.publish(Q, 1, persistent=False)
+    node.turn()
+    assert node.confirmed() == [1]
+
+
+def test_a_mirrored_message_waits_for_the_disk_of_the_mirror() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump(synced=False)
+    network[N1].sync()
+    network.pump(synced=False)
+    assert network[N1].confirmed() == []
+    network[N2].sync()
+    network.pump(synced=False)
+    assert network[N1].confirmed() == [1]
+
+
+# --- roles ---
+
+
+def test_a_clean_restart_keeps_messages_and_knows_what_was_never_delivered() -> None:
+    node = alone()
+    node.publish(Q, 1, 2)
+    node.turn()
+    node.sync()
+    node.restart_cleanly()
+    node.queues.follow(Q, mastership(Q, N1, epoch=2))
+    node.consume(Q)
+    node.turn()
+    assert node.delivered() == [(b"message 1", False), (b"message 2", False)]
+
+
+def test_a_promoted_mirror_has_what_was_confirmed_and_flags_what_may_have_been_delivered() -> None:
+    network = pair()
+    network[N1].publish(Q, 1, 2)
+    network[N1].consume(Q)
+    network.pump()
+    assert network[N1].delivered() == [(b"message 1", False), (b"message 2", False)]
+
+    network[N2].queues.follow(Q, mastership(Q, N2, epoch=2))
+    network[N2].consume(Q)
+    network[N2].turn()
+    assert network[N2].role(Q) == "master"
+    assert network[N2].delivered() == [(b"message 1", True), (b"message 2", True)]
+
+
+def test_a_fenced_master_becomes_a_mirror_of_the_new_one_and_gives_up_what_only_it_has() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N1].publish(Q, 2)  # nobody else will ever hear of it
+    network[N1].turn()
+    network.wires.clear()
+    network.follow(Q, mastership(Q, N2, N1, epoch=2, synchronised=()))
+    network.pump()
+    assert network[N1].role(Q) == "mirror"
+    assert network[N1].ended == [Q.queue_id]
+    assert network[N1].depth(Q) == network[N2].depth(Q) == 1
+    network[N2].publish(Q, 3)
+    network.pump()
+    assert network[N1].depth(Q) == network[N2].depth(Q) == 2
+
+
+def test_a_master_that_hears_of_a_later_one_stops_before_the_commit_reaches_it() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump(synced=False)
+    network[N2].queues.follow(Q, mastership(Q, N2, N1, epoch=2, synchronised=()))
+    network.pump()
+    assert [type(report) for _, report in network[N1].reports] == [ReportFenced]
+    network[N1].publish(Q, 2)
+    network[N1].consume(Q)
+    network.pump()
+    assert network[N1].confirmed() == []
+    assert network[N1].delivered() == []
+
+    network[N1].queues.follow(Q, mastership(Q, N2, N1, epoch=2, synchronised=()))
+    network.pump()
+    assert network[N1].depth(Q) == network[N2].depth(Q) == 1
+
+
+def test_a_master_refuses_the_attach_of_an_earlier_one() -> None:
+    network = pair()
+    network[N1].queues.follow(Q, mastership(Q, N1, N2, epoch=3))
+    network[N1].turn()
+    network.wires.clear()
+    old = Attach(Q.queue_id, Epoch(2), 1, 1, NOWHERE, NOWHERE, {}, ())
+    network[N1].queues.receive(N2, old)
+    network[N1].turn()
+    sent = [message for message in network.wires[N1, N2] if isinstance(message, AttachRefused)]
+    assert [(refusal.epoch, refusal.known_epoch) for refusal in sent] == [(2, 3)]
+
+
+def test_a_master_that_missed_the_epochs_between_flags_everything_again() -> None:
+    """A snapshot may skip the commits in which another node was the master and delivered."""
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N1].queues.follow(Q, mastership(Q, N1, N2, epoch=3))
+    assert network[N1].ended == [Q.queue_id], "consumers and sessions of the earlier mastership are gone"
+    network[N1].consume(Q)
+    network[N1].turn()
+    assert network[N1].delivered() == [(b"message 1", True)]
+
+
+def test_a_record_of_an_earlier_epoch_takes_no_role_away() -> None:
+    network = pair(mastership(Q, N1, N2, epoch=3))
+    network[N1].queues.follow(Q, mastership(Q, N2, N1, epoch=2))
+    assert network[N1].role(Q) == "master"
+
+
+def test_a_mirror_that_the_policy_drops_deletes_its_files() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N2].has_files(Q)
+    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    assert network[N2].role(Q) == "none"
+    assert not network[N2].has_files(Q)
+
+
+def test_a_mirror_that_was_declared_down_keeps_its_files_and_rejoins_with_them() -> None:
+    network = pair()
+    network[N1].publish(Q, 1, 3)
+    network.pump()
+    network[N2].queues.follow(Q, mastership(Q, N1))
+    assert network[N2].role(Q) == "none"
+    assert network[N2].has_files(Q)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    network.follow(Q, mastership(Q, N1, N2, synchronised=()))
+    assert network[N2].depth(Q) == 3, "it begins with what it had"
+    network.pump()
+    assert [report for _, report in network[N1].reports] == [ReportSynchronised(N2)]
+
+
+def test_a_master_declared_down_serves_nobody_until_it_returns() -> None:
+    node = alone()
+    node.publish(Q, 1)
+    node.turn()
+    node.sync()
+    node.queues.follow(Q, mastership(Q, N1, is_down=True))
+    assert node.role(Q) == "none"
+    assert node.ended == [Q.queue_id]
+    node.queues.follow(Q, mastership(Q, N1, epoch=2))
+    assert node.depth(Q) == 1
+
+
+def test_a_deleted_queue_leaves_nothing_whether_it_is_open_or_not() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N2].queues.follow(Q, mastership(Q, N1))  # declared down: files without a role
+    for node in network.nodes.values():
+        node.queues.queue_deleted(Q)
+        assert node.role(Q) == "none"
+        assert not node.has_files(Q)
+
+
+# --- the mesh ---
+
+
+def test_an_attach_that_comes_before_the_record_waits_for_it() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N1].confirmed() == []
+    network[N2].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    assert network[N1].confirmed() == [1]
+    assert network[N2].depth(Q) == 1
+
+
+def test_what_came_early_over_a_link_that_broke_is_forgotten() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    network[N2].queues.link_down(N1)
+    network[N2].queues.follow(Q, mastership(Q, N1, N2))
+    network[N2].turn()
+    assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
+
+
+def test_a_broken_link_holds_confirms_until_it_is_back() -> None:
+    network = pair()
+    network[N1].queues.link_down(N2)
+    network[N2].queues.link_down(N1)
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N1].confirmed() == []
+    network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N1].confirmed() == [1]
+
+
+def test_a_mirror_without_a_link_is_reported_when_the_time_is_up() -> None:
+    network = pair()
+    node = network[N1]
+    node.queues.link_down(N2)
+    for now_ms in (0, 10_000, 29_000):
+        node.queues.tick(now_ms)
+        node.turn()
+    assert node.reports == []
+    node.queues.tick(30_001)
+    node.turn()
+    assert [type(report) for _, report in node.reports] == [ReportMirrorStalled]
+
+
+def test_time_alone_makes_no_work_for_a_queue_whose_mirrors_are_quiet() -> None:
+    network = pair()
+    network[N1].queues.tick(100)
+    assert not network[N1].pending
+
+
+# --- policies ---
+
+
+def test_a_policy_change_sets_limits_and_begins_to_synchronise() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    network[N1].publish(Q, 1, 3)
+    network.pump()
+    network.follow(Q, mastership(Q, N1, N2, synchronised=()))
+    network.pump()
+    assert network[N2].depth(Q) == 0
+    for node in network.nodes.values():
+        node.settings = MirroringSettings(sync_automatically=True)
+        node.options = QueueOptions(max_length=2)
+        node.queues.policy_changed()
+    network.pump()
+    assert network[N1].depth(Q) == network[N2].depth(Q) == 2
+
+
+# --- failing storage ---
+
+
+def fail_writes(node: QueueSetNode, queue: QueueRecord = Q) -> None:
+    node.disk.fail_writes = f"/queues/{queue.queue_id}/"
+
+
+def test_a_queue_whose_disk_fails_stops_and_the_others_go_on() -> None:
+    node = alone()
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    fail_writes(node)
+    node.publish(Q, 1)
+    node.publish(OTHER, 2)
+    node.turn()
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [2]
+    assert node.role(Q) == "none"
+    assert node.ended == [Q.queue_id]
+    assert [record.queue_id for record in node.failed] == [Q.queue_id], "said once"
+
+
+def test_a_mirror_whose_disk_fails_asks_to_be_left_out_and_does_not_confirm() -> None:
+    network = pair()
+    network.follow(OTHER, mastership(OTHER, N1, N2))
+    network.pump()
+    fail_writes(network[N2])
+    network[N1].publish(Q, 1)
+    network[N1].publish(OTHER, 2)
+    network.pump()
+    assert network[N1].confirmed() == [2]
+    assert [record.queue_id for record in network[N2].failed] == [Q.queue_id]
+    network[N1].publish(Q, 3)  # what the master still sends reaches nobody, and harms nobody
+    network.pump()
+
+    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    network.pump()
+    assert network[N1].confirmed() == [1, 2, 3]
+
+
+def test_a_copy_out_of_service_says_so_under_each_new_record_and_takes_no_role() -> None:
+    network = pair()
+    fail_writes(network[N1])
+    network[N1].publish(Q, 1)
+    network.pump()
+    moved = mastership(Q, N2, N1, epoch=2)
+    network.follow(Q, moved)
+    network.follow(Q, moved)
+    assert network[N1].failed[1:] == [moved]
+    assert network[N1].role(Q) == "none"
+    network[N1].queues.follow(Q, mastership(Q, N1, epoch=3))  # nobody else is left: still not
+    assert network[N1].role(Q) == "none"
+
+
+def test_a_copy_out_of_service_is_opened_again_after_the_node_left_the_record() -> None:
+    network = pair()
+    network[N1].publish(Q, 1)
+    network.pump()
+    fail_writes(network[N2])
+    network[N1].publish(Q, 2)
+    network.pump()
+    assert network[N2].role(Q) == "none"
+    network[N2].disk.fail_writes = None
+    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    assert not network[N2].has_files(Q)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    for node in network.nodes.values():
+        node.settings = MirroringSettings(sync_automatically=True)
+    network.follow(Q, mastership(Q, N1, N2, synchronised=()))
+    network[N1].queues.policy_changed()
+    network.pump()
+    assert network[N2].depth(Q) == 2
+
+
+def test_a_queue_that_cannot_be_opened_is_reported() -> None:
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    node.disk.fail_writes = f"/queues/{Q.queue_id}/"
+    node.queues.follow(Q, mastership(Q, N1))
+    assert node.role(Q) == "none"
+    assert [record.queue_id for record in node.failed] == [Q.queue_id]
+    assert node.role(OTHER) == "master"
+
+
+def test_a_policy_change_survives_a_queue_whose_disk_fails() -> None:
+    node = alone()
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    node.publish(OTHER, 1, 3)
+    fail_writes(node)
+    node.publish(Q, 1, 3)
+    node.group_commit.begin()
+    node.options = QueueOptions(max_length=1)
+    node.queues.policy_changed()
+    node.turn()
+    assert node.role(Q) == "none"
+    assert node.depth(OTHER) == 1
+
+
+def test_a_write_that_fails_at_the_end_of_the_turn_is_noticed_though_nobody_calls() -> None:
+    node = alone()
+    fail_writes(node)
+    node.publish(Q, 1)
+    node.turn()
+    node.sync()
+    node.turn()
+    assert [record.queue_id for record in node.failed] == [Q.queue_id]
+
+
+def test_a_stop_gets_past_a_queue_whose_disk_fails() -> None:
+    node = alone()
+    node.publish(Q, 1)
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    node.publish(OTHER, 2)
+    fail_writes(node)
+    node.restart_cleanly()
+    node.queues.follow(OTHER, mastership(OTHER, N1, epoch=2))
+    assert node.depth(OTHER) == 1
+
+
+def test_a_deletion_gets_past_a_queue_whose_disk_fails() -> None:
+    node = alone()
+    fail_writes(node)
+    node.publish(Q, 1)
+    node.turn()
+    node.sync()
+    node.turn()
+    assert node.role(Q) == "none"
+    node.queues.queue_deleted(Q)
+    assert not node.has_files(Q)
