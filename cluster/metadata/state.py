@@ -385,6 +385,9 @@ class MetadataState:
                 self._delete_queue(queue)
             elif not queue.durable:
                 self._lose_replica(queue, node, "failure")
+            elif record.master == node and record.synchronised:
+                # Transient messages were in its memory only; the oldest synchronised mirror has them still.
+                self._change_record(rules.promote(record, record.synchronised[0]), "promoted")
             elif record.master == node and not record.is_down:
                 self._change_record(rules.master_restarted(record), "master_restarted")
 

@@ -272,11 +272,18 @@ def test_an_old_master_that_returns_is_only_a_mirror() -> None:
     assert show(cluster.record()) == "n2 | n3* n1 | epoch 2"
 
 
-def test_a_durable_master_that_restarted_unnoticed_keeps_its_queue_under_a_new_epoch() -> None:
+def test_a_master_that_restarted_unnoticed_keeps_its_queue_under_a_new_epoch_if_nobody_else_has_it() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 1})
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n1 | - | epoch 2"
+    assert reasons(cluster) == ["master_restarted"]
+
+
+def test_a_master_that_restarted_unnoticed_gives_way_to_a_mirror_that_still_has_the_transient_messages() -> None:
     cluster = mirrored()
     cluster.up("n1", 2)
-    assert show(cluster.record()) == "n1 | n2* n3* | epoch 2"
-    assert reasons(cluster) == ["master_restarted"]
+    assert show(cluster.record()) == "n2 | n3* n1 | epoch 2"
+    assert reasons(cluster) == ["promoted", "mirrors"]
 
 
 def test_a_mirror_that_restarted_unnoticed_stays_in_a_durable_record() -> None:
