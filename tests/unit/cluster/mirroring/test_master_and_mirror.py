@@ -633,6 +633,6 @@ def test_a_quiet_queue_has_no_work_and_one_that_fills_a_mirror_has() -> None:
     pair.master.take_reports()
     pair.master.drain_confirmed()
     assert pair.state() is MirrorState.STREAMING
-    assert not pair.master.has_work
+    before = pair.master.has_work
     pair.master.start_sync()
-    assert pair.master.has_work
+    assert (before, pair.master.has_work) == (False, True)
