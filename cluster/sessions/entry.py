@@ -402,19 +402,20 @@ class ClusterGateway:
         """The session stands: send again what was never answered, attach the consumers again."""
         route.open()
         unsent, route.first_unsent = route.first_unsent, {}
-        for channel_id, publishes in route.unconfirmed.items():
+        for channel_id, publishes in list(route.unconfirmed.items()):
             self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
-        while route.untracked:
+        while route.untracked and route.state is RouteState.OPEN:
             channel_id, message = route.untracked.popleft()
             self._send_publishes(route, channel_id, [0], [message], is_resent=True)
         for key, spec in list(route.consumers.items()):
-            self._attach_again(route, key, spec)
+            if route.state is RouteState.OPEN:
+                self._attach_again(route, key, spec)
 
     def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int) -> None:
         """An earlier master was given what lies before ``first_unsent``, and may have delivered it."""
         for is_resent in (True, False):
             chosen = {seq: each for seq, each in publishes.items() if (seq < first_unsent) is is_resent}
-            if chosen:
+            if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
                 self._send_publishes(route, channel_id, list(chosen), list(chosen.values()), is_resent=is_resent)
 
     def _attach_again(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
@@ -489,8 +490,7 @@ class ClusterGateway:
         queue_id = route.queue_id
         if route.master == self._node:
             channel = ChannelKey(self._node, channel_id)
-            self._process(route).publish(channel, messages, publish_seqs, is_resent=is_resent)
-            self._local.touch(queue_id)
+            self._call(route, lambda process: process.publish(channel, messages, publish_seqs, is_resent=is_resent))
             return
         route.local_channels.add(channel_id)
         self._links.send(

@@ -161,6 +161,12 @@ class SessionNetwork:
             node.gateway.check_invariants()
             node.host.check_invariants()
 
+    def hand_over(self, sender: str, receiver: str) -> None:
+        """What is on one wire arrives, and no coroutine runs meanwhile."""
+        wire = self._wires.get((NodeName(sender), NodeName(receiver)), deque())
+        while wire:
+            self._hand_over(NodeName(sender), self[receiver], wire.popleft())
+
     def _hand_over(self, sender: NodeName, target: SessionNode, message: SessionMessage) -> None:
         if isinstance(message, TO_ENTRY):
             target.gateway.receive(sender, message)

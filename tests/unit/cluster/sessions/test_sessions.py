@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from node.errors import ChannelError
+from cluster.sessions.entry import REOPEN_DELAY_S
+from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey
+from node.queues.backing_queue import Publication
 from node.queues.events import ConsumerSpec
 from tests.support.memory_backing_queue import MemoryBackingQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
@@ -251,3 +254,136 @@ async def test_only_what_an_earlier_master_may_have_delivered_comes_flagged(netw
     network.move(record("n3", 2))
     await network.pump()
     assert sink.delivered == [("tag", b"was on its way", True), ("tag", b"no master yet", False)]
+
+
+# --- ends that no broken link tells of ---
+
+
+async def test_a_node_declared_down_while_its_link_lives_opens_new_sessions(network: SessionNetwork) -> None:
+    """Otherwise its publishes would go to a session that nobody has, and its consumers would wait for ever."""
+    sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+
+    network["n2"].host.node_lost(network["n1"].name)
+    await network.pump()
+    await asyncio.sleep(2 * REOPEN_DELAY_S)
+    network["n1"].gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
+    await network.pump()
+
+    assert sink.confirmed == [1]
+    assert sink.delivered == [("tag", b"a", False)]
+
+
+async def test_a_master_that_goes_down_here_closes_the_local_route(network: SessionNetwork) -> None:
+    gateway = network["n2"].gateway
+    sink = RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1)], [1])
+    await network.pump()
+
+    network["n2"].queue = None  # as the role that the record takes away
+    network.move(record("n2", 1, is_down=True))
+    gateway.publish(channel, QUEUE, [message(2)], [2])
+    await network.pump()
+    assert sink.confirmed == [1]
+
+    network["n2"].master(stored(message(1)))
+    network.move(record("n2", 2))
+    await network.pump()
+    assert sink.confirmed == [1, 2]
+
+
+async def test_a_consumer_whose_answer_comes_with_the_move_of_the_queue_is_attached_at_the_new_master(
+    network: SessionNetwork,
+) -> None:
+    gateway = network["n1"].gateway
+    sink = RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1, b"a")], [0])
+    await network.pump()
+    task = asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("tag", False, False)))
+    await asyncio.sleep(0)
+    network.hand_over("n1", "n2")
+    network.hand_over("n2", "n1")  # the answer is here, the coroutine has not run
+    network["n1"].master(stored(message(1, b"a")))
+    network.move(record("n1", 2))
+    await network.pump()
+    await task
+    await network.pump()
+
+    process = network["n1"].queue
+    assert process is not None
+    assert process.consumer_count == 1
+    assert [body for _, body, _ in sink.delivered] == [b"a"]
+
+
+async def test_a_consumer_of_a_channel_that_closed_while_the_queue_had_no_master_is_never_attached(
+    network: SessionNetwork,
+) -> None:
+    network.lose("n2")
+    gateway = network["n1"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    task = asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("tag", False, False)))
+    await asyncio.sleep(0)
+    gateway.close_channel(channel)
+    network["n1"].master(stored(message(1)))
+    network.move(record("n1", 2))
+    await network.pump()
+
+    with pytest.raises(ChannelError, match="closed"):
+        await task
+    process = network["n1"].queue
+    assert process is not None
+    assert (process.consumer_count, process.unacked) == (0, 0)
+
+
+async def test_a_queue_sealed_by_a_node_that_dies_goes_on(network: SessionNetwork) -> None:
+    await consume(network, "n1", ConsumerSpec("first", True, False))
+    task = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=False, if_empty=False))
+    await network.pump()
+    await task
+    sink = RecordingSink()
+    gateway = network["n3"].gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1)], [1])
+    await network.pump()
+    assert sink.confirmed == []
+
+    network.lose("n1")
+    await network.pump()
+    assert sink.confirmed == [1]
+
+
+# --- failing storage ---
+
+
+class FailingBackingQueue(MemoryBackingQueue):
+    """Refuses publishes once told to."""
+
+    is_broken = False
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        if self.is_broken:
+            raise StorageError("no space left on device")
+        super().publish(publications)
+
+
+@pytest.mark.parametrize("entry", ["n1", "n2"])
+async def test_publishes_that_a_failing_disk_refused_go_to_the_next_master(network: SessionNetwork, entry: str) -> None:
+    backing_queue = FailingBackingQueue()
+    network["n2"].master(backing_queue)
+    gateway = network[entry].gateway
+    sink = RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
+    await network.pump()
+    backing_queue.is_broken = True
+    gateway.publish(channel, QUEUE, [message(2, b"b")], [2])
+    gateway.publish(channel, QUEUE, [message(3, b"c")], [3])
+    await network.pump()
+    assert network["n2"].queue is None
+    assert sink.confirmed == [1]
+
+    network["n3"].master(stored(message(1, b"a")))
+    network.move(record("n3", 2))
+    await network.pump()
+    assert sink.confirmed == [1, 2, 3]
