@@ -76,6 +76,11 @@ class FailureDetector:
         """The peer left the cluster."""
         self._peers.pop(peer, None)
 
+    def excuse(self, pause_ms: int, now_ms: int) -> None:
+        """This node itself stood still for ``pause_ms``: it could not hear anybody, so nobody was silent."""
+        for state in self._peers.values():
+            state.heard_ms = min(now_ms, state.heard_ms + pause_ms)
+
     def heard(self, peer: NodeName, now_ms: int) -> list[VerdictChange]:
         """Anything came from the peer."""
         state = self._peers.get(peer)

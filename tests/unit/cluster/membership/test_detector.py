@@ -77,3 +77,13 @@ def test_only_the_leader_proposes_and_never_itself() -> None:
     assert not proposes_node_down(N1, leader=N3, down=N2)
     assert not proposes_node_down(N1, leader=None, down=N2)
     assert not proposes_node_down(N1, leader=N1, down=N1)
+
+
+def test_a_node_that_stood_still_itself_declares_nobody_down() -> None:
+    watch = detector()
+    watch.heard(N2, 1000)
+    watch.excuse(7000, now_ms=8100)  # frozen from 1100 to 8100
+    assert watch.tick(8100) == [VerdictChange(N3, Verdict.SUSPECT)], "silent for 1100 ms before and after"
+    assert watch.verdict(N2) is Verdict.UP
+    assert VerdictChange(N2, Verdict.DOWN) in watch.tick(13_000)
+    watch.check_invariants()
