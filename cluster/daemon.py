@@ -82,6 +82,8 @@ class Daemon:
         self._failure = ""
         self._server: AmqpServer | None = None
         self._serving = asyncio.Lock()
+        #: This node has taken up its roles: before that clients would find neither vhosts nor queues.
+        self._has_joined = False
         self._background: set[asyncio.Task[None]] = set()
 
     # --- life ---
@@ -173,7 +175,9 @@ class Daemon:
         try:
             await self._runtime.activate()
             await self._found()
-            await self._serve()
+            self._has_joined = True
+            if self._raft.has_quorum:
+                await self._serve()
         except OSError as error:
             self._fail(f"cannot listen for clients on {self.config.amqp_listener}: {error.strerror or error}")
         except WarrenError as error:
@@ -233,9 +237,20 @@ class Daemon:
                 await server.stop("the node has lost contact with the majority of the cluster (pause_minority)")
 
     def _quorum_changed(self, has_quorum: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve() if has_quorum else self._pause())
+        task = asyncio.get_running_loop().create_task(self._resume() if has_quorum else self._pause())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _resume(self) -> None:
+        if not self._has_joined:
+            return  # `_join` serves when it is ready
+        try:
+            await self._serve()
+            await self._broker.delete_abandoned_queues()
+        except OSError as error:
+            self._fail(f"cannot listen for clients on {self.config.amqp_listener}: {error.strerror or error}")
+        except WarrenError as error:
+            log.warning("exclusive queues of connections that have ended may remain: %s", error)
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

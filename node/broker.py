@@ -213,6 +213,18 @@ class Broker:
         for connection in list(self.connections.values()):
             connection.control.close(reply_code, text)
 
+    async def delete_abandoned_queues(self) -> None:
+        """Delete exclusive queues whose connection ended while the deletion could not be agreed on.
+
+        To be called when agreement is possible again. Raises `AmqpError` if it is not.
+        """
+        living = {connection.id for connection in self.connections.values()}
+        for queue in list(self.catalogue.topology.all_queues()):
+            owner = queue.exclusive_owner
+            if owner is not None and owner.startswith(f"{self.node}/") and owner not in living:
+                log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
+                await self.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
+
     def raise_alarm(self, reason: str) -> None:
         """Publishers anywhere must stop (mission F3): they are told now and paused when they publish."""
         assert reason, "clients are told why"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -409,8 +410,10 @@ class Channel:
         ready = await self._gateway.delete_if(record.queue_id, if_unused, if_empty)
         try:
             await self._broker.catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
-        except AmqpError:
-            await self._gateway.delete_abandoned(record.queue_id)
+        except BaseException:
+            # Whatever kept the deletion from being agreed on (this task may have been cancelled): publishes wait.
+            with suppress(AmqpError):
+                await self._gateway.delete_abandoned(record.queue_id)
             raise
         self._connection.exclusive_queues.pop(queue, None)
         return ready

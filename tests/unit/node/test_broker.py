@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -441,3 +442,43 @@ async def test_all_connections_can_be_told_to_close(bench: BrokerBench) -> None:
     client = bench.client()
     bench.broker.close_all(320, "node stops serving")
     assert client.control.heard == ["close 320 node stops serving"]
+
+
+async def test_an_exclusive_queue_that_could_not_be_deleted_is_deleted_when_agreement_is_possible_again(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, other = bench.client(), bench.client()
+    await owner.declare("orphan", exclusive=True)
+    await other.declare("used", exclusive=True)
+    await other.declare("shared")
+
+    async def undecided(_command: object) -> None:
+        raise ConnectionFailure(541, "the cluster has not decided")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.catalogue, "submit", undecided)
+        await owner.connection.close()
+    assert bench.catalogue.topology.queue("/", "orphan") is not None
+
+    await bench.broker.delete_abandoned_queues()
+    assert sorted(queue.name for queue in bench.catalogue.topology.queues("/")) == ["shared", "used"]
+
+
+async def test_a_deletion_that_is_cancelled_leaves_the_queue_in_service(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = bench.client()
+    await client.declare("q")
+
+    async def for_ever(_command: object) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.catalogue, "submit", for_ever)
+        task = asyncio.ensure_future(client.channel.delete_queue("q", if_unused=False, if_empty=False))
+        await asyncio.sleep(0)
+        client.channel.publish([request(seq=1)])
+        assert client.heard() == []
+        task.cancel()
+        await asyncio.wait([task])
+    assert client.heard() == ["confirm 1"]
