@@ -6,11 +6,13 @@ package, and everything that is asked of a node goes through its published ports
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,16 +76,27 @@ def eventually(question: Callable[[], _Value], what: str, timeout_s: float = CHA
         time.sleep(_POLL_INTERVAL_S)
 
 
+def _connect_to_engine() -> docker.DockerClient | str:
+    """A client, or why there is none. The package forgets to close the socket that found nobody."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return docker.from_env(timeout=_ENGINE_TIMEOUT_S)
+        except docker.errors.DockerException as error:
+            reason = f"no Docker engine answers: {error}"
+        # The socket lives in the error's traceback; it has to go while its complaint is ignored.
+        gc.collect()
+        return reason
+
+
 @contextmanager
 def docker_engine() -> Iterator[docker.DockerClient]:
     """A client of the engine. Without an engine the test is skipped, but in CI that is a failure."""
-    try:
-        client = docker.from_env(timeout=_ENGINE_TIMEOUT_S)
-    except docker.errors.DockerException as error:
-        reason = f"no Docker engine answers: {error}"
+    client = _connect_to_engine()
+    if isinstance(client, str):
         if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+            pytest.fail(client)
+        pytest.skip(client)
     try:
         yield client
     finally:
