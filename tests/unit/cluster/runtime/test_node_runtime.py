@@ -1,0 +1,357 @@
+"""What one node makes of links, silences and commits: a real runtime and metadata state, a fake mesh and a fake log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Any, cast
+
+import pytest
+
+from cluster.membership.detector import Verdict
+from cluster.metadata.codec import decode_request
+from cluster.metadata.commands import (
+    AddMirror,
+    ChangeTopology,
+    Command,
+    DropMirror,
+    MoveMaster,
+    NodeDown,
+    NodeUp,
+    Request,
+    RequestId,
+    SetPolicy,
+)
+from cluster.metadata.records import MastershipRecord, PolicyRecord
+from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.runtime.metadata_group import NoQuorumError
+from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
+from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.roles import MasterRole, MirrorRole
+from cluster.sessions.messages import SessionConfirm, SessionOpen
+from cluster.wire.convert import QueueFrameMessage
+from node.config import build_config, parse_settings
+from node.errors import StorageError
+from node.ids import ChannelKey, Incarnation, NodeName, QueueId
+from node.queues.events import ConfirmPublished, DeleteUnused
+from node.store.group_commit import GroupCommit
+from node.store.simulated_disk import SimulatedDisk
+from node.store.store_config import StoreConfig
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+FAILURE = StorageError("no space left on device")
+CONFIG = """
+node_name = n1
+cluster_formation.classic_config.nodes.1 = n1@127.0.0.1:25672
+cluster_formation.classic_config.nodes.2 = n2@127.0.0.1:25673
+cluster_formation.classic_config.nodes.3 = n3@127.0.0.1:25674
+cluster.cookie = correct horse battery
+"""
+
+
+class FakeMesh:
+    """Links that are up when the test says so; what is sent is kept."""
+
+    def __init__(self) -> None:
+        self.up_peers: list[NodeName] = [N2, N3]
+        self.sent: list[tuple[NodeName, QueueFrameMessage]] = []
+        self.reset: list[NodeName] = []
+        self.broken: set[NodeName] = set()
+
+    def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
+        if peer in self.broken:
+            raise ValueError("cannot be encoded")
+        self.sent += [(peer, message) for message in messages]
+
+    def reset_link(self, peer: NodeName, reason: str) -> None:
+        self.reset.append(peer)
+
+
+class FakeLog:
+    """A Raft log that commits at once, or not at all."""
+
+    def __init__(self, bench: RuntimeBench) -> None:
+        self.bench = bench
+        self.leader: NodeName | None = N1
+        self.has_quorum = True
+        self.proposed: list[Command] = []
+        self.index = 0
+
+    def commit(self, command: Command, request_id: RequestId | None = None) -> Any:
+        self.index += 1
+        request_id = request_id or RequestId(NodeName("test"), Incarnation(1), self.index)
+        applied = self.bench.runtime.metadata.state.apply(self.index, Request(request_id, command))
+        if applied.events:
+            self.bench.runtime.on_committed(applied.events)
+        if applied.error is not None:
+            raise applied.error
+        return applied.result
+
+    async def propose(self, payload: bytes, request_id: RequestId) -> Any:
+        command = decode_request(payload).command
+        self.proposed.append(command)
+        if not self.has_quorum:
+            raise TimeoutError("no quorum")
+        return self.commit(command, request_id)
+
+    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+        return True
+
+    def receive(self, messages: Sequence[object]) -> None: ...
+
+    def peer_down(self, peer: NodeName) -> None: ...
+
+    def peers_changed(self) -> None: ...
+
+    def link_up(self, peer: NodeName) -> None: ...
+
+
+class RuntimeBench:
+    """n1 of three nodes; time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.fatal: list[str] = []
+        self.disk = SimulatedDisk()
+        group_commit = GroupCommit()
+        self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig())
+        self.mesh = FakeMesh()
+        self.log = FakeLog(self)
+        config = build_config(parse_settings(CONFIG, "node.conf"))
+        self.runtime = NodeRuntime(
+            config, Incarnation(1), group_commit, self.files, self.fatal.append, lambda _has_quorum: None
+        )
+        self.runtime._now_ms = lambda: self.now_ms  # type: ignore[method-assign]
+        self.runtime._ticked_ms = 0
+        self.runtime._detector = type(self.runtime._detector)(self.runtime._detector._config, [N2, N3], 0)
+        self.runtime.start(cast(Any, self.mesh), cast(Any, self.log))
+
+    async def active(self) -> RuntimeBench:
+        """All three nodes are up, and everything is mirrored everywhere."""
+        for node in (N2, N3):
+            self.log.commit(NodeUp(node, Incarnation(1), f"{node}:1", f"{node}:2"))
+        self.log.commit(ChangeTopology(CreateVhost("/"), N1))
+        self.log.commit(SetPolicy(PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "all")))
+        await self.runtime.activate()
+        return self
+
+    def declare(self, name: str = "q", origin: NodeName = N1) -> QueueId:
+        queue_id: QueueId = self.log.commit(ChangeTopology(DeclareQueue("/", name, durable=True), origin)).queue_id
+        return queue_id
+
+    def record(self, queue_id: QueueId) -> MastershipRecord:
+        return self.runtime.metadata.state.masterships[queue_id]
+
+    async def settle(self) -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    async def pass_time(self, ms: int, *, heard: Sequence[NodeName] = (N2, N3)) -> None:
+        """Tick by tick, hearing from some peers."""
+        for _ in range(ms // 100):
+            self.now_ms += 100
+            for peer in heard:
+                self.runtime.on_consensus(peer, [])
+            self.tick()
+        await self.settle()
+
+    def tick(self) -> None:
+        assert self.runtime._ticker is not None
+        self.runtime._ticker.cancel()
+        self.runtime._tick()
+
+    def downs(self) -> list[NodeName]:
+        return [command.node for command in self.log.proposed if isinstance(command, NodeDown)]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[RuntimeBench]:
+    bench = RuntimeBench()
+    await bench.active()
+    yield bench
+    assert bench.runtime._ticker is not None
+    bench.runtime._ticker.cancel()
+    await bench.runtime.sync_thread.stop()
+
+
+def lose(bench: RuntimeBench, peer: NodeName) -> None:
+    """The peer's process is gone."""
+    bench.mesh.up_peers.remove(peer)
+    bench.runtime.on_link_down(peer, "reset")
+    bench.runtime.on_peer_refused(peer)
+
+
+# --- who is down ---
+
+
+async def test_the_leader_declares_a_dead_peer_down_at_once(bench: RuntimeBench) -> None:
+    queue_id = bench.declare("q", N2)
+    lose(bench, N2)
+    await bench.settle()
+    assert bench.downs() == [N2]
+    assert bench.record(queue_id).master == N1
+    assert isinstance(bench.runtime.queues.roles[queue_id], MasterRole)
+
+
+async def test_nobody_but_the_leader_declares_anybody_down_until_it_leads(bench: RuntimeBench) -> None:
+    bench.log.leader = N3
+    lose(bench, N2)
+    await bench.pass_time(2000, heard=[N3])
+    assert bench.downs() == []
+    bench.log.leader = N1
+    bench.runtime.on_leader_change(N1)
+    await bench.settle()
+    assert bench.downs() == [N2]
+
+
+async def test_a_silent_peer_is_declared_down_after_the_timeout(bench: RuntimeBench) -> None:
+    timeout_ms = bench.runtime.config.cluster_silence_timeout_ms
+    await bench.pass_time(timeout_ms - 100, heard=[N3])
+    assert bench.downs() == []
+    await bench.pass_time(200, heard=[N3])
+    assert bench.downs() == [N2]
+
+
+async def test_a_peer_that_died_while_its_return_was_being_committed_is_declared_down_again(
+    bench: RuntimeBench,
+) -> None:
+    lose(bench, N2)
+    await bench.settle()
+    bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
+    await bench.pass_time(100 * REPROPOSE_EVERY_TICKS, heard=[N3])
+    assert bench.downs() == [N2, N2]
+    assert not bench.runtime.metadata.state.members[N2].is_up
+
+
+async def test_a_proposal_that_found_no_quorum_is_made_again(bench: RuntimeBench) -> None:
+    bench.log.has_quorum = False
+    lose(bench, N2)
+    await bench.settle()
+    assert bench.runtime.metadata.state.members[N2].is_up
+    bench.log.has_quorum = True
+    await bench.pass_time(100 * REPROPOSE_EVERY_TICKS, heard=[N3])
+    assert not bench.runtime.metadata.state.members[N2].is_up
+
+
+async def test_a_node_that_was_frozen_declares_nobody_down_when_it_wakes(bench: RuntimeBench) -> None:
+    await bench.pass_time(500)
+    bench.now_ms += 60_000
+    bench.tick()
+    await bench.pass_time(1000)
+    assert bench.downs() == []
+    assert bench.runtime._detector.verdict(N2) is Verdict.UP
+
+
+async def test_a_node_declared_down_while_alive_leaves_its_queues_and_announces_itself(bench: RuntimeBench) -> None:
+    mastered, mirrored = bench.declare("mastered", N1), bench.declare("mirrored", N2)
+    bench.log.commit(NodeDown(N1, Incarnation(1)))
+    assert bench.record(mastered).master == N2
+    assert not bench.runtime.queues.roles, "it holds nothing that counts"
+    await bench.settle()
+    assert bench.runtime.metadata.state.members[N1].is_up
+    for queue_id in (mastered, mirrored):
+        assert isinstance(bench.runtime.queues.roles[queue_id], MirrorRole)
+        assert N1 not in bench.record(queue_id).synchronised
+
+
+async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    await bench.runtime.stop()
+    assert bench.record(queue_id).master == N2
+    assert not bench.runtime.metadata.state.members[N1].is_up
+    assert bench.log.proposed[-1] == NodeDown(N1, Incarnation(1), "shutdown")
+
+
+# --- mirrors and disks ---
+
+
+async def test_a_stalled_mirror_is_dropped_and_offered_its_place_again(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    await bench.settle()
+    assert bench.record(queue_id).mirrors == (N3,)
+    assert any(isinstance(command, DropMirror) for command in bench.log.proposed)
+    await bench.pass_time(100 * READMIT_EVERY_TICKS)
+    assert bench.record(queue_id).mirrors == (N3, N2)
+    assert bench.record(queue_id).synchronised == (N3,)
+    assert any(isinstance(command, AddMirror) for command in bench.log.proposed)
+
+
+async def test_a_master_whose_disk_fails_hands_over_to_its_oldest_mirror_and_leaves(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.queues.out_of_service(queue_id, FAILURE)
+    await bench.settle()
+    record = bench.record(queue_id)
+    assert (record.master, record.epoch) == (N2, 2)
+    assert N1 not in (record.master, *record.mirrors), "a copy that cannot be written is no mirror"
+    kinds = [type(command) for command in bench.log.proposed if not isinstance(command, NodeUp)]
+    assert kinds == [MoveMaster, DropMirror]
+
+
+async def test_a_mirror_whose_disk_fails_leaves_the_record(bench: RuntimeBench) -> None:
+    queue_id = bench.declare("q", N2)
+    bench.runtime.queues.out_of_service(queue_id, FAILURE)
+    await bench.settle()
+    assert bench.record(queue_id).mirrors == (N3,)
+
+
+async def test_a_commit_that_cannot_be_followed_stops_the_node(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("roles contradict each other")
+
+    monkeypatch.setattr(bench.runtime.queues, "follow", refuse)
+    bench.declare()
+    assert len(bench.fatal) == 1
+    assert "roles contradict each other" in bench.fatal[0]
+
+
+async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:
+    bench.mesh.broken = {N2}
+    for node in (N2, N3):
+        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch))
+    await bench.settle()
+    assert bench.mesh.reset == [N2]
+    assert N3 in [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)]
+
+
+# --- activation and effects ---
+
+
+async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_returns(bench: RuntimeBench) -> None:
+    kept, deleted = bench.declare("kept"), bench.declare("deleted")
+    bench.runtime.queues.close()
+    bench.runtime._is_active = False
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "deleted", deleted), N2))
+    await bench.runtime.activate()
+    assert set(bench.runtime.queues.roles) == {kept}
+    assert not any(f"/queues/{deleted}/" in path for path in bench.disk.snapshot())
+
+
+async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    queue = bench.runtime.queue_record(queue_id)
+    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch)])
+    here: list[object] = []
+    bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
+    mine = ConfirmPublished(ChannelKey(N1, 1), [1])
+    bench.runtime.dispatch_effects(queue, [mine, ConfirmPublished(ChannelKey(N2, 9), [2, 3])])
+    await bench.settle()
+    assert here == [mine]
+    confirms = [(node, message) for node, message in bench.mesh.sent if isinstance(message, SessionConfirm)]
+    assert confirms == [(N2, SessionConfirm(queue_id, 5, 9, [2, 3]))]
+
+
+async def test_an_unused_auto_delete_queue_is_deleted_by_a_commit(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.dispatch_effects(bench.runtime.queue_record(queue_id), [DeleteUnused()])
+    await bench.settle()
+    assert queue_id not in bench.runtime.metadata.state.masterships
+
+
+async def test_a_failed_proposal_is_an_answer_and_not_an_accident(bench: RuntimeBench) -> None:
+    bench.log.has_quorum = False
+    with pytest.raises(NoQuorumError):
+        await bench.runtime.metadata.change(NodeDown(N2, Incarnation(1)))
