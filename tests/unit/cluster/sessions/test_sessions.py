@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.sessions.entry import REOPEN_DELAY_S
+from cluster.sessions import entry as entry_module
 from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey
 from node.queues.backing_queue import Publication
@@ -259,13 +259,17 @@ async def test_only_what_an_earlier_master_may_have_delivered_comes_flagged(netw
 # --- ends that no broken link tells of ---
 
 
-async def test_a_node_declared_down_while_its_link_lives_opens_new_sessions(network: SessionNetwork) -> None:
+async def test_a_node_declared_down_while_its_link_lives_opens_new_sessions(
+    network: SessionNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise its publishes would go to a session that nobody has, and its consumers would wait for ever."""
+    monkeypatch.setattr(entry_module, "REOPEN_DELAY_S", 0.0)
     sink, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
 
     network["n2"].host.node_lost(network["n1"].name)
     await network.pump()
-    await asyncio.sleep(2 * REOPEN_DELAY_S)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     network["n1"].gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
     await network.pump()
 
