@@ -158,9 +158,9 @@ async def test_a_dead_process_is_reported_once_and_its_successor_is_linked(
     pair: Pair, survivor: NodeName, victim: NodeName
 ) -> None:
     await pair.start_both()
-    await pair.stop(victim)
     listener = pair.listeners[survivor]
     listener.happened = [entry for entry in listener.happened if entry[0] != "refused"]  # from before both were there
+    await pair.stop(victim)
     await until(lambda: listener.count("refused") == 1)
     await asyncio.sleep(0.1)
     assert [name for name, _, _ in listener.happened] == ["up", "down", "refused"]
