@@ -11,9 +11,11 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import requires
 from pathlib import Path
 
-import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from node.config_keys import reference_table
 from tests.support.wire_code import files_out_of_step
@@ -171,19 +173,37 @@ def test_pure_packages_get_chance_from_outside() -> None:
     assert not offenders
 
 
+def fast_test_files() -> set[Path]:
+    """The tests that need no process, and the helpers that they import."""
+    found: set[Path] = set()
+    waiting = {path for path in TESTS if not {"integration", "bench", "support"} & set(path.parts)}
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        helpers = {ROOT / (module.replace(".", "/") + ".py") for module, _ in imported_modules(tree_of(path))}
+        waiting |= (helpers & set(TESTS)) - found
+    return found
+
+
 def test_tests_do_not_sleep() -> None:
+    files = fast_test_files()
+    assert ROOT / "tests/support/raft_network.py" in files
     offenders = [
         f"{name_of(path)}:{node.lineno}"
-        for path in TESTS
-        if "integration" not in path.parts and "bench" not in path.parts
+        for path in files
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "sleep"
         and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "time"
+        and (node.func.value.id == "time" or (node.func.value.id == "asyncio" and not is_zero(node.args)))
     ]
     assert not offenders
+
+
+def is_zero(arguments: list[ast.expr]) -> bool:
+    """Whether a sleep only lets the others run."""
+    return len(arguments) == 1 and isinstance(arguments[0], ast.Constant) and arguments[0].value == 0
 
 
 def distributions(names: list[str]) -> set[str]:
@@ -215,12 +235,34 @@ def test_dependencies_are_pinned() -> None:
     assert [name for name in project["dependencies"] + extras if "==" not in name] == []
 
 
+def test_what_dependencies_bring_is_pinned() -> None:
+    """A set-up next year installs what was tested, down to the last package."""
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    direct = project["dependencies"] + [name for names in project["optional-dependencies"].values() for name in names]
+    waiting = [Requirement(name) for name in direct]
+    seen = {canonicalize_name(requirement.name) for requirement in waiting}
+    pinned |= seen
+    while waiting:
+        requirement = waiting.pop()
+        for text in requires(requirement.name) or ():
+            brought = Requirement(text)
+            wanted = brought.marker is None or any(
+                brought.marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)
+            )
+            if wanted and canonicalize_name(brought.name) not in seen:
+                seen.add(canonicalize_name(brought.name))
+                waiting.append(brought)
+    assert seen - pinned == set()
+
+
 def test_generated_code_is_in_step() -> None:
     assert files_out_of_step() == []
 
 
 def test_the_documented_keys_are_the_keys() -> None:
-    readme = ROOT / "README.md"
-    if not readme.exists() or "| key | type | default | meaning |" not in readme.read_text(encoding="utf-8"):
-        pytest.skip("README.md has no table of keys")
-    assert reference_table() in readme.read_text(encoding="utf-8")
+    assert reference_table() in (ROOT / "README.md").read_text(encoding="utf-8")
