@@ -41,10 +41,11 @@ def errors_as_text() -> Iterator[None]:
     """What can go wrong for reasons outside the program ends as one message and exit code 1, not as a traceback."""
     from chaos.cluster_under_test.local import ClusterRunningError, NodeNotReadyError  # noqa: PLC0415 - start-up time
     from chaos.cluster_under_test.ports import PortInUseError  # noqa: PLC0415 - start-up time
+    from chaos.cluster_under_test.protocol import NodeEndedError  # noqa: PLC0415 - start-up time
 
     try:
         yield
-    except (ConfigError, ClusterRunningError, PortInUseError, NodeNotReadyError) as error:
+    except (ConfigError, ClusterRunningError, PortInUseError, NodeEndedError, NodeNotReadyError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or 'system'}: {error.strerror or error}") from None
@@ -180,7 +181,13 @@ def down_command(path: Path, wipe: bool) -> None:
 @directory_option
 def kill_command(node: str, path: Path) -> None:
     """SIGKILL a node: it gets no chance to write or say anything."""
-    _act_on(path, lambda cluster: cluster.kill(node))
+
+    async def kill(cluster: LocalCluster) -> None:
+        if cluster.pid(node) is None:
+            raise click.ClickException(f"{node} does not run")
+        await cluster.kill(node)
+
+    _act_on(path, kill)
     click.echo(f"Killed {node}.")
 
 

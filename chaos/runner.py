@@ -33,7 +33,7 @@ from chaos.analysis.report import CARDS, milliseconds, render_report, write_repo
 from chaos.analysis.session import JavaMissingError, find_java, open_session
 from chaos.cluster_under_test.admin import GrpcClusterAdmin
 from chaos.cluster_under_test.local import LocalCluster
-from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest
+from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest, NodeEndedError
 from chaos.faults.nemesis import Nemesis
 from chaos.faults.observer import Observer
 from chaos.history import HistoryWriter, Kind, ProcessLog, ProcKind, open_history
@@ -249,6 +249,8 @@ def _conduct(run: _Run) -> None:
         run.file.outcome, run.file.error = Outcome.INTERRUPTED, "interrupted"
     except TimeoutError as error:
         run.file.outcome, run.file.error = Outcome.HANG, str(error)
+    except NodeEndedError as error:
+        run.file.outcome, run.file.error = Outcome.CRASHED, str(error)
     except ScenarioError as error:
         run.file.outcome, run.file.error = Outcome.NOT_REACHED, str(error)
     except Exception as error:  # whatever broke, the record of it must be written and the nodes stopped

@@ -28,7 +28,7 @@ from chaos.cluster_under_test.processes import (
     spawn,
     write_mark,
 )
-from chaos.cluster_under_test.protocol import DEFAULT_READY_TIMEOUT_S
+from chaos.cluster_under_test.protocol import DEFAULT_READY_TIMEOUT_S, NodeEndedError
 from chaos.cluster_under_test.readiness import answers_amqp, sees_running
 from cluster.directory import ClusterDirectory, NodeEntry, read_cluster_directory
 from node.config import build_config, parse_address, parse_override, parse_settings
@@ -51,7 +51,7 @@ class ClusterRunningError(Exception):
 
 
 class NodeNotReadyError(TimeoutError):
-    """A node ended while it was starting, or did not become ready in time; the text shows the end of its log."""
+    """A node did not become ready in time; the text shows the end of its log."""
 
 
 class LocalCluster:
@@ -238,20 +238,20 @@ class LocalCluster:
         amqp_address = parse_address(self.directory.node(node).amqp_address)
         while True:
             if not self.is_running(node):
-                raise self._not_ready(node, "ended while it was starting")
+                raise NodeEndedError(self._with_log(node, "ended while it was starting"))
             is_ready = await answers_amqp(amqp_address)
             if is_ready and await sees_running(self.admin_address(node), self._cookie, wanted):
                 break
             if time.monotonic() > deadline:
                 missing = "see all members running" if is_ready else "answer AMQP clients"
-                raise self._not_ready(node, f"did not {missing} in time")
+                raise NodeNotReadyError(self._with_log(node, f"did not {missing} in time"))
             await asyncio.sleep(_PROBE_INTERVAL_S)
         if on_ready is not None:
             on_ready(node)
 
-    def _not_ready(self, node: str, what: str) -> NodeNotReadyError:
+    def _with_log(self, node: str, what: str) -> str:
         path = self.directory.log_path(node)
-        return NodeNotReadyError(f"{node} {what}; the end of {path}:\n{log_tail(path)}")
+        return f"{node} {what}; the end of {path}:\n{log_tail(path)}"
 
 
 def render_config(directory: ClusterDirectory, entry: NodeEntry, settings: Sequence[str]) -> str:

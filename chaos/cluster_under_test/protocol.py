@@ -16,6 +16,10 @@ from typing import Protocol
 DEFAULT_READY_TIMEOUT_S = 60.0
 
 
+class NodeEndedError(Exception):
+    """A node ended while it was starting; the text shows the end of its log."""
+
+
 class ClusterUnderTest(Protocol):
     """A cluster whose nodes can be reached, killed, paused and restarted by name.
 
@@ -35,7 +39,7 @@ class ClusterUnderTest(Protocol):
     async def wait_ready(self, nodes: Sequence[str] | None = None, timeout_s: float = DEFAULT_READY_TIMEOUT_S) -> None:
         """Wait until these nodes (default: all running ones) accept AMQP connections and agree on a quorum.
 
-        Raises `TimeoutError` with the node's name and the path of its log.
+        Raises `TimeoutError` with the node's name and the path of its log, `NodeEndedError` at once for one that ended.
         """
         ...
 

@@ -70,6 +70,8 @@ def test_a_cluster_lives_through_a_kill(up: Path) -> None:
     status = run("warren", "cluster", "status", "--dir", str(up))
     assert status.returncode == 1
     assert "down" in status.stdout
+    again = run("warren", "cluster", "kill", "n1", "--dir", str(up))
+    assert (again.returncode, again.stderr) == (1, "Error: n1 does not run\n")
     assert run("warrenctl", "--dir", str(up), "-n", "n1", "status").returncode == 69
     deadline = time.monotonic() + 30
     while sorted(cluster_status(up, "n2")["running_nodes"]) != ["n2", "n3"]:

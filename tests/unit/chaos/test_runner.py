@@ -12,7 +12,13 @@ import pytest
 from rich.console import Console
 
 from chaos import runner
-from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest, QueueSample
+from chaos.cluster_under_test.protocol import (
+    AdminUnavailable,
+    ClusterAdmin,
+    ClusterUnderTest,
+    NodeEndedError,
+    QueueSample,
+)
 from chaos.run_file import read_run_file
 from chaos.verdict import ExitCode, Outcome
 
@@ -112,6 +118,18 @@ def test_cluster_that_does_not_serve_in_time_is_a_hang_and_is_closed(laboratory:
     assert stored.outcome is Outcome.HANG
     assert stored.error == "n1 did not answer AMQP clients in time"
     assert "warren chaos run control --nodes 3 --seed 7" in laboratory.printed.getvalue()
+
+
+def test_node_that_ends_at_its_start_is_no_hang(laboratory: Laboratory) -> None:
+    def fail() -> None:
+        raise NodeEndedError("n2 ended while it was starting; the end of n2.log:\nno such key")
+
+    laboratory.on_start = fail
+    assert laboratory.run() == ExitCode.CRASHED
+    assert laboratory.clusters[0].calls == ["start", "close", "kill_all"]
+    printed = laboratory.printed.getvalue()
+    assert "no such key" in printed
+    assert "Traceback" not in printed  # the node's log tells what happened, not our own stack
 
 
 def test_interrupt_closes_the_cluster_and_has_its_own_code(laboratory: Laboratory) -> None:
