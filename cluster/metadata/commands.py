@@ -5,7 +5,7 @@ The order of a command's fields is its encoding (`cluster.metadata.codec`): new 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from cluster.metadata.records import PolicyRecord
@@ -83,7 +83,7 @@ class AddUser:
     """Create a user. ``password_hash`` as `node.auth.hash_password` makes it; the password itself never travels."""
 
     name: str
-    password_hash: str
+    password_hash: str = field(repr=False)
     tags: tuple[str, ...] = ()
 
 
@@ -97,7 +97,7 @@ class DeleteUser:
 @dataclass(frozen=True, slots=True)
 class ChangePassword:
     name: str
-    password_hash: str
+    password_hash: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from cluster.metadata.codec import decode_request, encode_request
 from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
 from cluster.metadata.events import Event
 from cluster.metadata.state import MetadataState
+from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.raft_driver import Applied
 from node.auth import UserDirectory
-from node.errors import ConnectionFailure, WarrenError
+from node.errors import ConnectionFailure, StorageError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
@@ -68,7 +69,7 @@ class MetadataGroup:
     async def submit(self, command: TopologyCommand) -> Any:
         try:
             return await self.change_everywhere(ChangeTopology(command, self._node))
-        except NoQuorumError as error:
+        except (NoQuorumError, ProposalRefusedError, StorageError) as error:
             raise ConnectionFailure(541, str(error)) from None
 
     async def change(self, command: Command) -> Any:

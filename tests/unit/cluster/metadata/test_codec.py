@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
-from cluster.metadata.commands import ChangeTopology, NodeDown, Request, RequestId, SetPolicy
+from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, NodeDown, Request, RequestId, SetPolicy
 from cluster.metadata.records import PolicyRecord
 from node.amqp.values import Timestamp
 from node.ids import Incarnation, NodeName
@@ -107,3 +107,9 @@ def test_strange_bytes_are_refused(data: bytes, text: str) -> None:
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(CodecError, match="a object cannot be encoded"):
         encode(object())
+
+
+def test_a_command_that_is_logged_does_not_tell_a_password_hash() -> None:
+    for command in (AddUser("guest", "c2VjcmV0"), ChangePassword("guest", "c2VjcmV0")):
+        assert "c2VjcmV0" not in repr(command)
+        assert decode_request(encode_request(Request(RequestId(N1, Incarnation(1), 1), command))).command == command

@@ -24,6 +24,7 @@ from cluster.metadata.commands import (
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.metadata_group import NoQuorumError
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -31,7 +32,7 @@ from cluster.runtime.roles import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
-from node.errors import StorageError
+from node.errors import ConnectionFailure, StorageError
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, DeleteUnused
 from node.store.group_commit import GroupCommit
@@ -355,3 +356,14 @@ async def test_a_failed_proposal_is_an_answer_and_not_an_accident(bench: Runtime
     bench.log.has_quorum = False
     with pytest.raises(NoQuorumError):
         await bench.runtime.metadata.change(NodeDown(N2, Incarnation(1)))
+
+
+async def test_a_client_is_told_when_nothing_can_be_proposed(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_payload: bytes, _request_id: RequestId) -> None:
+        raise ProposalRefusedError("20000 proposals of this node wait already")
+
+    monkeypatch.setattr(bench.log, "propose", refuse)
+    with pytest.raises(ConnectionFailure, match="INTERNAL_ERROR - 20000 proposals"):
+        await bench.runtime.metadata.submit(CreateVhost("another"))
