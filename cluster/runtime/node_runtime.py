@@ -414,7 +414,7 @@ class NodeRuntime:
             self._on_quorum(True)
 
     def on_storage_failed(self, error: StorageError) -> None:
-        self._on_fatal(f"the metadata log failed, this node stops: {error}")
+        self._on_fatal(f"the metadata group failed here, this node stops: {error}")
 
     def _propose_all_down(self) -> None:
         """Every peer that is dead as far as this node can tell, and up for the cluster."""

@@ -23,6 +23,7 @@ does not know what it has on disk must not vote.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,8 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
 from node.errors import StorageError
 from node.ids import NodeName
+
+log = logging.getLogger(__name__)
 
 #: Proposals of this node that wait at the same time: every connection of a large node declaring at once, and an end.
 MAX_WAITING_PROPOSALS = 20_000
@@ -79,7 +82,7 @@ class RaftListener(Protocol):
     def on_quorum_regained(self) -> None: ...
 
     def on_storage_failed(self, error: StorageError) -> None:
-        """The driver has stopped for good."""
+        """The driver has stopped for good: its disk failed, or what is committed cannot be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +371,10 @@ class RaftDriver:
                 self._report_leader()
         except StorageError as error:
             self._fail(error)
+        except Exception as error:
+            # A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice.
+            log.exception("carrying out what was committed failed")
+            self._fail(StorageError(f"what is committed cannot be carried out: {error!r}"))
 
     def _carry_out(self, ready: Ready) -> None:
         self._send_all(ready.messages_now)

@@ -279,6 +279,19 @@ async def test_a_failed_disk_stops_the_driver(group: Group, monkeypatch: pytest.
         await node.say("refused")
 
 
+async def test_a_state_machine_that_contradicts_itself_stops_the_driver(group: Group) -> None:
+    await group.start(*NAMES)
+    node = group.nodes[await group.elect()]
+
+    def contradict(index: int, payload: bytes) -> Applied:
+        raise AssertionError("entries are applied in order")
+
+    node.state.apply = contradict  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="entries are applied in order"):
+        await node.say("lost")
+    assert node.reports[-1].startswith("failed: what is committed cannot be carried out")
+
+
 async def test_stopping_refuses_who_waits(group: Group) -> None:
     await group.start(NAMES[0])
     node = group.nodes[NAMES[0]]
