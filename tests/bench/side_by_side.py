@@ -80,7 +80,7 @@ def warren(python: str, policy: str | None) -> Iterator[None]:
         run([*module, "up", "--nodes", "3", "--dir", directory, "--amqp-port", str(AMQP_PORT)])
         try:
             if policy is not None:
-                control = [python, "-m", "cluster.cli", "-q", "set_policy", "bench", "^bench", policy]
+                control = [str(Path(python).with_name("warrenctl")), "-q", "set_policy", "bench", "^bench", policy]
                 run(control, env={**os.environ, "WARREN_CLUSTER_DIR": directory})
             yield
         finally:
