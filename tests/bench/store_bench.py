@@ -1,6 +1,6 @@
 """How fast the local storage engine is: microseconds per message, one JSON line. Fixed seed, no group commit thread.
 
-    python tests/bench/store_bench.py [directory]
+python tests/bench/store_bench.py [directory]
 """
 
 from __future__ import annotations
