@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chaos.interrupts import sigterm_as_interrupt
 from cluster.directory import DEFAULT_DIRECTORY, DESCRIPTOR_FILE, ENVIRONMENT_VARIABLE
 from node.errors import ConfigError
 
@@ -49,20 +48,6 @@ def errors_as_text() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or 'system'}: {error.strerror or error}") from None
-
-
-@contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM then does what Ctrl-C does, so that what was started is cleaned up."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def run_or_kill(cluster: LocalCluster, work: Coroutine[Any, Any, None]) -> None:

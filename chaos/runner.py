@@ -15,13 +15,11 @@ import json
 import logging
 import random
 import secrets
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 import uvloop
 from rich.console import Console
@@ -37,6 +35,7 @@ from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, Cl
 from chaos.faults.nemesis import Nemesis
 from chaos.faults.observer import Observer
 from chaos.history import HistoryWriter, Kind, ProcessLog, ProcKind, open_history
+from chaos.interrupts import sigterm_as_interrupt
 from chaos.run_file import NoRunError, RunFile, read_run_file
 from chaos.scenarios.catalogue import SCENARIOS
 from chaos.scenarios.model import QUEUE_PATTERN, RunOptions, Scenario, Stage
@@ -163,8 +162,11 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
         with console.status("checking every message with Spark ..."):
             began = time.monotonic()
             size_bytes = sum(part.stat().st_size for part in (run_dir / "events").glob("part-*.parquet"))
-            with open_session(master_url, is_small=size_bytes < SMALL_RUN_BYTES) as spark:
+            with sigterm_as_interrupt(), open_session(master_url, is_small=size_bytes < SMALL_RUN_BYTES) as spark:
                 analysis = analyse_run(spark, run_dir, run_file)
+    except KeyboardInterrupt:
+        console.print("[bold]INTERRUPTED[/bold]: the record is complete; `warren chaos analyse` checks it again")
+        return ExitCode.INTERRUPTED
     except NoRunError as error:
         console.print(f"[red]{escape(str(error))}[/red]")
         return ExitCode.USAGE
@@ -240,9 +242,8 @@ def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s
 
 def _conduct(run: _Run) -> None:
     """Run the scenario in an event loop of its own; the outcome is in ``run.file`` and on disk afterwards."""
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop_runner:
+        with sigterm_as_interrupt(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop_runner:
             loop_runner.run(_live(run))
         run.file.outcome = Outcome.COMPLETED
     except KeyboardInterrupt:
@@ -257,17 +258,11 @@ def _conduct(run: _Run) -> None:
         run.file.outcome, run.file.error = Outcome.CRASHED, f"{type(error).__name__}: {error}"
         run.console.print_exception(max_frames=12)
     finally:
-        signal.signal(signal.SIGTERM, previous)
         run.cluster.kill_all()
         run.file.duration_s = round(time.monotonic() - run.started, 3)
         run.file.write(run.run_dir)
     if run.file.error:
         run.say(f"[red]{run.file.outcome}: {escape(run.file.error)}[/red]")
-
-
-def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
-    # The loop turns an interrupt into a cancellation of the run, so that its ends are tied up first.
-    signal.raise_signal(signal.SIGINT)
 
 
 async def _live(run: _Run) -> None:

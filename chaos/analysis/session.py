@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 #: Oldest Java that Spark 4 runs on.
@@ -68,16 +71,63 @@ def open_session(master_url: str | None = None, *, is_small: bool = False) -> It
     """A quiet session: ``local[*]`` unless ``master_url`` names a cluster; stopped at the end.
 
     ``is_small`` makes the start and the many short plans of a small run faster, and a large one slower. It counts only
-    for the first session of a process, as the Java machine stays.
+    for the first session of a process, as the Java machine stays. An interrupt ends that machine, and with it the
+    use of Spark in this process.
     """
     find_java()
     is_local = master_url is None or master_url.startswith("local")
     with ExitStack() as cleanup:
         if is_local and "SPARK_CONF_DIR" not in os.environ:
             cleanup.enter_context(_java_settings(_QUICK_JAVA if is_small else ""))
-        spark = _build(master_url, is_local=is_local)
-        cleanup.callback(spark.stop)
-        yield spark
+        with _java_ended_by_interrupt():
+            on_interrupt = signal.getsignal(signal.SIGINT)
+            spark = _build(master_url, is_local=is_local)
+            # Spark's own handler calls Java in the middle of a call to Java, which fails noisily.
+            signal.signal(signal.SIGINT, on_interrupt)
+            try:
+                yield spark
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                spark.stop()
+                raise
+            spark.stop()
+
+
+@contextmanager
+def _java_ended_by_interrupt() -> Iterator[None]:
+    """Kill the Java process that was started within, if that is interrupted.
+
+    Left to itself it ends when its standard input is closed; but one that is just starting then never ends (the
+    directory that it wants to write its port to is gone), and one that computes goes on for a while.
+    """
+    before = _java_children()
+    # An interrupt in the middle of a call to Java is logged with its traceback, by the root logger, and raised as well.
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        for process in _java_children() - before:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        raise
+    finally:
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+
+
+def _java_children() -> set[psutil.Process]:
+    """Spark's Java processes below this one, the script that becomes one included."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if any("spark-submit" in part or "SparkSubmit" in part for part in process.cmdline()):
+                found.add(process)
+    return found
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from chaos.history import HistoryWriter, Kind, ProcKind
+from chaos.run_file import RunFile
 from chaos.runner import run_scenario
-from chaos.scenarios.model import RunOptions
-from chaos.verdict import ExitCode
+from chaos.scenarios.model import Expectation, LossRule, RunOptions
+from chaos.verdict import ExitCode, Outcome
 from chaos.workload.traffic import TrafficOptions
 
 pytestmark = [
@@ -23,7 +24,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(shutil.which("java") is None, reason="the analysis needs Java"),
 ]
 
 TRAFFIC = TrafficOptions(rate=1_000)
@@ -81,3 +81,47 @@ def test_interrupt_leaves_no_process(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == ExitCode.INTERRUPTED
     assert processes_under(tmp_path / "cluster") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [0.0, 1.0, 5.0])
+def test_interrupted_analysis_leaves_no_java(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
+    """Wherever it hits: while Java starts, while Spark starts, while Spark computes."""
+    store_run(tmp_path)
+    command = [str(Path(sys.executable).parent / "warren"), "chaos", "analyse", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        process = psutil.Process(child.pid)
+        deadline = time.monotonic() + 60
+        while not (started := process.children(recursive=True)):
+            assert time.monotonic() < deadline, "Java did not start"
+            time.sleep(0.02)
+        time.sleep(delay_s)
+        started = process.children(recursive=True) or started
+        child.send_signal(number)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == ExitCode.INTERRUPTED, printed
+    assert "Traceback" not in printed
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
+
+
+def store_run(run_dir: Path) -> None:
+    """A run as `warren chaos analyse` wants it."""
+    with HistoryWriter(run_dir, "run", 1, "test", rows_per_part=50) as history:
+        publisher = history.process(100, ProcKind.PUBLISHER)
+        for seq in range(1, 101):
+            publisher.record(Kind.PUB_INVOKE, queue_id=0, pub_id=0, seq=seq, attempt=1, channel_id=1)
+            publisher.record(Kind.CONFIRM, queue_id=0, pub_id=0, seq=seq, attempt=1, channel_id=1)
+    RunFile(
+        run_id="run",
+        scenario="control",
+        seed=1,
+        nodes=["n1"],
+        queues=["chaos.orders"],
+        policy={},
+        expectation=Expectation(LossRule.FORBIDDEN, None, 1, 0),
+        traffic={},
+        replay="warren chaos run control --seed 1",
+        started_at="2026-01-01T00:00:00+00:00",
+        outcome=Outcome.COMPLETED,
+    ).write(run_dir)
