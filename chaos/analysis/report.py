@@ -28,7 +28,8 @@ h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2r
 .card b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--muted); font-weight: 600; } svg { width: 100%; height: auto; background: var(--soft);
+th { color: var(--muted); font-weight: 600; white-space: normal; vertical-align: bottom; }
+svg { width: 100%; height: auto; background: var(--soft);
   border-radius: 8px; } svg text { font: 12px system-ui, sans-serif; } .axis { fill: var(--muted); }
 .grid { stroke: var(--line); stroke-width: 1; } polyline { fill: none; stroke-width: 1.6; }
 .confirms { stroke: var(--confirm); stroke-width: 1.8; } .deliveries { stroke: var(--deliver); stroke-width: 1.8; }
@@ -131,7 +132,7 @@ def _failover_table(failovers: Sequence[Mapping[str, Any]]) -> str:
             " ".join(json.loads(row["cause"]).values()) if row["cause"] else "-",
             row["old_master"],
             row["new_master"],
-            "yes" if row["is_oldest_synchronised"] else "NO",
+            _is_oldest(row),
             milliseconds(row["detect_us"]),
             milliseconds(row["rto_publish_us"]),
             milliseconds(row["rto_consume_us"]),
@@ -142,6 +143,12 @@ def _failover_table(failovers: Sequence[Mapping[str, Any]]) -> str:
         for row in failovers
     ]
     return _table(header, rows)
+
+
+def _is_oldest(row: Mapping[str, Any]) -> str:
+    if not json.loads(row["synchronised_before"]):
+        return "none was"
+    return "yes" if row["is_oldest_synchronised"] else "NO"
 
 
 def _latency(latency_us: Sequence[int]) -> str:

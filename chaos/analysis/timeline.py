@@ -110,7 +110,7 @@ def _faults(control_events: Sequence[Mapping[str, Any]], begin_us: int, time_axi
             f'<rect class="fault" x="{first:.1f}" y="{_TOP - 22}" width="{max(last - first, 2):.1f}" '
             f'height="{HEIGHT - _BOTTOM - _TOP + 22}"><title>{label}</title></rect>'
         )
-        parts.append(f'<text class="fault-label" x="{first + 4:.1f}" y="{_TOP - 8}">{label}</text>')
+        parts.append(f'<text class="fault-label" x="{first + 10:.1f}" y="{_TOP - 8}">{label}</text>')
     return parts
 
 

@@ -84,16 +84,21 @@ def test_failed_run_shows_reasons_and_witnesses() -> None:
     assert "ack_us" not in page
 
 
-def test_failover_is_one_row() -> None:
+@pytest.mark.parametrize(
+    ("synchronised", "is_oldest", "shown"),
+    [(["n3", "n2"], False, "NO"), (["n2"], True, "yes"), ([], False, "none was")],
+)
+def test_failover_is_one_row(synchronised: list[str], is_oldest: bool, shown: str) -> None:
     row = {
-        "epoch": 2, "cause": FAULT, "old_master": "n1", "new_master": "n2", "is_oldest_synchronised": False,
+        "epoch": 2, "cause": FAULT, "old_master": "n1", "new_master": "n2", "is_oldest_synchronised": is_oldest,
+        "synchronised_before": json.dumps(synchronised),
         "detect_us": 220_000, "rto_publish_us": 345_000, "rto_consume_us": None, "rpo": 0, "redeliveries": 12,
         "resync_us": 1_500_000,
     }  # fmt: skip
     page = render_report(verdict(failovers=[row]), run_file(), RATES, EVENTS, BUCKET_US)
     cells = re.findall(r"<td>([^<]*)</td>", page)
     first = cells.index("kill n1")
-    assert cells[first : first + 10] == ["kill n1", "n1", "n2", "NO", "220 ms", "345 ms", "-", "0", "12", "1,500 ms"]
+    assert cells[first : first + 10] == ["kill n1", "n1", "n2", shown, "220 ms", "345 ms", "-", "0", "12", "1,500 ms"]
 
 
 def test_timeline_shades_the_fault_and_marks_the_promotion() -> None:
