@@ -87,6 +87,8 @@ REPROPOSE_EVERY_TICKS = 10
 TAKE_UP_SLICE_S = 0.05
 #: A mirror that was dropped because it did not answer is offered its place again this often.
 READMIT_EVERY_TICKS = 50
+#: An election takes two seconds at most; a cluster that has not noted a shutdown by then has other troubles.
+GOODBYE_TIMEOUT_S = 5.0
 
 
 class NodeRuntime:
@@ -172,11 +174,7 @@ class NodeRuntime:
         if self._ticker is not None:
             self._ticker.cancel()
         if self.config.is_clustered and self._is_active:
-            try:
-                async with asyncio.timeout(5):
-                    await self.metadata.change(NodeDown(self.node, self.incarnation, "shutdown"))
-            except (TimeoutError, WarrenError) as error:
-                log.warning("the cluster could not be told of the shutdown: %s", error)
+            await self._say_goodbye()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,6 +182,27 @@ class NodeRuntime:
         self.queues.close()
         await self.sync_thread.stop()
         self._files.close()
+
+    async def _say_goodbye(self) -> None:
+        """Have the cluster note the shutdown, unless too few are left to decide anything: then nobody is waited for."""
+        goodbye = self._loop.create_task(self.metadata.change(NodeDown(self.node, self.incarnation, "shutdown")))
+        deadline_s = self._loop.time() + GOODBYE_TIMEOUT_S
+        while not goodbye.done() and self._majority_may_live() and self._loop.time() < deadline_s:
+            await asyncio.wait({goodbye}, timeout=TICK_S)
+        goodbye.cancel()
+        try:
+            await goodbye
+        except asyncio.CancelledError:
+            log.warning("the cluster could not be told of the shutdown: no majority has answered")
+        except WarrenError as error:
+            log.warning("the cluster could not be told of the shutdown: %s", error)
+
+    def _majority_may_live(self) -> bool:
+        members = self.config.members
+        gone = sum(
+            member.name != self.node and self._detector.verdict(member.name) is Verdict.DOWN for member in members
+        )
+        return 2 * (len(members) - gone) > len(members)
 
     async def _announce(self) -> None:
         await self.metadata.change(

@@ -25,6 +25,7 @@ from cluster.metadata.commands import (
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
+from cluster.runtime import node_runtime
 from cluster.runtime.metadata_group import NoQuorumError
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -76,6 +77,8 @@ class FakeLog:
         self.bench = bench
         self.leader: NodeName | None = N1
         self.has_quorum = True
+        #: Nothing that is proposed is ever answered.
+        self.is_silent = False
         self.proposed: list[Command] = []
         self.index = 0
 
@@ -92,6 +95,8 @@ class FakeLog:
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         command = decode_request(payload).command
         self.proposed.append(command)
+        if self.is_silent:
+            await asyncio.Event().wait()
         if not self.has_quorum:
             raise TimeoutError("no quorum")
         return self.commit(command, request_id)
@@ -262,6 +267,17 @@ async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: R
     assert bench.record(queue_id).master == N2
     assert not bench.runtime.metadata.state.members[N1].is_up
     assert bench.log.proposed[-1] == NodeDown(N1, Incarnation(1), "shutdown")
+
+
+async def test_the_last_node_to_stop_waits_for_nobody(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_runtime, "GOODBYE_TIMEOUT_S", 1e9)
+    bench.log.is_silent = True
+    lose(bench, N2)
+    stopping = asyncio.create_task(bench.runtime.stop())
+    await bench.settle()
+    assert not stopping.done(), "n3 may still answer"
+    lose(bench, N3)
+    await stopping
 
 
 # --- mirrors and disks ---
