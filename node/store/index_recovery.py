@@ -18,6 +18,7 @@ from node.store.record import (
     INDEX_FORMAT,
     LOCATION_QUEUE,
     LOCATION_SHARED,
+    NEVER_WRITTEN,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
     SEGMENT_BITS,
@@ -200,7 +201,9 @@ class IndexRecovery:
         return found
 
     def _header_problem(self, problem: str, content: bytes, path: str) -> bool:
-        if problem and content[:HEADER_BYTES].strip(b"\0"):
+        if problem == NEVER_WRITTEN:
+            self._report.torn += bool(content[:HEADER_BYTES].strip(b"\0"))
+        elif problem:
             self._report.damaged(f"{path}: {problem}; its entries are checked one by one")
         return bool(problem)
 

@@ -37,6 +37,7 @@ from node.store.disk import Disk, DiskFile, read_whole
 from node.store.group_commit import GroupCommit
 from node.store.record import (
     HEADER_BYTES,
+    NEVER_WRITTEN,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_MARK,
@@ -397,7 +398,7 @@ class MessageStore:
         path = self._path(number)
         data = read_whole(self._disk, path)
         problem = SHARED_STORE_FORMAT.problem(data, number, 0)
-        if problem and data[:HEADER_BYTES].strip(b"\0"):
+        if problem and problem != NEVER_WRITTEN:
             self.recovery.corrupt.append(f"{path}: {problem}; its records are checked one by one")
         end = max(len(data), HEADER_BYTES)
         valid = 0

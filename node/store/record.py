@@ -40,6 +40,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 HEADER_BYTES = 64
+#: What `FileFormat.problem` says of a file whose making was interrupted: no damage.
+NEVER_WRITTEN = "the header was never written"
 _HEADER_BODY = struct.Struct(">4sB3xQQ36x")
 CRC = struct.Struct(">I")
 
@@ -82,13 +84,20 @@ class FileFormat:
         body = _HEADER_BODY.pack(self.magic, self.version, file_key, owner)
         return body + CRC.pack(crc32(body))
 
+    def _is_torn(self, content: bytes, file_key: int, owner: int) -> bool:
+        """True for the beginning of the right header and nothing behind it: the file was being made when all stopped.
+
+        A header is synced with the first thing that is, so such a file holds nothing that anybody was promised.
+        """
+        return self.header(file_key, owner).startswith(content.rstrip(b"\0"))
+
     def problem(self, content: bytes, file_key: int, owner: int) -> str:
         """Why ``content`` does not begin with the right header; empty if it does."""
         found = content[:HEADER_BYTES]
         if found == self.header(file_key, owner):
             return ""
-        if not found.strip(b"\0"):
-            return "the header was never written"
+        if not found.strip(b"\0") or self._is_torn(content, file_key, owner):
+            return NEVER_WRITTEN
         if len(found) < HEADER_BYTES or crc32(found[:-4]) != CRC.unpack(found[-4:])[0]:
             return "the header is damaged"
         magic, version, found_key, found_owner = _HEADER_BODY.unpack_from(found)

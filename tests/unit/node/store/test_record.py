@@ -33,9 +33,17 @@ def test_header() -> None:
     assert INDEX_FORMAT.problem(header + b"rest", 3, 9) == ""
     assert "another file's" in INDEX_FORMAT.problem(header, 4, 9)
     assert "another file's" in QUEUE_STORE_FORMAT.problem(header, 3, 9)
-    assert "damaged" in INDEX_FORMAT.problem(header[:30], 3, 9)
+    assert "damaged" in INDEX_FORMAT.problem(header[:20] + bytes(44) + b"a slot", 3, 9)
     assert "damaged" in INDEX_FORMAT.problem(b"X" + header[1:], 3, 9)
     assert "never written" in INDEX_FORMAT.problem(bytes(200), 3, 9)
+
+
+def test_a_header_that_a_crash_cut_short_is_no_damage() -> None:
+    """Nothing stands behind it, so nothing that was synced is lost with it."""
+    header = INDEX_FORMAT.header(3, 9)
+    for written in range(HEADER_BYTES):
+        assert "never written" in INDEX_FORMAT.problem(header[:written], 3, 9)
+        assert "never written" in INDEX_FORMAT.problem(header[:written] + bytes(200), 3, 9)
 
 
 def test_slot_bytes() -> None:
