@@ -467,6 +467,26 @@ def test_a_mirror_refuses_an_older_epoch_and_the_old_master_stops() -> None:
     assert pair.master.drain_confirmed() == []
 
 
+@pytest.mark.parametrize("is_attached_again", [False, True])
+def test_a_stream_ends_when_a_later_master_is_known(is_attached_again: bool) -> None:
+    """Whether by the record or by the later master itself, whose conversation may bear the same number."""
+    pair = Pair()
+    pair.master.mirror_link_up(N2)
+    [attach] = pair.to_mirror()
+    assert isinstance(attach, Attach)
+    pair.to_master()
+    pair.master.publish(publications(1, 3))
+    stream = [message for _, message in pair.master.take_messages()]
+    assert any(isinstance(message, Ops) for message in stream)
+    if is_attached_again:
+        pair.mirror.receive(N1, replace(attach, epoch=Epoch(2)))
+    else:
+        pair.mirror.adopt_epoch(Epoch(2))
+    for message in stream:
+        pair.mirror.receive(N1, message)
+    assert pair.mirror_local.next_seq_id == 0
+
+
 def test_a_commit_that_comes_too_late_may_not_promote() -> None:
     pair = Pair().up().quiet()
     pair.mirror.adopt_epoch(Epoch(3))

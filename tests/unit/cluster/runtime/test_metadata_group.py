@@ -1,0 +1,87 @@
+"""How a change of the metadata is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+
+from cluster.metadata.codec import decode_request
+from cluster.metadata.commands import NodeUp, RequestId
+from cluster.metadata.events import Event
+from cluster.runtime.metadata_group import MetadataGroup
+from node.auth import UserDirectory
+from node.errors import ConnectionFailure
+from node.ids import Incarnation, NodeName
+from node.topology.commands import CreateVhost
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+
+
+class Listener:
+    def on_committed(self, events: Sequence[Event]) -> None: ...
+
+    def on_restored(self) -> None: ...
+
+    def linked_nodes(self) -> Collection[NodeName]:
+        return [N2, N3]
+
+
+class Log:
+    """Commits at once; what the peers have applied is for the test to say."""
+
+    def __init__(self) -> None:
+        self.group = MetadataGroup(N1, Incarnation(1), Listener(), UserDirectory())
+        self.group.proposer = self
+        self.visible: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.waited_for: Callable[[], Collection[NodeName]] | None = None
+        self.index = 0
+        self.has_quorum = True
+
+    async def propose(self, payload: bytes, request_id: RequestId) -> Any:
+        if not self.has_quorum:
+            raise TimeoutError("no leader")
+        self.index += 1
+        applied = self.group.state.apply(self.index, decode_request(payload))
+        if applied.error is not None:
+            raise applied.error
+        return applied.result
+
+    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+        self.waited_for = peers
+        return await self.visible
+
+
+@pytest.fixture
+async def log() -> Log:
+    log = Log()
+    for node in (N1, N2):
+        await log.group.change(NodeUp(node, Incarnation(1), f"{node}:1", f"{node}:2"))
+    return log
+
+
+async def test_a_client_is_answered_when_every_live_peer_has_applied_it(log: Log) -> None:
+    answer = asyncio.create_task(log.group.submit(CreateVhost("/")))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not answer.done()
+    assert log.waited_for is not None
+    assert log.waited_for() == [N2], "n3 has a link, but the cluster does not know it as up"
+    log.visible.set_result(True)
+    await answer
+    assert log.group.topology.vhosts() == ["/"]
+
+
+async def test_a_peer_that_is_behind_delays_the_answer_and_does_not_refuse_it(log: Log) -> None:
+    log.visible.set_result(False)
+    await log.group.submit(CreateVhost("/"))
+    assert log.group.topology.vhosts() == ["/"]
+
+
+async def test_without_a_majority_the_client_is_told(log: Log) -> None:
+    log.has_quorum = False
+    with pytest.raises(ConnectionFailure, match="no leader") as caught:
+        await log.group.submit(CreateVhost("/"))
+    assert caught.value.reply_code == 541
