@@ -134,5 +134,5 @@ containers: image ## Build the image and test the compose cluster made of it (ne
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools made, .venv included
-	@rm -rf $(VENV) build dist *.egg-info demo-out out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist *.egg-info demo-out out chaos-runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -50,7 +50,6 @@ PURE = (
     "node/routing",
     "node/topology",
     "node/queues",
-    "node/flow",
     "cluster/raft",
     "cluster/metadata",
     "cluster/mirroring",
