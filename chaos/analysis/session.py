@@ -31,6 +31,8 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
+#: Where Py4J reports a call to Java that broke: "" is the root logger.
+_PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -102,9 +104,10 @@ def _java_ended_by_interrupt() -> Iterator[None]:
     directory that it wants to write its port to is gone), and one that computes goes on for a while.
     """
     before = _java_children()
-    # An interrupt in the middle of a call to Java is logged with its traceback, by the root logger, and raised as well.
-    root = logging.getLogger()
-    root.addFilter(_is_no_interrupt)
+    # Py4J logs an interrupted call and its broken connection, each with a traceback, although it raises as well.
+    loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_is_no_broken_call)
     try:
         yield
     except KeyboardInterrupt:
@@ -113,11 +116,12 @@ def _java_ended_by_interrupt() -> Iterator[None]:
                 process.kill()
         raise
     finally:
-        root.removeFilter(_is_no_interrupt)
+        for logger in loggers:
+            logger.removeFilter(_is_no_broken_call)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+def _is_no_broken_call(record: logging.LogRecord) -> bool:
+    return not str(record.msg).endswith(("while sending command.", "while shutting down connection"))
 
 
 def _java_children() -> set[psutil.Process]:

@@ -84,7 +84,7 @@ def test_interrupt_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("delay_s", [0.0, 1.0, 5.0])
+@pytest.mark.parametrize("delay_s", [0.0, 1.0, 2.5, 5.0])
 def test_interrupted_analysis_leaves_no_java(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     """Wherever it hits: while Java starts, while Spark starts, while Spark computes."""
     store_run(tmp_path)
