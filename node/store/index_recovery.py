@@ -103,7 +103,7 @@ def scan_slots(number: int, data: bytes) -> Iterator[tuple[int, Slot | BadSlot]]
         if piece[0] == 0:
             yield seq_id, BadSlot("torn-ack")
         else:
-            yield seq_id, BadSlot("torn" if is_torn_slot(piece) else "corrupt")
+            yield seq_id, BadSlot("torn" if is_torn_slot(seq_id, piece) else "corrupt")
 
 
 def segments_on_disk(disk: Disk, directory: str) -> list[int]:

@@ -141,9 +141,11 @@ def unpack_slot(seq_id: int, data: bytes) -> Slot | None:
     return Slot(bool(flags & SLOT_PERSISTENT), location, msg_id, offset, size)
 
 
-def is_torn_slot(data: bytes) -> bool:
-    """True if 32 bytes with a wrong checksum look like a write cut short over zeros: the checksum is missing."""
-    return data[-4:] == b"\0\0\0\0"
+def is_torn_slot(seq_id: int, data: bytes) -> bool:
+    """True if 32 bytes with a wrong checksum look like a write cut short over zeros: (the end of) the checksum is
+    missing."""
+    written = data[-4:].rstrip(b"\0")
+    return not written or CRC.pack(crc32(data[:-4], seq_id & SEQ_ID_CRC_MASK)).startswith(written)
 
 
 def pack_record(key: int, envelope: bytes) -> bytes:

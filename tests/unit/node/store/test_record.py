@@ -66,11 +66,16 @@ def test_any_flipped_bit_of_a_slot_is_seen() -> None:
         assert unpack_slot(5, bytes(damaged)) is None
 
 
-def test_torn_slots_are_those_without_a_checksum() -> None:
+def test_a_slot_cut_anywhere_is_torn_and_not_damaged() -> None:
     data = pack_slot(5, SLOT)
-    for cut in range(1, 29):
-        assert is_torn_slot(data[:cut] + bytes(SLOT_BYTES - cut))
-    assert not is_torn_slot(data)
+    for written in range(1, SLOT_BYTES):
+        assert is_torn_slot(5, data[:written] + bytes(SLOT_BYTES - written)), f"{written} bytes were written"
+
+
+def test_a_slot_with_a_wrong_checksum_is_damaged_and_not_torn() -> None:
+    data = pack_slot(5, SLOT)
+    assert not is_torn_slot(5, data[:-1] + bytes((data[-1] ^ 1,)))
+    assert not is_torn_slot(6, data)
 
 
 def test_record() -> None:
