@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import psutil
 from pyspark.sql import SparkSession
@@ -81,41 +82,60 @@ def open_session(master_url: str | None = None, *, is_small: bool = False) -> It
     with ExitStack() as cleanup:
         if is_local and "SPARK_CONF_DIR" not in os.environ:
             cleanup.enter_context(_java_settings(_QUICK_JAVA if is_small else ""))
-        with _java_ended_by_interrupt():
+        with java_ended_by_interrupt() as was_interrupted:
             on_interrupt = signal.getsignal(signal.SIGINT)
             spark = _build(master_url, is_local=is_local)
             # Spark's own handler calls Java in the middle of a call to Java, which fails noisily.
             signal.signal(signal.SIGINT, on_interrupt)
             try:
                 yield spark
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                spark.stop()
-                raise
-            spark.stop()
+            finally:
+                if not was_interrupted():
+                    spark.stop()
 
 
 @contextmanager
-def _java_ended_by_interrupt() -> Iterator[None]:
-    """Kill the Java process that was started within, if that is interrupted.
+def java_ended_by_interrupt() -> Iterator[Callable[[], bool]]:
+    """Kill the Java process that was started within, if that is interrupted, and raise `KeyboardInterrupt`.
+
+    What it gives tells whether there was an interrupt.
 
     Left to itself it ends when its standard input is closed; but one that is just starting then never ends (the
     directory that it wants to write its port to is gone), and one that computes goes on for a while.
+
+    The interrupt breaks the call to Java that it hits, and the clean-up on the way out may call Java again and fail
+    with an error of its own, or the interrupt hits a finaliser, which swallows it. So it is remembered here.
     """
     before = _java_children()
+    is_hit = False
+    outer = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_hit
+        is_hit = True
+        if callable(outer):
+            outer(number, frame)
+
     # Py4J logs an interrupted call and its broken connection, each with a traceback, although it raises as well.
     loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
     for logger in loggers:
         logger.addFilter(_is_no_broken_call)
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
-    except KeyboardInterrupt:
+        yield lambda: is_hit
+        if is_hit:
+            raise KeyboardInterrupt
+    except BaseException as error:
+        if not is_hit:
+            raise
         for process in _java_children() - before:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        raise
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise KeyboardInterrupt from error
     finally:
+        signal.signal(signal.SIGINT, outer)
         for logger in loggers:
             logger.removeFilter(_is_no_broken_call)
 
