@@ -30,6 +30,7 @@ from node.store.record import (
     Slot,
     is_torn_record,
     is_torn_slot,
+    pack_slot,
     unpack_record,
     unpack_slot,
 )
@@ -182,6 +183,7 @@ class IndexRecovery:
             bad_headers.append(self._header_problem(problem, records, queue_store_path))
         found: list[tuple[int, bytes]] = []
         dropped: list[int] = []
+        mended: dict[int, Slot] = {}
         end = HEADER_BYTES
         for seq_id, slot in scan_slots(number, slots):
             envelope = self._entry(seq_id, slot, slots, records, has_store)
@@ -190,14 +192,16 @@ class IndexRecovery:
                 continue
             found.append((seq_id, envelope))
             assert isinstance(slot, Slot), "only a present entry has a message"
+            if slots[HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES] != STATUS_PRESENT:
+                mended[seq_id] = slot
             if slot.location == LOCATION_SHARED:
                 self._index.shared[seq_id] = MsgId(slot.msg_id)
             else:
                 end = max(end, slot.offset + RECORD_HEADER_BYTES + slot.size)
         segment = Segment(number, len(found), end if not self._report.clean else max(end, len(records)))
         self._index.segments[number] = segment
-        if not (self._report.clean and not dropped and not any(bad_headers)):
-            self._repair(segment, dropped, len(records), has_store)
+        if not (self._report.clean and not dropped and not mended and not any(bad_headers)):
+            self._repair(segment, dropped, mended, len(records), has_store)
         return found
 
     def _header_problem(self, problem: str, content: bytes, path: str) -> bool:
@@ -254,8 +258,10 @@ class IndexRecovery:
         self._report.damaged(f"{self._directory}: seq id {seq_id}: damaged {what}")
         quarantine(self._disk, self._directory, f"{seq_id}.bad", data)
 
-    def _repair(self, segment: Segment, dropped: list[int], records_bytes: int, has_store: bool) -> None:
-        """Clear what was dropped, mend headers, cut the tail; and sync what an earlier process may not have."""
+    def _repair(
+        self, segment: Segment, dropped: list[int], mended: dict[int, Slot], records_bytes: int, has_store: bool
+    ) -> None:
+        """Clear what was dropped, mend headers and slots, cut the tail; sync what an earlier process may not have."""
         number = segment.number
         index_file = self._disk.open(self._index.path(number, INDEX_FORMAT.suffix))
         path = self._index.path(number, QUEUE_STORE_FORMAT.suffix)
@@ -263,6 +269,8 @@ class IndexRecovery:
         index_file.pwrite(INDEX_FORMAT.header(number, self._queue_id), 0)
         for seq_id in dropped:
             index_file.pwrite(ZERO_SLOT, HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES)
+        for seq_id, slot in mended.items():
+            index_file.pwrite(pack_slot(seq_id, slot), HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES)
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self._queue_id), 0)
         if segment.queue_store_end < records_bytes:
             queue_store_file.truncate(segment.queue_store_end)

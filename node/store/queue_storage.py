@@ -118,11 +118,10 @@ class QueueStorage:
         recovery.run(self.config.ram_limit_bytes)
         if self.terms is None:
             # An earlier process may have died before its group commit: what we now call recovered must be safe.
-            for name in (STUB_NAME, _BOUNDS_NAME):
-                if self._disk.exists(f"{self._directory}/{name}"):
-                    file = self._disk.open(f"{self._directory}/{name}")
-                    file.sync()
-                    file.close()
+            stub = self._disk.open(f"{self._directory}/{STUB_NAME}")
+            stub.sync()
+            stub.close()
+            self._bounds.sync()
             parent, _, _ = self._directory.rpartition("/")
             self._disk.sync_directory(parent)
         self._disk.sync_directory(self._directory)
@@ -134,9 +133,12 @@ class QueueStorage:
 
     def flush(self, next_seq_id: int) -> int:
         """Write what the index collected. Returns how many messages were written. Raises `StorageError`."""
+        self._renew_bounds(next_seq_id)
+        return self.index.flush(next_seq_id)
+
+    def _renew_bounds(self, next_seq_id: int) -> None:
         if next_seq_id >= self._bounds.renew_at:
             self._bounds.renew(next_seq_id)
-        return self.index.flush(next_seq_id)
 
     @property
     def renew_at(self) -> int:
@@ -146,6 +148,9 @@ class QueueStorage:
     def terminate(self, terms: Terms) -> None:
         """Write, sync and close everything, and leave the terms for the next start. Raises `StorageError`."""
         self._on_closed()
+        # The next start takes the bound for durable, and the group commit may never come to it.
+        self._renew_bounds(terms.next_seq_id)
+        self._bounds.sync()
         self.index.close(terms.next_seq_id)
         terms.write(self._disk, f"{self._directory}/{_TERMS_NAME}", self._stub.queue_id)
 

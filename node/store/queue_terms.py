@@ -103,6 +103,17 @@ class SeqBounds:
         self._group_commit.mark_dirty(file)
         file.close()
 
+    def sync(self) -> None:
+        """Make the bound durable on this thread; the directory is the caller's to sync. Raises `StorageError`."""
+        if self._disk.exists(self._path):
+            file = self._disk.open(self._path)
+            try:
+                file.sync()
+            except StorageError:
+                file.abandon()
+                raise
+            file.close()
+
 
 def _read_copy(content: bytes, offset: int) -> int:
     body = content[offset : offset + _BOUND.size]

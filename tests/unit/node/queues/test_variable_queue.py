@@ -110,6 +110,20 @@ def test_a_large_jump_of_positions_is_reserved(harness: StoreHarness) -> None:
     assert queue.next_seq_id >= 1 << 40
 
 
+def test_a_clean_stop_makes_the_reservation_durable(harness: StoreHarness) -> None:
+    """The start after it takes the bound for durable and uses positions below it."""
+    harness.open_queue()
+    harness.store.flush_writes()
+    queue = harness.restart()
+    queue.publish(publications(1, 3))
+    harness.sync()
+    queue = harness.crash()
+    queue.purge()
+    harness.restart()
+    queue = harness.crash()
+    assert queue.next_seq_id >= 3
+
+
 def test_a_transient_queue_has_no_directory(harness: StoreHarness) -> None:
     queue = harness.open_queue(durable=False)
     queue.publish(publications(1, 2))

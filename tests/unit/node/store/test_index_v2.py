@@ -7,7 +7,7 @@ import pytest
 from node.errors import StorageError
 from node.ids import SeqId
 from node.queues.replica import SeqRange
-from node.store.record import HEADER_BYTES, INDEX_FILE_BYTES, SEGMENT_ENTRIES, SLOT_BYTES, ZERO_SLOT
+from node.store.record import HEADER_BYTES, INDEX_FILE_BYTES, SEGMENT_ENTRIES, SLOT_BYTES, STATUS_PRESENT, ZERO_SLOT
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, publications
@@ -161,9 +161,15 @@ def test_a_damaged_slot_is_quarantined(harness: StoreHarness, offset: int) -> No
     assert (queue.recovery_report.corrupt, queue.ready) == (0, 2), "it is reported once"
 
 
-def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
+@pytest.mark.parametrize("ram_limit_bytes", [0, 1_000_000])
+def test_a_flipped_status_is_mended(ram_limit_bytes: int) -> None:
+    """In the file as well: with no room in RAM the message is read from it again."""
+    harness = StoreHarness(StoreConfig(embed_below_bytes=100, ram_limit_bytes=ram_limit_bytes))
     damaged(harness, "queues/7/0.qi", HEADER_BYTES + SLOT_BYTES)
-    assert harness.open_queue().ready == 3
+    whole = slot(harness, 1)
+    queue = harness.open_queue()
+    assert [delivery.seq_id for delivery in queue.fetch(9, True)] == [0, 1, 2]
+    assert slot(harness, 1) == bytes((STATUS_PRESENT,)) + whole[1:]
 
 
 def test_a_damaged_message_is_quarantined(harness: StoreHarness) -> None:
