@@ -76,7 +76,7 @@ test: install ## Fast tests: no sockets, no processes
 .PHONY: integration
 integration: install ## Tests with real processes, sockets and Spark (not Docker)
 	@$(MAKE) java
-	@$(BIN)/python -m pytest tests -m "$(SLOW)"
+	@$(BIN)/python -m pytest -o timeout_method=signal tests -m "$(SLOW)"
 
 .PHONY: chaos
 chaos: install ## Every chaos scenario once, results in out/
@@ -130,7 +130,7 @@ deploy/cookie:
 
 .PHONY: containers
 containers: image ## Build the image and test the compose cluster made of it (needs a Docker engine)
-	@WARREN_IMAGE=$(IMAGE) $(BIN)/python -m pytest tests -m docker
+	@WARREN_IMAGE=$(IMAGE) $(BIN)/python -m pytest -o timeout_method=signal tests -m docker
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools made, .venv included

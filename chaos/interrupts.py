@@ -10,9 +10,14 @@ from types import FrameType
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM then does what Ctrl-C does, so that what was started is cleaned up."""
+    """SIGTERM then does what Ctrl-C does, so that what was started is cleaned up.
+
+    Also where Ctrl-C does nothing: scripts start what they put in the background with SIGINT ignored.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)

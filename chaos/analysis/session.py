@@ -108,19 +108,23 @@ def java_ended_by_interrupt() -> Iterator[Callable[[], bool]]:
     """
     before = _java_children()
     is_hit = False
-    outer = signal.getsignal(signal.SIGINT)
+    # Where SIGINT is ignored, in the background of a script, it stays so.
+    outer = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_hit
         is_hit = True
-        if callable(outer):
-            outer(number, frame)
+        handler = outer[signal.Signals(number)]
+        assert callable(handler), "only such are replaced"
+        handler(number, frame)
 
     # Py4J logs an interrupted call and its broken connection, each with a traceback, although it raises as well.
     loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
     for logger in loggers:
         logger.addFilter(_is_no_broken_call)
-    signal.signal(signal.SIGINT, interrupt)
+    for number, handler in outer.items():
+        if callable(handler):
+            signal.signal(number, interrupt)
     try:
         yield lambda: is_hit
         if is_hit:
@@ -135,7 +139,8 @@ def java_ended_by_interrupt() -> Iterator[Callable[[], bool]]:
             raise
         raise KeyboardInterrupt from error
     finally:
-        signal.signal(signal.SIGINT, outer)
+        for number, handler in outer.items():
+            signal.signal(number, handler)
         for logger in loggers:
             logger.removeFilter(_is_no_broken_call)
 

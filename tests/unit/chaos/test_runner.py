@@ -147,6 +147,18 @@ def test_termination_is_an_interrupt(laboratory: Laboratory) -> None:
     assert "close" in laboratory.clusters[0].calls
 
 
+def test_termination_is_an_interrupt_in_the_background_too(laboratory: Laboratory) -> None:
+    """Where a script started us, so that Ctrl-C in its terminal does not reach us."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        laboratory.is_silent = True
+        laboratory.on_start = lambda: signal.raise_signal(signal.SIGTERM)
+        assert laboratory.run() == ExitCode.INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert laboratory.clusters[0].calls == ["start", "close", "kill_all"]
+
+
 def test_unknown_error_closes_the_cluster_and_is_shown(laboratory: Laboratory) -> None:
     def fail() -> None:
         raise LookupError("a mistake of ours")
