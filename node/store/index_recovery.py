@@ -31,6 +31,7 @@ from node.store.record import (
     is_torn_record,
     is_torn_slot,
     pack_slot,
+    slot_offset,
     unpack_record,
     unpack_slot,
 )
@@ -192,7 +193,7 @@ class IndexRecovery:
                 continue
             found.append((seq_id, envelope))
             assert isinstance(slot, Slot), "only a present entry has a message"
-            if slots[HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES] != STATUS_PRESENT:
+            if slots[slot_offset(seq_id)] != STATUS_PRESENT:
                 mended[seq_id] = slot
             if slot.location == LOCATION_SHARED:
                 self._index.shared[seq_id] = MsgId(slot.msg_id)
@@ -214,7 +215,7 @@ class IndexRecovery:
     def _entry(self, seq_id: int, slot: Slot | BadSlot, slots: bytes, records: bytes, has_store: bool) -> bytes | None:
         """The envelope of an entry, or ``None`` with the reason counted."""
         report = self._report
-        at = HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES
+        at = slot_offset(seq_id)
         piece = slots[at : at + SLOT_BYTES]
         if isinstance(slot, BadSlot):
             if slot.kind == "torn-ack":
@@ -268,9 +269,9 @@ class IndexRecovery:
         queue_store_file = self._disk.open(path) if has_store else self._disk.create(path)
         index_file.pwrite(INDEX_FORMAT.header(number, self._queue_id), 0)
         for seq_id in dropped:
-            index_file.pwrite(ZERO_SLOT, HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES)
+            index_file.pwrite(ZERO_SLOT, slot_offset(seq_id))
         for seq_id, slot in mended.items():
-            index_file.pwrite(pack_slot(seq_id, slot), HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES)
+            index_file.pwrite(pack_slot(seq_id, slot), slot_offset(seq_id))
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self._queue_id), 0)
         if segment.queue_store_end < records_bytes:
             queue_store_file.truncate(segment.queue_store_end)

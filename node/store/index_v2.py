@@ -56,6 +56,7 @@ from node.store.record import (
     SLOT_PERSISTENT,
     STATUS_PRESENT,
     ZERO_SLOT,
+    slot_offset,
     unpack_record,
     unpack_slot,
 )
@@ -229,7 +230,7 @@ class QueueIndex:
         at = 0
         for first, count in _runs(seq_ids):
             end = at + count * SLOT_BYTES
-            index_file.pwrite(data[at:end], _slot_offset(first))
+            index_file.pwrite(data[at:end], slot_offset(first))
             at = end
         self._group_commit.mark_dirty(index_file)
         segment.live += len(seq_ids)
@@ -239,12 +240,12 @@ class QueueIndex:
         runs = _runs(seq_ids)
         if len(runs) <= ACK_RUNS_MAX:
             for first, count in runs:
-                index_file.pwrite(bytes(count * SLOT_BYTES), _slot_offset(first))
+                index_file.pwrite(bytes(count * SLOT_BYTES), slot_offset(first))
             return
-        start = _slot_offset(seq_ids[0])
-        data = bytearray(index_file.pread(_slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
+        start = slot_offset(seq_ids[0])
+        data = bytearray(index_file.pread(slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
         for seq_id in seq_ids:
-            at = _slot_offset(seq_id) - start
+            at = slot_offset(seq_id) - start
             data[at : at + SLOT_BYTES] = ZERO_SLOT
         index_file.pwrite(data, start)
 
@@ -283,11 +284,11 @@ class QueueIndex:
 
     def _read_embedded(self, segment: Segment, seq_ids: Sequence[int], found: dict[int, bytes]) -> None:
         index_file, queue_store_file = self._files(segment)
-        start = _slot_offset(seq_ids[0])
-        slots = index_file.pread(_slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start)
+        start = slot_offset(seq_ids[0])
+        slots = index_file.pread(slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start)
         wanted: list[tuple[int, int, int]] = []
         for seq_id in seq_ids:
-            at = _slot_offset(seq_id) - start
+            at = slot_offset(seq_id) - start
             slot = unpack_slot(seq_id, slots[at : at + SLOT_BYTES])
             if slot is None or slot.location != LOCATION_QUEUE:
                 raise StorageError(f"slot of seq id {seq_id} in {index_file.path} is damaged")
@@ -403,10 +404,6 @@ class QueueIndex:
         for number, segment in self.segments.items():
             assert 0 <= segment.live <= SEGMENT_ENTRIES, f"segment {number} has a slot for every live entry"
             assert (segment.index_file is not None) == (number in self._open), f"segment {number} is counted as open"
-
-
-def _slot_offset(seq_id: int) -> int:
-    return HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES
 
 
 def _by_segment(seq_ids: Sequence[int]) -> list[tuple[int, Sequence[int]]]:

@@ -126,6 +126,11 @@ class Slot(NamedTuple):
     size: int
 
 
+def slot_offset(seq_id: int) -> int:
+    """Where in the .qi file of its segment the slot of ``seq_id`` stands."""
+    return HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES
+
+
 def pack_slot(seq_id: int, slot: Slot) -> bytes:
     """The 32 bytes of an entry. (`node.store.index_v2` does the same inline, for speed.)"""
     body = SLOT_BODY.pack(STATUS_PRESENT, slot.persistent, slot.location, slot.msg_id, slot.offset, slot.size)
