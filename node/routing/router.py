@@ -33,12 +33,18 @@ AlternateExchange = Callable[[ExchangeRecord], str | None]
 RouteCache = Mapping[tuple[str, str], tuple[QueueRecord, ...]]
 
 
+def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
+    """The alternate exchange that the arguments of the exchange name."""
+    alternate: str | None = exchange.arguments.get("alternate-exchange")
+    return alternate
+
+
 class Router(TopologyObserver):
     """Routes of one topology; follows its changes."""
 
-    def __init__(self, topology: Topology, alternate_exchange: AlternateExchange | None = None) -> None:
+    def __init__(self, topology: Topology, alternate_exchange: AlternateExchange = argued_alternate_exchange) -> None:
         self._topology = topology
-        self._alternate_exchange = alternate_exchange or argued_alternate_exchange
+        self._alternate_exchange = alternate_exchange
         #: Index of an exchange, made when a message first reaches it.
         self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
         self._caches: dict[str, dict[tuple[str, str], tuple[QueueRecord, ...]]] = {}
@@ -186,12 +192,6 @@ class Router(TopologyObserver):
                 assert set(_identities(fresh)) == set(_identities(queues)), "a change left an old answer behind"
         for vhost, name in self._matchers:
             assert self._topology.exchange(vhost, name) is not None, "an index goes with its exchange"
-
-
-def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
-    """The alternate exchange that the arguments of the exchange name."""
-    alternate: str | None = exchange.arguments.get("alternate-exchange")
-    return alternate
 
 
 def _identities(queues: Sequence[QueueRecord]) -> list[tuple[str, int]]:
