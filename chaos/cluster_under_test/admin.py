@@ -14,7 +14,8 @@ from cluster.transport.admin_client import AdminClient, AdminError
 _VHOST = "/"
 #: A node that does not answer within this is asked again later, or another one is.
 REQUEST_TIMEOUT_S = 2.0
-_COLUMNS = (
+#: What `sample_of_row` reads.
+SAMPLE_COLUMNS = (
     "name",
     "pid",
     "slave_pids",
@@ -64,7 +65,7 @@ class GrpcClusterAdmin:
         self._client = AdminClient(address, cookie, timeout_s=REQUEST_TIMEOUT_S)
 
     async def list_queues(self) -> list[QueueSample]:
-        table = await self._ask(lambda: self._client.list_queues(_VHOST, _COLUMNS))
+        table = await self._ask(lambda: self._client.list_queues(_VHOST, SAMPLE_COLUMNS))
         return [sample_of_row(row) for row in table.as_dicts()]
 
     async def set_policy(self, name: str, pattern: str, definition: Mapping[str, object]) -> None:

@@ -22,7 +22,7 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from chaos.cluster_under_test.admin import sample_of_row
+from chaos.cluster_under_test.admin import SAMPLE_COLUMNS, sample_of_row
 from chaos.cluster_under_test.ports import choose_free_ports
 from chaos.cluster_under_test.protocol import QueueSample
 from cluster.metadata.records import PolicyRecord
@@ -42,16 +42,6 @@ _POLL_INTERVAL_S = 0.1
 #: `docker.DockerClient`'s own limit for one request; `stop` adds its grace period.
 _ENGINE_TIMEOUT_S = 60
 
-#: What `sample_of_row` reads.
-_COLUMNS = (
-    "name",
-    "pid",
-    "slave_pids",
-    "synchronised_slave_pids",
-    "streaming_mirror_pids",
-    "messages_ready",
-    "messages_unacknowledged",
-)
 #: A node that starts, or has no quorum yet, answers so; asking again helps.
 _ASK_AGAIN = (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY)
 
@@ -183,7 +173,7 @@ class ComposeCluster:
     def queue(self, asked: str, name: str) -> QueueSample:
         """What the node asked says about a queue."""
         with self._admin(asked) as admin:
-            rows = admin.list_queues("/", _COLUMNS).as_dicts()
+            rows = admin.list_queues("/", SAMPLE_COLUMNS).as_dicts()
         (row,) = (row for row in rows if row["name"] == name)
         return sample_of_row(row)
 
