@@ -130,6 +130,17 @@ def write_durably(disk: Disk, path: str, content: bytes) -> None:
     disk.sync_directory(directory)
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Make durable what is in a file, whoever wrote it. Raises `StorageError`."""
+    file = disk.open(path)
+    try:
+        file.sync()
+    except StorageError:
+        file.abandon()
+        raise
+    file.close()
+
+
 def _failure(operation: str, path: str, error: OSError) -> StorageError:
     return StorageError(f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})")
 

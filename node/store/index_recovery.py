@@ -183,26 +183,26 @@ class IndexRecovery:
             problem = QUEUE_STORE_FORMAT.problem(records, number, self._queue_id)
             bad_headers.append(self._header_problem(problem, records, queue_store_path))
         found: list[tuple[int, bytes]] = []
-        dropped: list[int] = []
-        mended: dict[int, Slot] = {}
+        #: What the slots of dropped and mended entries should be.
+        patches: dict[int, bytes] = {}
         end = HEADER_BYTES
         for seq_id, slot in scan_slots(number, slots):
             envelope = self._entry(seq_id, slot, slots, records, has_store)
             if envelope is None:
-                dropped.append(seq_id)
+                patches[seq_id] = ZERO_SLOT
                 continue
             found.append((seq_id, envelope))
             assert isinstance(slot, Slot), "only a present entry has a message"
             if slots[slot_offset(seq_id)] != STATUS_PRESENT:
-                mended[seq_id] = slot
+                patches[seq_id] = pack_slot(seq_id, slot)
             if slot.location == LOCATION_SHARED:
                 self._index.shared[seq_id] = MsgId(slot.msg_id)
             else:
                 end = max(end, slot.offset + RECORD_HEADER_BYTES + slot.size)
         segment = Segment(number, len(found), end if not self._report.clean else max(end, len(records)))
         self._index.segments[number] = segment
-        if not (self._report.clean and not dropped and not mended and not any(bad_headers)):
-            self._repair(segment, dropped, mended, len(records), has_store)
+        if not self._report.clean or patches or any(bad_headers):
+            self._repair(segment, patches, len(records), has_store)
         return found
 
     def _header_problem(self, problem: str, content: bytes, path: str) -> bool:
@@ -259,19 +259,15 @@ class IndexRecovery:
         self._report.damaged(f"{self._directory}: seq id {seq_id}: damaged {what}")
         quarantine(self._disk, self._directory, f"{seq_id}.bad", data)
 
-    def _repair(
-        self, segment: Segment, dropped: list[int], mended: dict[int, Slot], records_bytes: int, has_store: bool
-    ) -> None:
+    def _repair(self, segment: Segment, patches: dict[int, bytes], records_bytes: int, has_store: bool) -> None:
         """Clear what was dropped, mend headers and slots, cut the tail; sync what an earlier process may not have."""
         number = segment.number
         index_file = self._disk.open(self._index.path(number, INDEX_FORMAT.suffix))
         path = self._index.path(number, QUEUE_STORE_FORMAT.suffix)
         queue_store_file = self._disk.open(path) if has_store else self._disk.create(path)
         index_file.pwrite(INDEX_FORMAT.header(number, self._queue_id), 0)
-        for seq_id in dropped:
-            index_file.pwrite(ZERO_SLOT, slot_offset(seq_id))
-        for seq_id, slot in mended.items():
-            index_file.pwrite(pack_slot(seq_id, slot), slot_offset(seq_id))
+        for seq_id, piece in patches.items():
+            index_file.pwrite(piece, slot_offset(seq_id))
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self._queue_id), 0)
         if segment.queue_store_end < records_bytes:
             queue_store_file.truncate(segment.queue_store_end)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from node.ids import QueueId, QueueName
 from node.message import Message
-from node.store.disk import Disk, read_whole
+from node.store.disk import Disk, read_whole, sync_file
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import IndexRecovery, PagedMessage, RecoveryReport
 from node.store.index_v2 import QueueIndex
@@ -118,9 +118,7 @@ class QueueStorage:
         recovery.run(self.config.ram_limit_bytes)
         if self.terms is None:
             # An earlier process may have died before its group commit: what we now call recovered must be safe.
-            stub = self._disk.open(f"{self._directory}/{STUB_NAME}")
-            stub.sync()
-            stub.close()
+            sync_file(self._disk, f"{self._directory}/{STUB_NAME}")
             self._bounds.sync()
             parent, _, _ = self._directory.rpartition("/")
             self._disk.sync_directory(parent)

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId, OriginId, split_msg_id
-from node.store.disk import Disk, read_whole, write_durably
+from node.store.disk import Disk, read_whole, sync_file, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.record import BOUNDS_FORMAT, CRC, HEADER_BYTES, TERMS_FORMAT
 
@@ -106,13 +106,7 @@ class SeqBounds:
     def sync(self) -> None:
         """Make the bound durable on this thread; the directory is the caller's to sync. Raises `StorageError`."""
         if self._disk.exists(self._path):
-            file = self._disk.open(self._path)
-            try:
-                file.sync()
-            except StorageError:
-                file.abandon()
-                raise
-            file.close()
+            sync_file(self._disk, self._path)
 
 
 def _read_copy(content: bytes, offset: int) -> int:
