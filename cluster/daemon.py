@@ -24,6 +24,7 @@ from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
+from cluster.transport.admin_port import ExitCode
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshTiming
 from node.amqp.connection import ConnectionLimits
@@ -34,7 +35,7 @@ from node.broker import Broker
 from node.config import NodeConfig
 from node.errors import ConfigError, StorageError, WarrenError
 from node.ids import Incarnation, NodeName
-from node.store.disk import Disk, RealDisk
+from node.store.disk import Disk, RealDisk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost
@@ -42,7 +43,6 @@ from node.topology.records import ExchangeRecord
 
 log = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_SOFTWARE, EXIT_CONFIG = 0, 70, 78
 PRODUCT = "Warren"
 
 
@@ -58,18 +58,11 @@ def next_incarnation(disk: Disk, data_dir: str) -> Incarnation:
     path = f"{data_dir}/incarnation"
     number = 1
     if disk.exists(path):
-        file = disk.open(path)
-        text = file.pread(file.size, 0).decode(errors="replace").strip()
-        file.close()
+        text = read_whole(disk, path).decode(errors="replace").strip()
         if not text.isdigit():
             raise StorageError(f"{path} should hold the number of starts of this node and holds {text!r}")
         number = int(text) + 1
-    fresh = disk.create(f"{path}.new")
-    fresh.pwrite(str(number).encode(), 0)
-    fresh.sync()
-    fresh.close()
-    disk.rename(f"{path}.new", path)
-    disk.sync_directory(data_dir)
+    write_durably(disk, path, str(number).encode())
     return Incarnation(number)
 
 
@@ -108,9 +101,9 @@ class Daemon:
         await self._close()
         if self._failure:
             log.error("stopped: %s", self._failure)
-            return EXIT_SOFTWARE
+            return ExitCode.SOFTWARE
         log.info("stopped")
-        return EXIT_OK
+        return ExitCode.OK
 
     def stop(self) -> None:
         """Begin an orderly stop."""
@@ -296,10 +289,10 @@ def run(config: NodeConfig) -> int:
         return uvloop.run(_run(config))
     except ConfigError as error:
         log.error("%s", error)
-        return EXIT_CONFIG
+        return ExitCode.CONFIG
     except (StorageError, OSError) as error:
         log.error("cannot start: %s", error)
-        return EXIT_SOFTWARE
+        return ExitCode.SOFTWARE
 
 
 async def _run(config: NodeConfig) -> int:
