@@ -71,8 +71,7 @@ class AdminPeers:
         address = self._address_of(node)
         channel = self._channels.get(address)
         if channel is None:
-            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 1000)]
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options)
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
         return AdminStub(channel)
 
 

@@ -22,8 +22,6 @@ from node.errors import WarrenError
 
 #: Seconds for one request, as rabbitmqctl's listings; synchronisation has no limit unless asked for.
 DEFAULT_TIMEOUT_S = 60.0
-#: A listing of a million queues fits; a runaway answer does not.
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
@@ -55,18 +53,10 @@ class AdminClient:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        options = [
-            ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-            # A laboratory talks to many short-lived nodes on one address: no shared connection, short backoff.
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.enable_http_proxy", 0),
-        ]
         if channel_credentials is None:
-            self._channel = grpc.insecure_channel(address, options)
+            self._channel = grpc.insecure_channel(address, codec.CHANNEL_OPTIONS)
         else:
-            self._channel = grpc.secure_channel(address, channel_credentials, options)
+            self._channel = grpc.secure_channel(address, channel_credentials, codec.CHANNEL_OPTIONS)
         self._metadata = ((codec.COOKIE_METADATA_KEY, cookie.encode()),)
         self._stub = AdminStub(self._channel)
 

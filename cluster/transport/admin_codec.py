@@ -1,4 +1,4 @@
-"""Admin requests and answers as protobuf, and the two metadata keys that go with them."""
+"""Admin requests and answers as protobuf, and the metadata keys and channel options that go with them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from cluster.wire import admin_pb2 as pb
 COOKIE_METADATA_KEY = "warren-cookie-bin"
 #: Exit code of a refused request, decimal, in the trailing metadata.
 EXIT_CODE_METADATA_KEY = "warren-exit-code"
+#: A listing of a million queues fits; a runaway answer does not.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+#: Of every channel to an admin service.
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    # A laboratory talks to many short-lived nodes on one address: no shared connection, short backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
 
 
 def table_to_wire(table: Table) -> pb.Table:
