@@ -170,10 +170,6 @@ class RaftDriver:
         return self.core.leader
 
     @property
-    def is_leader(self) -> bool:
-        return self.core.is_leader
-
-    @property
     def has_quorum(self) -> bool:
         """False from ``on_quorum_lost`` to ``on_quorum_regained``."""
         return self._has_quorum
@@ -267,16 +263,6 @@ class RaftDriver:
     def transfer_leadership(self, target: NodeName) -> None:
         """Before a shutdown: see `RaftCore.transfer_leadership`. Raises `ProposalRefusedError`."""
         self.core.transfer_leadership(self._now_ms(), target)
-        self._schedule_pump()
-
-    def add_voter(self, node: NodeName) -> None:
-        """Only at the leader. Raises `ProposalRefusedError`."""
-        self.core.propose_add_voter(self._now_ms(), node)
-        self._schedule_pump()
-
-    def remove_voter(self, node: NodeName) -> None:
-        """Only at the leader. Raises `ProposalRefusedError`."""
-        self.core.propose_remove_voter(self._now_ms(), node)
         self._schedule_pump()
 
     # --- clock ---
