@@ -127,16 +127,6 @@ class ConfirmLedger:
                 self._unwrapped.safe_tokens.append(token)
         return ready
 
-    @property
-    def has_ready(self) -> bool:
-        """True if `take` would return something even if the local queue reports nothing."""
-        return bool(self._ready)
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if some batch waits for mirrors."""
-        return bool(self._held_durable or self._held_applied)
-
     def check_invariants(self) -> None:
         for held in (self._held_durable, self._held_applied):
             turns = [batch.turn for batch in held]

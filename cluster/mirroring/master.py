@@ -495,21 +495,7 @@ class MirroredQueue:
 
         A queue whose mirrors have all heard everything sleeps until it is used.
         """
-        return bool(self._reports) or any(
-            progress.state in (MirrorState.PROBING, MirrorState.FILLING) for progress in self._mirrors.values()
-        )
-
-    @property
-    def has_work(self) -> bool:
-        """True if a turn would find something to send, to report or to confirm."""
-        return bool(
-            self._reports
-            or self._outbox
-            or self._turn
-            or self._has_published
-            or self._ledger.has_ready
-            or any(progress.state in _WORKING for progress in self._mirrors.values())
-        )
+        return bool(self._reports) or any(progress.state in _WORKING for progress in self._mirrors.values())
 
     def _repeat_synchronised(self, progress: MirrorProgress, now_ms: int) -> None:
         if progress.node in self.record.synchronised:

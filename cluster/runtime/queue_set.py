@@ -393,10 +393,7 @@ class QueueSet:
             if isinstance(role, MasterRole):
                 with self._guarded(queue_id):
                     role.process.set_options(self._port.queue_options(role.queue))
-                settings = self._port.mirroring_settings(role.queue)
-                if settings.sync_automatically and not role.mirrored.settings.sync_automatically:
-                    role.mirrored.start_sync()
-                role.mirrored.set_settings(settings)
+                role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
                 self.touch(queue_id)
 
     def close(self) -> None:

@@ -644,15 +644,15 @@ def test_a_claim_about_a_mirror_is_withdrawn_when_the_mirror_leaves_the_record()
     assert pair.master.take_reports() == []
 
 
-def test_a_quiet_queue_has_no_work_and_one_that_fills_a_mirror_has() -> None:
+def test_a_quiet_queue_wants_no_turn_and_one_that_fills_a_mirror_does() -> None:
     pair = Pair(synchronised=False)
     pair.master.publish(publications(1, 3))
     pair.up()
-    assert pair.master.has_work, "an attach is due"
+    assert pair.master.wants_turn, "an attach is due"
     pair.quiet()
     pair.master.take_reports()
     pair.master.drain_confirmed()
     assert pair.state() is MirrorState.STREAMING
-    before = pair.master.has_work
+    before = pair.master.wants_turn
     pair.master.start_sync()
-    assert (before, pair.master.has_work) == (False, True)
+    assert (before, pair.master.wants_turn) == (False, True)
