@@ -21,6 +21,7 @@ from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.records import QueueRecord
 from tests.support.messages import make_message
+from tests.support.stores import run_sync_round
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 DATA_DIRECTORY = "/data"
@@ -126,10 +127,7 @@ class QueueSetNode:
 
     def sync(self) -> None:
         """One round of the group commit."""
-        sync_round = self.group_commit.begin()
-        if sync_round is not None:
-            sync_round.run()
-            self.group_commit.complete(sync_round)
+        if run_sync_round(self.group_commit):
             self.queues.durable_advanced()
 
     def process(self, queue: QueueRecord) -> QueueProcess:

@@ -16,6 +16,16 @@ QUEUE_ID = QueueId(7)
 QUEUE_NAME = QueueName("/", "orders")
 
 
+def run_sync_round(group_commit: GroupCommit) -> bool:
+    """Flush, fsync, complete; false if there was nothing to do."""
+    sync_round = group_commit.begin()
+    if sync_round is None:
+        return False
+    sync_round.run()
+    group_commit.complete(sync_round)
+    return True
+
+
 class StoreHarness:
     """One node's storage through restarts and crashes."""
 
@@ -37,10 +47,7 @@ class StoreHarness:
 
     def sync(self) -> None:
         """One whole round: flush, fsync, complete. Raises `StorageError` if an fsync does, after telling the group."""
-        sync_round = self.group_commit.begin()
-        if sync_round is not None:
-            sync_round.run()
-            self.group_commit.complete(sync_round)
+        run_sync_round(self.group_commit)
 
     def restart(self) -> VariableQueue:
         """Clean stop and start."""

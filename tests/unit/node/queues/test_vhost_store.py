@@ -13,7 +13,7 @@ from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
-from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
+from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round
 
 OTHER_ID, OTHER_NAME = QueueId(8), QueueName("/", "a\nname/with ../ everything")
 
@@ -87,10 +87,7 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
         assert queue.ready == start * 20
         queue.publish(publications(1, 10))
         queue.publish(publications(11, 10, body=b"b" * 5000))
-        sync_round = group_commit.begin()
-        assert sync_round is not None
-        sync_round.run()
-        group_commit.complete(sync_round)
+        assert run_sync_round(group_commit)
         assert queue.drain_confirmed() == list(range(1, 21))
         store.check_invariants()
         store.close()

@@ -14,6 +14,7 @@ from node.store.msg_store import MessageStore
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, msg_id_of
+from tests.support.stores import run_sync_round
 
 DIRECTORY = "/vhost/msg_store_persistent"
 #: One record of the messages below.
@@ -44,10 +45,7 @@ class Node:
             self.store.release(msg_id_of(counter))
 
     def sync(self) -> None:
-        sync_round = self.group_commit.begin()
-        if sync_round is not None:
-            sync_round.run()
-            self.group_commit.complete(sync_round)
+        run_sync_round(self.group_commit)
 
     def files(self) -> list[str]:
         return self.disk.list(DIRECTORY)
