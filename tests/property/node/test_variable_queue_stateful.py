@@ -29,14 +29,14 @@ SIZES = (0, 20, 90)
 
 
 class VariableQueueMachine(RuleBasedStateMachine):
-    @initialize(ram_limit=st.sampled_from([0, 100, 10_000]), confirm_after_sync=st.just(True))
-    def begin(self, ram_limit: int, confirm_after_sync: bool) -> None:
+    @initialize(ram_limit=st.sampled_from([0, 100, 10_000]))
+    def begin(self, ram_limit: int) -> None:
         self.harness = StoreHarness(
             StoreConfig(
                 embed_below_bytes=60,
                 file_size_limit_bytes=500,
                 ram_limit_bytes=ram_limit,
-                confirm_after_sync=confirm_after_sync,
+                confirm_after_sync=True,
             )
         )
         self.queue = self.harness.open_queue()
