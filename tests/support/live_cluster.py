@@ -85,9 +85,6 @@ class LiveCluster:
         self.kill(node)
         self.wait_running(*self.local.running_nodes())
 
-    def stop(self, node: str) -> None:
-        asyncio.run(self.local.stop(node))
-
     def restart(self, *nodes: str) -> None:
         """Start nodes again on their data, and wait until all that run see each other."""
 
@@ -236,6 +233,8 @@ def first_of_free_ports(count: int) -> int:
 
 #: Messages on their way at once; the server batches what arrives together.
 WINDOW = 500
+#: What a `SteadyPublisher` has on its way at once.
+IN_FLIGHT = 20
 PERSISTENT = pika.BasicProperties(delivery_mode=2)  # type: ignore[no-untyped-call]
 
 
@@ -269,12 +268,11 @@ class SteadyPublisher:
     ``confirmed`` and ``failed`` grow as the answers come: a lost connection fails what was on its way.
     """
 
-    def __init__(self, cluster: LiveCluster, node: str, queue: str, in_flight: int = 20) -> None:
+    def __init__(self, cluster: LiveCluster, node: str, queue: str) -> None:
         self.confirmed: list[bytes] = []
         self.failed: list[bytes] = []
         self._url = cluster.url(node)
         self._queue = queue
-        self._in_flight = in_flight
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -311,8 +309,8 @@ class SteadyPublisher:
         async with await aio_pika.connect(self._url) as connection:
             exchange = (await connection.channel()).default_exchange
             while not self._stop.is_set():
-                bodies = numbered(self._in_flight, number)
-                number += self._in_flight
+                bodies = numbered(IN_FLIGHT, number)
+                number += IN_FLIGHT
                 results = await asyncio.gather(
                     *(exchange.publish(persistent(body), self._queue) for body in bodies), return_exceptions=True
                 )
