@@ -254,7 +254,7 @@ class Daemon:
 
     def _alternate_exchange(self, exchange: ExchangeRecord) -> str | None:
         """Argument or policy, whichever holds (RabbitMQ: the argument wins)."""
-        settings = self._runtime.metadata.state.exchange_settings(exchange.vhost, exchange.name)
+        settings = self._runtime.metadata.state.exchange_settings(exchange)
         name: str | None = settings.get("alternate-exchange")
         return name
 

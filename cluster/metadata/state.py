@@ -65,7 +65,7 @@ from cluster.metadata.events import (
 )
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.metadata.requests import AppliedRequests
-from cluster.policy.matching import effective_settings, matching_policy
+from cluster.policy.matching import matching_policy
 from cluster.policy.placement import preferred_master_nodes, suggest_nodes
 from cluster.policy.suggestion import CurrentPlacement
 from cluster.policy.validation import PolicyError, validate_policy
@@ -73,8 +73,9 @@ from cluster.raft.messages import Entry, EntryKind
 from node.auth import PermissionRecord, UserDirectory, UserRecord
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
+from node.queues.options import effective_settings
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
-from node.topology.records import QueueRecord
+from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
@@ -136,13 +137,10 @@ class MetadataState:
         policy = self.policy_of_queue(queue)
         return effective_settings(queue.arguments, policy.definition if policy is not None else {})
 
-    def exchange_settings(self, vhost: str, name: str) -> dict[str, Any]:
+    def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
         """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
-        exchange = self.topology.exchange(vhost, name)
-        policy = self.policy_of_exchange(vhost, name)
-        return effective_settings(
-            exchange.arguments if exchange is not None else {}, policy.definition if policy is not None else {}
-        )
+        policy = self.policy_of_exchange(exchange.vhost, exchange.name)
+        return effective_settings(exchange.arguments, policy.definition if policy is not None else {})
 
     def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
         """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
@@ -240,16 +238,18 @@ class MetadataState:
     def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:
         definition = self._mirroring(queue)
         running = self.running_nodes()
-        master = origin if queue.exclusive_owner is not None else self._locate_master(queue, origin, running)
+        is_exclusive = queue.exclusive_owner is not None
+        master = origin if is_exclusive else self._locate_master(queue, definition, origin, running)
         wanted = suggest_nodes(definition, CurrentPlacement(master), running)
         record = rules.new_record(queue.queue_id, wanted)
         self._put_record(record)
         self._events.append(QueueCreated(queue, record))
 
-    def _locate_master(self, queue: QueueRecord, origin: NodeName, running: list[NodeName]) -> NodeName:
+    def _locate_master(
+        self, queue: QueueRecord, definition: dict[str, Any], origin: NodeName, running: list[NodeName]
+    ) -> NodeName:
         """Node of a new queue's master: by ``x-queue-master-locator``, the policy, or where it was declared."""
-        settings = self.queue_settings(queue)
-        definition = self._mirroring(queue)
+        settings = effective_settings(queue.arguments, definition)
         candidates = preferred_master_nodes(definition, sorted(running)) or [origin]
         locator = settings.get("queue-master-locator", DEFAULT_MASTER_LOCATOR)
         if locator == "min-masters":
@@ -297,12 +297,15 @@ class MetadataState:
         """All queues in the order of their ids, which is the same on every node."""
         return sorted(self.topology.all_queues(), key=lambda queue: queue.queue_id)
 
-    def _place(self, queue: QueueRecord) -> None:
-        """Bring a queue to where its policy wants it, as far as that is safe now."""
+    def _place(self, queue: QueueRecord, only_mode: str | None = None) -> None:
+        """Bring a queue to where its policy wants it, as far as that is safe now, if its mode is ``only_mode``."""
         record = self.masterships[queue.queue_id]
         if record.is_down:
             return
-        wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), self.running_nodes())
+        definition = self._mirroring(queue)
+        if only_mode is not None and definition.get("ha-mode") != only_mode:
+            return
+        wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
         placed = rules.place(record, wanted)
         self._change_record(placed, "moved" if placed.master != record.master else "mirrors")
 
@@ -341,8 +344,7 @@ class MetadataState:
         """A master that the policy does not want goes as soon as a listed mirror is synchronised."""
         queue = self.topology.queue_by_id(queue_id)
         assert queue is not None, "a record goes with its queue"
-        if self._mirroring(queue).get("ha-mode") == "nodes":
-            self._place(queue)
+        self._place(queue, "nodes")
 
     def _take_back(self, record: MastershipRecord, node: NodeName) -> None:
         queue = self.topology.queue_by_id(record.queue_id)
@@ -403,8 +405,7 @@ class MetadataState:
             else:
                 self._lose_replica(queue, node, command.reason)
         for queue in self._queues():
-            if self._mirroring(queue).get("ha-mode") == "exactly":
-                self._place(queue)
+            self._place(queue, "exactly")
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]

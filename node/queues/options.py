@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Keys for which the smaller of argument and policy counts; for every other key the argument wins (RabbitMQ).
+#: Keys for which the smaller of argument and policy counts: both are limits, so both must be kept (RabbitMQ).
 _SMALLER_WINS = ("expires", "message-ttl", "max-length", "max-length-bytes")
+#: Keys that the operator may change over the head of a running application: here the policy beats the argument.
+_POLICY_WINS = ("queue-mode",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,16 @@ class QueueOptions:
 
 
 def effective_settings(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments (``x-max-length`` ...) and a policy definition (``max-length`` ...) merged, keys without ``x-``."""
+    """Arguments (``x-max-length`` ...) and a policy definition (``max-length`` ...) merged, keys without ``x-``.
+
+    Of a queue or an exchange. Limits: the smaller one. ``queue-mode``: the policy. Everything else: the argument.
+    """
     merged = dict(policy)
     for name, value in arguments.items():
         key = name.removeprefix("x-")
         if key in _SMALLER_WINS and key in merged:
             merged[key] = min(value, merged[key])
-        else:
+        elif key not in _POLICY_WINS or key not in merged:
             merged[key] = value
     return merged
 

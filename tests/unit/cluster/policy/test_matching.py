@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.metadata.records import PolicyRecord
-from cluster.policy.matching import effective_settings, matching_policy
+from cluster.policy.matching import matching_policy
+from node.queues.options import effective_settings
 
 
 def policy(name: str, pattern: str, priority: int = 0, apply_to: str = "all", vhost: str = "/") -> PolicyRecord:
