@@ -167,7 +167,7 @@ class HistoryWriter:
     ) -> None:
         self._events_dir = run_dir / "events"
         self._events_dir.mkdir(parents=True, exist_ok=True)
-        if any(self._events_dir.glob("part-*.parquet")):
+        if event_parts(run_dir):
             raise FileExistsError(f"{self._events_dir} already holds a run; choose another directory")
         self._run = (run_id, seed, scenario)
         self._rows_per_part = rows_per_part
@@ -315,9 +315,14 @@ def write_part(path: Path, run: tuple[str, int, str], rows: list[Event]) -> None
     unfinished.replace(path)
 
 
+def event_parts(run_dir: Path) -> list[Path]:
+    """The files that the events of a run are in, in their order; none if it did not get as far as recording any."""
+    return sorted((run_dir / "events").glob("part-*.parquet"))
+
+
 def read_events(run_dir: Path) -> Iterator[Event]:
     """Every event of a stored run, part by part (small tools and tests; the analysis reads with Spark)."""
-    for path in sorted((run_dir / "events").glob("part-*.parquet")):
+    for path in event_parts(run_dir):
         columns = pq.read_table(path).to_pydict()
         names = SCHEMA.names[_RUN_COLUMNS:]
         for values in zip(*(columns[name] for name in names), strict=True):

@@ -27,14 +27,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from chaos.analysis.jobs import RATE_BUCKET_US, Analysis, analyse_run
-from chaos.analysis.report import CARDS, milliseconds, render_report, write_report
+from chaos.analysis.report import CARDS, milliseconds, promoted_as, render_report, write_report
 from chaos.analysis.session import JavaMissingError, find_java, open_session
 from chaos.cluster_under_test.admin import GrpcClusterAdmin
 from chaos.cluster_under_test.local import LocalCluster
 from chaos.cluster_under_test.protocol import AdminUnavailable, ClusterAdmin, ClusterUnderTest, NodeEndedError
 from chaos.faults.nemesis import Nemesis
 from chaos.faults.observer import Observer
-from chaos.history import HistoryWriter, Kind, ProcessLog, ProcKind, open_history
+from chaos.history import HistoryWriter, Kind, ProcessLog, ProcKind, event_parts, open_history
 from chaos.interrupts import sigterm_as_interrupt
 from chaos.run_file import NoRunError, RunFile, read_run_file
 from chaos.scenarios.catalogue import SCENARIOS
@@ -146,7 +146,7 @@ def run_scenario(
         _conduct(run)
     console.print(f"repeat with: [bold]{run_file.replay}[/bold]", highlight=False)
     judgement = judge_outcome(run_file.outcome)
-    if judgement is not None and (run_file.outcome is Outcome.INTERRUPTED or not has_events(run_dir)):
+    if judgement is not None and (run_file.outcome is Outcome.INTERRUPTED or not event_parts(run_dir)):
         console.print(f"[bold]{judgement.verdict}[/bold]: {judgement.reasons[0]}; every node was stopped")
         return EXIT_CODES[judgement.verdict]
     return analyse(run_dir, master_url, console=console)
@@ -157,11 +157,12 @@ def analyse(run_dir: Path, master_url: str | None = None, *, console: Console | 
     console = console or Console()
     try:
         run_file = read_run_file(run_dir)
-        if not has_events(run_dir):
+        parts = event_parts(run_dir)
+        if not parts:
             raise NoRunError(f"{run_dir} holds no events")
         with console.status("checking every message with Spark ..."):
             began = time.monotonic()
-            size_bytes = sum(part.stat().st_size for part in (run_dir / "events").glob("part-*.parquet"))
+            size_bytes = sum(part.stat().st_size for part in parts)
             with sigterm_as_interrupt(), open_session(master_url, is_small=size_bytes < SMALL_RUN_BYTES) as spark:
                 analysis = analyse_run(spark, run_dir, run_file)
     except KeyboardInterrupt:
@@ -206,11 +207,6 @@ def replay_command(name: str, nodes: int, seed: int, options: RunOptions, defaul
     return " ".join(words)
 
 
-def has_events(run_dir: Path) -> bool:
-    """Whether a run got as far as recording something."""
-    return any((run_dir / "events").glob("part-*.parquet"))
-
-
 def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s: float) -> None:
     """The table at the end of a run."""
     findings = analysis.findings
@@ -222,9 +218,12 @@ def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s
         style = ("red" if count else "green") if is_bad else ""
         table.add_row(label, f"{count:,}", style=style)
     for row in analysis.ledger:
-        promoted = "oldest synchronised mirror" if row["is_oldest_synchronised"] else "NOT the oldest synchronised"
-        if not json.loads(row["synchronised_before"]):
-            promoted = "no mirror was synchronised"
+        promoted = promoted_as(
+            row,
+            oldest="oldest synchronised mirror",
+            other="NOT the oldest synchronised",
+            nobody="no mirror was synchronised",
+        )
         table.add_row(
             f"failover {row['epoch'] - 1}: {row['old_master']} -> {row['new_master']} ({promoted})",
             f"detected {milliseconds(row['detect_us'])}, no confirm {milliseconds(row['rto_publish_us'])}, "

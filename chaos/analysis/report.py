@@ -132,7 +132,7 @@ def _failover_table(failovers: Sequence[Mapping[str, Any]]) -> str:
             " ".join(json.loads(row["cause"]).values()) if row["cause"] else "-",
             row["old_master"],
             row["new_master"],
-            _is_oldest(row),
+            promoted_as(row, oldest="yes", other="NO", nobody="none was"),
             milliseconds(row["detect_us"]),
             milliseconds(row["rto_publish_us"]),
             milliseconds(row["rto_consume_us"]),
@@ -145,10 +145,12 @@ def _failover_table(failovers: Sequence[Mapping[str, Any]]) -> str:
     return _table(header, rows)
 
 
-def _is_oldest(row: Mapping[str, Any]) -> str:
+def promoted_as(row: Mapping[str, Any], *, oldest: str, other: str, nobody: str) -> str:
+    """One of three texts about a failover: the oldest synchronised mirror was promoted, another one was, or there was
+    no synchronised mirror."""
     if not json.loads(row["synchronised_before"]):
-        return "none was"
-    return "yes" if row["is_oldest_synchronised"] else "NO"
+        return nobody
+    return oldest if row["is_oldest_synchronised"] else other
 
 
 def _latency(latency_us: Sequence[int]) -> str:
