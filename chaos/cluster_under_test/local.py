@@ -258,20 +258,20 @@ def render_config(directory: ClusterDirectory, entry: NodeEntry, settings: Seque
     """The configuration file of a node; ``settings`` come last, so they win."""
     lines = [
         f"node_name = {entry.name}",
-        f"data_dir = {_escape(directory.data_path(entry.name))}",
+        f"data_dir = {_escape(str(directory.data_path(entry.name)))}",
         f"listeners.tcp.default = {entry.amqp_address}",
         f"cluster.listener = {entry.cluster_address}",
     ]
     for number, member in enumerate(directory.nodes, 1):
         lines.append(f"cluster_formation.classic_config.nodes.{number} = {member.name}@{member.cluster_address}")
-    lines.append(f"cluster.cookie_file = {_escape(directory.cookie_path)}")
-    lines += settings
+    lines.append(f"cluster.cookie_file = {_escape(str(directory.cookie_path))}")
+    lines += map(_escape, settings)
     return "\n".join(lines) + "\n"
 
 
-def _escape(path: Path) -> str:
+def _escape(text: str) -> str:
     """A ``#`` would start a comment."""
-    return str(path).replace("#", "\\#")
+    return text.replace("#", "\\#")
 
 
 def _write_cookie(path: Path) -> None:

@@ -33,7 +33,7 @@ def own_mark() -> ProcessMark:
 
 def test_a_rendered_configuration_is_a_configuration(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path / "a#b", NODES)
-    text = render_config(directory, NODES[1], ["heartbeat = 5", "durability=flush"])
+    text = render_config(directory, NODES[1], ["heartbeat = 5", "durability=flush", "default_pass = a#b"])
     config = build_config(parse_settings(text, "n2.conf"), lambda path: f"secret in {path}")
     assert config.node_name == "n2"
     assert config.data_dir == tmp_path / "a#b" / "n2"
@@ -42,6 +42,7 @@ def test_a_rendered_configuration_is_a_configuration(tmp_path: Path) -> None:
     assert [member.name for member in config.members] == ["n1", "n2"]
     assert config.cluster_cookie == f"secret in {tmp_path / 'a#b' / 'cookie'}"
     assert (config.heartbeat_s, config.durability) == (5, "flush")
+    assert config.default_pass == "a#b"
 
 
 def test_a_mark_survives_its_file(tmp_path: Path) -> None:
