@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
+# A recipe that failed halfway leaves no file that the next call would take for finished.
+.DELETE_ON_ERROR:
 
 # The first interpreter that really runs and is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
@@ -124,8 +126,8 @@ image: install deploy/cookie ## Build the container image warren:latest (BASE_IM
 		'import sys; print("%d.%d-slim" % sys.version_info[:2])')}" --file deploy/Dockerfile --tag $(IMAGE) build/wheels
 
 # The secret of the compose cluster. Readable by all, because the containers' user is another one than yours.
-deploy/cookie:
-	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(16))' > $@
+deploy/cookie: | $(INSTALLED)
+	@$(BIN)/python -c 'import secrets; print(secrets.token_hex(16))' > $@
 	@chmod 644 $@
 
 .PHONY: containers
