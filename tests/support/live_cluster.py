@@ -318,6 +318,27 @@ class SteadyPublisher:
                     (self.failed if isinstance(result, BaseException) else self.confirmed).append(body)
 
 
+def get_or_nothing(channel: BlockingChannel, queue: str) -> tuple[Any, bytes] | None:
+    method, _, body = channel.basic_get(queue)
+    return None if method is None or body is None else (method, body)
+
+
+def get(channel: BlockingChannel, queue: str) -> tuple[Any, bytes]:
+    taken = get_or_nothing(channel, queue)
+    assert taken is not None, "the queue is empty"
+    return taken
+
+
+def pump(channel: BlockingChannel, condition: Callable[[], object], what: str) -> None:
+    """Let a consumer's callbacks run until ``condition`` is true."""
+
+    def pumped() -> object:
+        channel.connection.process_data_events(0.02)
+        return condition()
+
+    eventually(pumped, what)
+
+
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
     """Take and acknowledge everything in the queue, in its order, once."""
     bodies: list[bytes] = []

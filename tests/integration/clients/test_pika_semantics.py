@@ -12,7 +12,17 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.clients.conftest import Stage
-from tests.support.live_cluster import LiveCluster, drain, eventually, numbered, publish_confirmed
+from tests.support.live_cluster import (
+    PERSISTENT,
+    LiveCluster,
+    drain,
+    eventually,
+    get,
+    get_or_nothing,
+    numbered,
+    publish_confirmed,
+    pump,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -36,17 +46,6 @@ def queue(stage: Stage) -> str:
     assert view is not None
     assert (view.master, len(view.mirrors)) == (stage.home, 2 if stage.prefix.startswith("ha.") else 0)
     return name
-
-
-def get_or_nothing(channel: BlockingChannel, queue: str) -> tuple[Any, bytes] | None:
-    method, _, body = channel.basic_get(queue)
-    return None if method is None or body is None else (method, body)
-
-
-def get(channel: BlockingChannel, queue: str) -> tuple[Any, bytes]:
-    taken = get_or_nothing(channel, queue)
-    assert taken is not None, "the queue is empty"
-    return taken
 
 
 def is_empty(channel: BlockingChannel, queue: str) -> bool:
@@ -129,7 +128,7 @@ def test_messages_of_a_remote_master_keep_their_order(stage: Stage, queue: str) 
 def test_large_message(stage: Stage, queue: str) -> None:
     body = bytes(range(256)) * (LARGE_BYTES // 256)
     with stage.cluster.channel(stage.node, confirm=True) as channel:
-        channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+        channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
         method, got = get(channel, queue)
         assert got == body
         channel.basic_ack(method.delivery_tag)
@@ -249,12 +248,7 @@ def test_consumer_hears_that_its_queue_was_deleted(stage: Stage, queue: str) -> 
         channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
         tag = channel.basic_consume(queue, lambda *_: None)
         other.queue_delete(queue)
-
-        def heard() -> bool:
-            channel.connection.process_data_events(0.05)
-            return bool(cancelled)
-
-        eventually(heard, "basic.cancel")
+        pump(channel, lambda: cancelled, "basic.cancel")
         assert cancelled == [tag]
         assert channel.is_open
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pika.exceptions
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.live_cluster import (
     PERSISTENT,
@@ -16,8 +14,10 @@ from tests.support.live_cluster import (
     SteadyPublisher,
     drain,
     eventually,
+    get,
     numbered,
     publish_confirmed,
+    pump,
     run_cluster,
 )
 
@@ -58,23 +58,6 @@ def is_master(node: str) -> Callable[[QueueView], bool]:
 def wait_moved(cluster: LiveCluster, queue: str) -> QueueView:
     """Until n1 is not the master any more."""
     return cluster.wait_queue(queue, lambda view: view.master != "n1" and view.state == "running", "a new master")
-
-
-def get(channel: BlockingChannel, queue: str) -> tuple[Any, bytes]:
-    method, _, body = channel.basic_get(queue)
-    assert method is not None, "the queue is empty"
-    assert body is not None
-    return method, body
-
-
-def pump(channel: BlockingChannel, condition: Callable[[], object], what: str) -> None:
-    """Let a consumer's callbacks run until ``condition`` is true."""
-
-    def pumped() -> object:
-        channel.connection.process_data_events(0.02)
-        return condition()
-
-    eventually(pumped, what)
 
 
 # --- consumers ---
