@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from chaos.cluster_under_test.local import LocalCluster
-from chaos.cluster_under_test.ports import choose_free_ports
 from chaos.cluster_under_test.processes import read_mark, running_process
 from cluster.directory import read_cluster_directory
+from tests.support.live_cluster import first_of_free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -33,14 +33,6 @@ def _environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("WARREN_")}
 
 
-def free_base_port() -> int:
-    """First of three free ports in a row."""
-    for port in choose_free_ports("127.0.0.1", 100):
-        if {port + 1, port + 2} <= set(choose_free_ports("127.0.0.1", 100, taken=[port])):
-            return port
-    raise AssertionError("no three free ports in a row")
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "cluster"
@@ -50,7 +42,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def up(directory: Path) -> Path:
-    result = run("warren", "cluster", "up", "--dir", str(directory), "--amqp-port", str(free_base_port()))
+    result = run("warren", "cluster", "up", "--dir", str(directory), "--amqp-port", str(first_of_free_ports(3)))
     assert result.returncode == 0, result.stderr
     return directory
 
@@ -106,7 +98,7 @@ def test_an_interrupted_start_leaves_no_process(directory: Path) -> None:
         "--dir",
         str(directory),
         "--amqp-port",
-        str(free_base_port()),
+        str(first_of_free_ports(3)),
     ]
     starter = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
     marks = [directory / f"n{number}.process" for number in (1, 2, 3)]
@@ -123,7 +115,7 @@ def test_an_interrupted_start_leaves_no_process(directory: Path) -> None:
 
 def test_a_node_that_cannot_start_is_reported_with_its_log(directory: Path) -> None:
     """The configuration is spoilt by hand after a good start."""
-    port = str(free_base_port())
+    port = str(first_of_free_ports(3))
     assert run("warren", "cluster", "up", "--dir", str(directory), "--amqp-port", port).returncode == 0
     assert run("warren", "cluster", "down", "--dir", str(directory)).returncode == 0
     with read_cluster_directory(directory).config_path("n2").open("a") as file:
