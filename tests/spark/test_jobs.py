@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from chaos.analysis.jobs import analyse_events, analyse_run
 from chaos.analysis.reference import reference_findings
-from chaos.history import Event, HistoryWriter, Kind, ProcKind
+from chaos.history import HistoryWriter, Kind, ProcKind
 from chaos.run_file import RunFile
 from chaos.scenarios.model import Expectation, LossRule
 from chaos.verdict import Outcome, Verdict
+from tests.spark.conftest import EventFrame
 from tests.support.histories import HARNESS, HistoryBuilder, random_history
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
-EventFrame = Callable[[Sequence[Event]], DataFrame]
 
 
 def run_file(loss: LossRule = LossRule.FORBIDDEN, lost_phase: str | None = None, min_confirmed: int = 1) -> RunFile:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 
 import pytest
 from pyspark.sql import DataFrame
 
 from chaos.analysis import transforms as checks
-from chaos.history import Event, Kind
+from chaos.history import Kind
+from tests.spark.conftest import EventFrame
 from tests.support.histories import CONSUMER, HARNESS, NEMESIS, OBSERVER, STEP_US, HistoryBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
-EventFrame = Callable[[Sequence[Event]], DataFrame]
 
 
 @pytest.fixture
