@@ -88,7 +88,7 @@ chaos: install ## Every chaos scenario once, results in out/
 		$(BIN)/warren chaos run $$scenario --out out/$$scenario || [ $$? -eq $(EXPECTED_LOSS) ]; done
 
 .PHONY: test-all
-test-all: ## Everything: check, test, integration, chaos
+test-all: ## Everything but containers: check, test, integration, chaos
 	@$(MAKE) check
 	@$(MAKE) test
 	@$(MAKE) integration
