@@ -41,7 +41,8 @@ from chaos.scenarios.catalogue import SCENARIOS
 from chaos.scenarios.model import QUEUE_PATTERN, RunOptions, Scenario, Stage
 from chaos.scenarios.steps import ScenarioError
 from chaos.verdict import EXIT_CODES, ExitCode, Outcome, judge_outcome
-from chaos.workload.traffic import Traffic, cancel_all, declare_queue
+from chaos.workload.tasks import cancel_all
+from chaos.workload.traffic import Traffic, declare_queue
 
 QUEUE = "chaos.orders"
 POLICY = "chaos"

@@ -24,6 +24,7 @@ from pamqp.base import Frame
 from chaos.history import Kind, ProcessLog
 from chaos.workload.message_id import MessageId, encode_body
 from chaos.workload.nodes import NodeRotation
+from chaos.workload.tasks import cancel_all
 
 #: Seconds before another node is tried after a failure: a cluster that elects is not helped by a busy loop.
 RECONNECT_PAUSE_S = 0.1
@@ -246,11 +247,8 @@ class Publisher:
 
     async def _give_up_outstanding(self) -> None:
         """The connection is gone: what has no answer yet will get none."""
-        tasks = list(self._outstanding)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._outstanding:
+            await cancel_all(list(self._outstanding))
             # Done callbacks run in the loop's next turn.
             await asyncio.sleep(0)
 

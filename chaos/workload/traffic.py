@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,13 +18,12 @@ from chaos.workload.consumer import Consumer, ConsumerOptions
 from chaos.workload.message_id import run_tag
 from chaos.workload.nodes import NodeRotation
 from chaos.workload.publisher import CONNECT_TIMEOUT_S, CONNECTION_ERRORS, Publisher, PublisherOptions
+from chaos.workload.tasks import cancel_all
 
 #: Seconds between looks at a condition that a wait is for.
 POLL_S = 0.05
 #: The queue must be empty on every node at two looks this far apart, with no delivery in between.
 EMPTY_TWICE_APART_S = 1.0
-#: Seconds before a task that did not end is cancelled once more.
-CANCEL_AGAIN_S = 1.0
 #: First process numbers, so that a report reader knows who is who.
 PUBLISHER_PROC_BASE = 100
 CONSUMER_PROC_BASE = 200
@@ -221,15 +220,6 @@ class Traffic:
     def _rotation(self, first: int) -> NodeRotation:
         names = list(self._cluster.nodes)
         return NodeRotation(names, {name: self._cluster.amqp_url(name) for name in names}, first % len(names))
-
-
-async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they are done: a library that swallows a cancellation is asked again."""
-    running = set(tasks)
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
 
 
 async def declare_queue(url: str, queue: str, timeout_s: float = 10.0) -> None:
