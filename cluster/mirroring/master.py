@@ -413,6 +413,11 @@ class MirroredQueue:
                 self._turn.horizon = self._horizon
 
     @property
+    def _is_plain(self) -> bool:
+        """True if there is no mirror to wait for and every token is its publisher's: the local queue does it all."""
+        return not self._mirrors and not self._wraps_always
+
+    @property
     def _is_heard(self) -> bool:
         """True if some mirror is attached, so that the turn must be noted."""
         return any(progress.is_attached for progress in self._mirrors.values())
@@ -530,7 +535,7 @@ class MirroredQueue:
     def publish(self, publications: Sequence[Publication]) -> None:
         if self._untrusted:
             publications = self._without_duplicates(publications)
-        if not self._mirrors and not self._wraps_always:
+        if self._is_plain:
             self.local.publish(publications)
             self._vouch(publications)
             return
@@ -545,7 +550,7 @@ class MirroredQueue:
             return []
         assert self.local.ready == 0, "only an empty queue may be bypassed"
         first_seq_id = self.local.next_seq_id
-        is_plain = not self._mirrors and not self._wraps_always
+        is_plain = self._is_plain
         held = publications if is_plain else self._ledger.hold(publications, self._cut_turn + 1)
         deliveries = self.local.publish_delivered(held)
         end = SeqId(first_seq_id + len(publications))
@@ -559,7 +564,7 @@ class MirroredQueue:
         return deliveries
 
     def discard(self, publications: Sequence[Publication]) -> None:
-        if not self._mirrors and not self._wraps_always:
+        if self._is_plain:
             self.local.discard(publications)
             self._vouch(publications)
             return
@@ -680,7 +685,7 @@ class MirroredQueue:
         return self.local.is_duplicate(msg_id)
 
     def confirm_when_safe(self, msg_id: MsgId, token: Hashable) -> None:
-        if not self._mirrors and not self._wraps_always:
+        if self._is_plain:
             self.local.confirm_when_safe(msg_id, token)
             return
         # The earlier copy is of this very turn at the latest.
