@@ -62,5 +62,9 @@ class StorageError(WarrenError):
     """The disk refused an operation, or what it holds is damaged."""
 
 
+class DiskFullError(StorageError):
+    """There is no space left. What was to be written is still in memory: try again when space was freed."""
+
+
 class ConfigError(WarrenError):
     """The configuration cannot be used; the text says which key and what to write instead."""

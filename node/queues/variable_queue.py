@@ -1,295 +1,298 @@
 """The local storage engine of a queue: `BackingQueue` for its owner, `ReplicaQueue` for mirroring.
 
-**State.** Positions (seq ids) of all live messages are in memory, as keys of two dicts: ready and unacked. The value
-is the message itself (alpha) or, once the bodies of the queue exceed `StoreConfig.ram_limit_bytes`, a
-`PagedMessage` that knows only identity and size (beta: the body is read back from disk in batches when the head of
-the queue comes near it). The order of delivery is a deque of seq ids; positions that were removed from its middle stay
-in it as tombstones until the head passes them, and it is sorted afresh only when something came in below its tail.
+**State.** Ready messages are in the five stages Q4, Q3, delta, Q2, Q1 of `node.queues.stages`; unacked ones are in a
+dict by seq id, in memory always, their bodies unless they were paged out. Everything that is on disk is known to the
+queue's index.
 
-**What is stored.** A message is stored if it is persistent and the queue is durable (then there is a `QueueStorage`);
-nothing else ever touches the disk. Stored messages are collected by the index and written by `flush_writes`, which
-the owner of the loop calls once per turn: a publish that is settled within the turn is never written.
+**What is stored.** A persistent message of a durable queue is collected by the index at once and written by
+`flush_writes`, which the owner of the loop calls once per turn: a publish that is settled within the turn is never
+written. A transient message reaches the disk only when memory runs short, or in a lazy queue, and is gone after
+a restart.
 
-**Confirms.** A token of a stored message waits by seq id, first for the flush, then, in a FIFO of
-(generation, seq ids), for the group commit. The stamp is taken when the bytes go to the file, so a generation never
-closes over bytes still in memory. A message settled earlier gives its token back at once. Tokens of other
-messages come back at once.
+**How much is in memory.** Without pressure, everything that came since the queue was opened. The node's memory monitor
+asks every queue for its *duration* (`node.queues.rates`) and sets one for all; it becomes `target_ram_count`, above
+which messages are paged out: the newest alphas, or the oldest pending acks if these grow faster. Page-outs ride
+on publishes and fetches, and `maintain` does what is left.
+
+**Confirms.** See `node.queues.confirm_tokens`. Tokens of messages that are not stored come back at once.
 
 **Redelivered** is one number, as in the reference: a position below `_next_deliver_seq_id` may have been delivered
 before. It grows with every fetch, is kept over a clean stop, and after a crash lies above everything recovered.
 
-**Duplicates.** The last accepted msg_id of each origin is a high-water mark, since ids of one origin arrive in growing
-order. `ORIGINS_MAX` origins are remembered, the least recently used is forgotten first; a publish that is sent again
-after that is accepted twice, which is the safe side.
-
-**Failure.** After the first `StorageError` of this queue's files, or of the group commit, every operation raises and no
-token is given back any more.
+**Failure.** A full disk is waited for: what was collected stays in memory, `is_disk_full` is true, and every turn tries
+again (no confirm goes out meanwhile). After any other `StorageError` of this queue's files, or of the group
+commit, every operation raises and no token is given back any more.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import islice
 
-from node.errors import StorageError
-from node.ids import ORIGIN_BYTES, MsgId, OriginId, SeqId, split_msg_id
-from node.message import Message, decode_envelope
+from node.errors import DiskFullError, StorageError
+from node.ids import MsgId, OriginId, SeqId
+from node.message import Message
 from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.confirm_tokens import ConfirmTokens
+from node.queues.origins import Origins
+from node.queues.rates import QueueRates
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
+from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages, body_bytes
+from node.queues.sub_queue import Entry
 from node.store.group_commit import GroupCommit
-from node.store.index_recovery import PagedMessage, RecoveryReport
+from node.store.index import PagedMessage, RecoveryReport
 from node.store.queue_storage import QueueStorage
-from node.store.queue_terms import Terms
 from node.store.store_config import StoreConfig
 
-#: Origins remembered for duplicates. An origin is one publishing channel; a queue with more of them than this at a
-#: time is rare, and the table stays below a megabyte.
-ORIGINS_MAX = 4096
 #: Collected bytes after which a queue writes without waiting for the end of the turn (mission S11).
 WRITE_BUFFER_BYTES = 512 * 1024
-#: Limits of one read-ahead (mission S12): messages, their bytes, and the body size that is not worth it.
-READ_AHEAD_MESSAGES = 2048
-READ_AHEAD_BYTES = 1024 * 1024
-READ_AHEAD_BODY_BYTES_MAX = 12 * 1024
-#: Tombstones in the order beyond twice the ready messages that are put up with.
-TOMBSTONES_MAX = 1024
+#: Operations (messages published, fetched or settled) between two looks at whether something must be paged out
+#: (RabbitMQ: ``ram_pending`` operations).
+OPERATIONS_PER_LOOK = 1000
 #: Estimates for `status`: memory of a message object beside its body, and of a position whose body is on disk.
 _MESSAGE_BYTES = 500
 _POSITION_BYTES = 250
+#: Memory of an idle queue.
+_QUEUE_BYTES = 4_000
 
 
 class VariableQueue:
     """See the module text. Not thread-safe: everything happens on the loop's thread."""
 
     __slots__ = (
-        "_awaiting",
         "_config",
-        "_confirm_fifo",
-        "_confirmed",
         "_digest_cache",
         "_durable_at_failure",
         "_failure",
+        "_full_generation",
         "_group_commit",
         "_has_called_for_flush",
-        "_is_order_stale",
+        "_is_durable",
         "_last_write_generation",
         "_next_deliver_seq_id",
         "_next_seq_id",
-        "_order",
+        "_operations",
         "_origins",
-        "_paged",
-        "_ram_bytes",
-        "_ready",
+        "_persistent",
+        "_persistent_bytes",
         "_ready_bytes",
+        "_stages",
         "_storage",
-        "_stored",
+        "_target_duration_s",
+        "_tokens",
         "_unacked",
         "_unacked_bytes",
+        "_unacked_ram",
+        "_unacked_ram_bytes",
         "_unflushed_bytes",
-        "_unflushed_duplicates",
-        "_unflushed_tokens",
+        "_unflushed_persistent",
+        "_unsynced",
+        "is_disk_full",
+        "rates",
+        "target_ram_count",
     )
 
-    def __init__(self, storage: QueueStorage | None, group_commit: GroupCommit, config: StoreConfig) -> None:
-        """``storage`` is ``None`` for a queue that is not durable; otherwise what it recovered becomes ready."""
+    def __init__(self, storage: QueueStorage, group_commit: GroupCommit, config: StoreConfig) -> None:
+        """What ``storage`` recovered becomes ready."""
         self._storage = storage
         self._group_commit = group_commit
         self._config = config
-        #: Live messages by seq id. Disjoint. ``_unacked`` is in the order of delivery.
-        self._ready: dict[int, Message | PagedMessage] = {}
-        self._unacked: dict[int, Message | PagedMessage] = {}
-        #: Ascending seq ids: all ready ones, and tombstones. Not to be used while `_is_order_stale`.
-        self._order: deque[int] = deque()
-        self._is_order_stale = False
+        self._is_durable = storage.is_durable
+        #: In the order of delivery.
+        self._unacked: dict[int, Entry] = {}
+        self._stages = Stages(storage.index, config, self._unacked, is_durable=storage.is_durable)
         self._next_seq_id = 0
         self._next_deliver_seq_id = 0
         #: Body bytes of ready and unacked messages, wherever the bodies are.
         self._ready_bytes = 0
         self._unacked_bytes = 0
-        #: Body bytes in memory.
-        self._ram_bytes = 0
-        #: Live messages whose body is on disk only.
-        self._paged = 0
-        #: Live messages that are stored (persistent, in a durable queue).
-        self._stored = 0
-        #: Tokens of stored live messages that are not durable yet.
-        self._awaiting: dict[int, Hashable] = {}
-        #: Seq ids with a token, and tokens of duplicates, that wait for the next flush.
-        self._unflushed_tokens: list[int] = []
-        self._unflushed_duplicates: list[Hashable] = []
+        #: Unacked messages whose body is in memory, and their bytes.
+        self._unacked_ram = 0
+        self._unacked_ram_bytes = 0
+        #: Live persistent messages of a durable queue, and their body bytes.
+        self._persistent = 0
+        self._persistent_bytes = 0
+        self._tokens = ConfirmTokens()
+        #: Collected since the last flush: bytes, and persistent messages (also those settled since).
         self._unflushed_bytes = 0
+        self._unflushed_persistent = 0
         self._has_called_for_flush = False
-        #: (generation, seq ids with tokens, tokens of duplicates), generations ascending.
-        self._confirm_fifo: deque[tuple[int, list[int], list[Hashable]]] = deque()
-        self._confirmed: list[Hashable] = []
         #: Generation of the last message written.
         self._last_write_generation = 0
-        #: Last accepted id of each origin, least recently used first.
-        self._origins: dict[OriginId, MsgId] = {}
+        #: (generation, persistent messages written in it), generations ascending, not durable yet.
+        self._unsynced: deque[tuple[int, int]] = deque()
+        self._origins = Origins()
         #: Digests of segments that have not changed since they were computed.
         self._digest_cache: dict[int, SegmentDigest] = {}
+        self.rates = QueueRates()
+        self._target_duration_s = math.inf
+        #: Alphas and unacked bodies that may be in memory; ``None``: no limit.
+        self.target_ram_count: int | None = None
+        self._operations = 0
+        #: The last flush found no space; it is tried again.
+        self.is_disk_full = False
+        #: While the disk is full: generation of the first write that did not find space.
+        self._full_generation = 0
         self._failure: StorageError | None = None
         self._durable_at_failure = 0
-        if storage is not None:
-            self._adopt(storage)
+        self._adopt(storage)
 
     def _adopt(self, storage: QueueStorage) -> None:
-        self._ready, storage.recovered = storage.recovered, {}
-        self._order.extend(self._ready)
         self._next_seq_id = self._next_deliver_seq_id = storage.first_free_seq_id
-        for message in self._ready.values():
-            if isinstance(message, Message):
-                self._ram_bytes += len(message.body)
-                self._ready_bytes += len(message.body)
-            else:
-                self._paged += 1
-                self._ready_bytes += message.body_bytes
-        self._stored = len(self._ready)
+        report = storage.report
+        if report is not None:
+            self._persistent = report.messages
+            self._persistent_bytes = self._ready_bytes = report.body_bytes
+            first = next(iter(storage.index.live(0, self._next_seq_id)), 0)
+            self._stages.recover(first, self._next_seq_id, report.messages)
         if storage.terms is not None:
             self._next_deliver_seq_id = storage.terms.next_deliver_seq_id
-            self._origins.update(storage.terms.origins)
-        self._raise_origins([message.msg_id for message in self._ready.values()])
-        if storage.report is not None:
-            bound = self._next_deliver_seq_id
-            storage.report.redelivered = sum(1 for seq_id in self._ready if seq_id < bound)
+        self._origins.accept_any(storage.origins.values())
+        if report is not None:
+            report.redelivered = storage.index.count_live(0, self._next_deliver_seq_id)
         if self._next_seq_id >= storage.renew_at:
-            self._call_for_flush(storage)
+            self._call_for_flush()
 
     @property
     def recovery_report(self) -> RecoveryReport | None:
         """What opening the queue found; ``None`` if there was nothing to recover."""
-        return self._storage.report if self._storage is not None else None
+        return self._storage.report
 
     # -- publish
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """See `BackingQueue.publish`."""
         first = self._next_seq_id
-        self._ready_bytes += self._accept(publications, self._ready)
-        if not self._is_order_stale:
-            self._order.extend(range(first, self._next_seq_id))
+        messages, size = self._accept(publications, self._stages.is_lazy)
+        self._ready_bytes += size
+        self.rates.ingress.add(len(messages))
+        self._append(range(first, self._next_seq_id), messages, size)
+        self._operated(len(messages))
 
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
         """See `BackingQueue.publish_delivered`."""
         first = self._next_seq_id
-        self._unacked_bytes += self._accept(publications, self._unacked)
+        messages, size = self._accept(publications, False)
+        self._unacked_bytes += size
+        self._unacked_ram_bytes += size
+        self._unacked_ram += len(messages)
+        self._unacked.update(enumerate(messages, first))
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, self._next_seq_id)
-        return [
-            Delivery(SeqId(seq_id), publication.message, False)
-            for seq_id, publication in enumerate(publications, first)
-        ]
+        self.rates.ack_in.add(len(messages))
+        self._operated(len(messages))
+        return [Delivery(SeqId(seq_id), message, False) for seq_id, message in enumerate(messages, first)]
 
-    def _accept(self, publications: Sequence[Publication], place: dict[int, Message | PagedMessage]) -> int:
-        """Put messages at the tail positions into ``place`` and collect what is stored. Returns their body bytes."""
+    def _append(self, seq_ids: Sequence[int], messages: Sequence[Message], size: int) -> None:
+        if self._stages.is_lazy:
+            self._stages.append_on_disk(seq_ids, messages)
+        else:
+            self._stages.append(seq_ids, messages, size)
+
+    def _accept(self, publications: Sequence[Publication], stores_all: bool) -> tuple[list[Message], int]:
+        """Give messages the tail positions and let the index collect what is stored. Returns them and their bytes."""
         self._require_service()
         first = seq_id = self._next_seq_id
-        size = 0
-        storage = self._storage
+        size = persistent_bytes = persistent = 0
+        is_durable, tokens = self._is_durable, self._tokens
         stored: dict[int, Message] = {}
-        confirmed, awaiting, unflushed_tokens = self._confirmed, self._awaiting, self._unflushed_tokens
+        at_once: list[Hashable] = []
+        messages: list[Message] = []
         for message, token in publications:
-            place[seq_id] = message
-            size += len(message.body)
-            if storage is not None and message.persistent:
+            messages.append(message)
+            body_size = len(message.body)
+            size += body_size
+            if is_durable and message.persistent:
                 stored[seq_id] = message
+                persistent += 1
+                persistent_bytes += body_size
                 if token is not None:
-                    awaiting[seq_id] = token
-                    unflushed_tokens.append(seq_id)
-            elif token is not None:
-                confirmed.append(token)
+                    tokens.hold(seq_id, token)
+            else:
+                if stores_all:
+                    stored[seq_id] = message
+                if token is not None:
+                    at_once.append(token)
             seq_id += 1
         self._next_seq_id = seq_id
-        self._ram_bytes += size
-        self._raise_origins([publication[0].msg_id for publication in publications])
+        self._persistent += persistent
+        self._persistent_bytes += persistent_bytes
+        self._unflushed_persistent += persistent
+        tokens.confirm(at_once)
+        self._origins.accept([message.msg_id for message in messages])
         if self._digest_cache:
             self._forget_digests(range(first, seq_id))
-        if storage is not None:
-            if stored:
-                self._stored += len(stored)
-                storage.index.publish(stored)
-                self._collected(storage, size)
-            elif seq_id >= storage.renew_at:
-                self._call_for_flush(storage)
-        return size
+        if stored:
+            self._storage.index.publish(stored)
+            self._collected(size)
+        elif seq_id >= self._storage.renew_at:
+            self._call_for_flush()
+        return messages, size
 
-    def _collected(self, storage: QueueStorage, size: int) -> None:
+    def _collected(self, size: int) -> None:
         """Bytes were collected: call for the flush of the turn, or do not wait for it."""
         self._unflushed_bytes += size
-        if self._unflushed_bytes > WRITE_BUFFER_BYTES:
+        if self._unflushed_bytes > WRITE_BUFFER_BYTES and not self.is_disk_full:
             self.flush_writes()
         elif not self._has_called_for_flush:
-            self._call_for_flush(storage)
+            self._call_for_flush()
 
-    def _call_for_flush(self, storage: QueueStorage) -> None:
+    def _call_for_flush(self) -> None:
         self._has_called_for_flush = True
-        storage.on_unflushed()
+        self._storage.on_unflushed()
 
     def discard(self, publications: Sequence[Publication]) -> None:
         """See `BackingQueue.discard`."""
         self._require_service()
-        self._raise_origins([publication.message.msg_id for publication in publications])
-        self._confirmed += [publication.token for publication in publications if publication.token is not None]
+        self._origins.accept([publication.message.msg_id for publication in publications])
+        self._tokens.confirm([publication.token for publication in publications if publication.token is not None])
 
     # -- take
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
         """See `BackingQueue.fetch`."""
-        self._require_service()
-        next_deliver = self._next_deliver_seq_id
-        seq_ids, messages = self._take(count_max)
-        if not seq_ids:
-            return []
-        deliveries = [
-            Delivery(SeqId(seq_id), message, seq_id < next_deliver)
-            for seq_id, message in zip(seq_ids, messages, strict=True)
-        ]
-        self._next_deliver_seq_id = max(next_deliver, seq_ids[-1] + 1)
-        if not ack_required:
-            self._ready_bytes -= self._forget(seq_ids, messages)
+        deliveries, size = self._take(count_max)
+        if not deliveries:
             return deliveries
-        size = sum([len(message.body) for message in messages])
-        self._ready_bytes -= size
-        self._unacked_bytes += size
-        self._unacked.update(zip(seq_ids, messages, strict=True))
-        if self._ram_bytes > self._config.ram_limit_bytes:
-            self._page_out(seq_ids)
+        self._next_deliver_seq_id = max(self._next_deliver_seq_id, deliveries[-1].seq_id + 1)
+        self.rates.egress.add(len(deliveries))
+        if ack_required:
+            self._unacked_bytes += size
+            self._unacked_ram_bytes += size
+            self._unacked_ram += len(deliveries)
+            self._unacked.update([(delivery[0], delivery[1]) for delivery in deliveries])
+            self.rates.ack_in.add(len(deliveries))
+        else:
+            self._forget([delivery[0] for delivery in deliveries], [delivery[1] for delivery in deliveries])
+        self._operated(len(deliveries))
         return deliveries
 
     def drop(self, count: int) -> list[Delivery]:
         """See `BackingQueue.drop`."""
+        deliveries, _ = self._take(count)
+        self._forget([delivery[0] for delivery in deliveries], [delivery[1] for delivery in deliveries])
+        return deliveries
+
+    def _take(self, count_max: int) -> tuple[list[Delivery], int]:
+        """Take messages from the head, and their bytes, out of the ready ones."""
         self._require_service()
         next_deliver = self._next_deliver_seq_id
-        seq_ids, messages = self._take(count)
-        self._ready_bytes -= self._forget(seq_ids, messages)
+        try:
+            seq_ids, messages = self._stages.take(count_max, self._read_ahead())
+        except StorageError as error:
+            self._fail(error)
+            raise
+        size = sum([len(message.body) for message in messages])
+        self._ready_bytes -= size
         return [
             Delivery(SeqId(seq_id), message, seq_id < next_deliver)
             for seq_id, message in zip(seq_ids, messages, strict=True)
-        ]
+        ], size
 
-    def _take(self, count_max: int) -> tuple[list[int], list[Message]]:
-        """Take messages from the head out of the ready ones; their bytes are still counted as ready."""
-        if self._is_order_stale:
-            self._sort_order()
-        ready = self._ready
-        take = self._order.popleft
-        seq_ids: list[int] = []
-        messages: list[Message] = []
-        count = min(count_max, len(ready))
-        while count > 0:
-            seq_id = take()
-            message = ready.pop(seq_id, None)
-            if message is None:
-                continue
-            if message.__class__ is not Message:
-                ready[seq_id] = message
-                self._order.appendleft(seq_id)
-                self._page_in()
-                continue
-            seq_ids.append(seq_id)
-            messages.append(message)
-            count -= 1
-        return seq_ids, messages
+    def _read_ahead(self) -> int:
+        """Bodies worth having ready, by the rate of consumption; fewer if memory is short."""
+        ahead = 1 + int(2 * self.rates.egress.per_s)
+        return ahead if self.target_ram_count is None else min(ahead, self.target_ram_count)
 
     # -- settle
 
@@ -298,77 +301,117 @@ class VariableQueue:
         self._require_service()
         take = self._unacked.pop
         known: list[int] = []
-        messages: list[Message | PagedMessage] = []
+        messages: list[Entry] = []
         for seq_id in seq_ids:
             message = take(seq_id, None)
             if message is not None:
                 known.append(seq_id)
                 messages.append(message)
-        self._unacked_bytes -= self._forget(known, messages)
+        self._leave_unacked(messages)
+        self._forget(known, messages)
+        self.rates.ack_out.add(len(known))
         return len(known)
+
+    def _leave_unacked(self, messages: Sequence[Entry]) -> int:
+        """Messages were taken out of `_unacked`; returns their bytes."""
+        size = ram_size = ram = 0
+        for message in messages:
+            if isinstance(message, Message):
+                ram += 1
+                ram_size += len(message.body)
+            else:
+                size += message.body_bytes
+        self._unacked_ram -= ram
+        self._unacked_ram_bytes -= ram_size
+        self._unacked_bytes -= size + ram_size
+        return size + ram_size
 
     def purge(self) -> int:
         """See `BackingQueue.purge`."""
         self._require_service()
-        ready, self._ready = self._ready, {}
-        self._order.clear()
-        self._is_order_stale = False
-        self._forget(list(ready), list(ready.values()))
+        count = len(self._stages)
+        try:
+            seq_ids, messages, on_disk = self._stages.purge()
+        except StorageError as error:
+            self._fail(error)
+            raise
+        self._forget(seq_ids, messages)
         self._ready_bytes = 0
-        return len(ready)
+        if on_disk:
+            # Their sizes were not looked at: what is left is what is unacked.
+            unacked = [message for message in self._unacked.values() if self._is_persistent(message)]
+            self._persistent = len(unacked)
+            self._persistent_bytes = sum(map(body_bytes, unacked))
+            self._settled_on_disk()
+        return count
 
     def remove(self, ranges: Iterable[SeqRange]) -> int:
         """See `ReplicaQueue.remove`."""
         self._require_service()
         count = 0
+        unacked = self._unacked
         for first, end in ranges:
-            span: Iterable[int] = range(first, end)
-            if end - first > len(self._ready) + len(self._unacked):
-                span = [seq_id for seq_id in (*self._ready, *self._unacked) if first <= seq_id < end]
-            for place in (self._ready, self._unacked):
-                if not place:
-                    continue
-                gone = [seq_id for seq_id in span if seq_id in place]
-                size = self._forget(gone, [place.pop(seq_id) for seq_id in gone])
-                if place is self._ready:
-                    self._ready_bytes -= size
-                else:
-                    self._unacked_bytes -= size
+            if unacked:
+                span: Iterable[int] = range(first, end)
+                if end - first > len(unacked):
+                    span = [seq_id for seq_id in unacked if first <= seq_id < end]
+                gone = [seq_id for seq_id in span if seq_id in unacked]
+                messages = [unacked.pop(seq_id) for seq_id in gone]
+                self._leave_unacked(messages)
+                self._forget(gone, messages)
                 count += len(gone)
-        self._trim_order()
+            try:
+                seq_ids, ready, settled = self._stages.remove(first, end)
+            except StorageError as error:
+                self._fail(error)
+                raise
+            self._ready_bytes -= sum(map(body_bytes, ready)) + settled.body_bytes
+            self._forget(seq_ids, ready)
+            count += len(seq_ids) + settled.messages
+            if settled.messages:
+                self._persistent -= settled.persistent
+                self._persistent_bytes -= settled.persistent_body_bytes
+                self._settled_on_disk()
+                self._forget_digests_between(first, end)
         return count
 
-    def _forget(self, seq_ids: Sequence[int], messages: Sequence[Message | PagedMessage]) -> int:
-        """Messages taken out of their dict are gone for good: tables, index and tokens follow. Returns body bytes."""
+    def _settled_on_disk(self) -> None:
+        """The index settled messages by range: tokens and the flush follow."""
+        is_live = self._storage.index.is_live
+        self._tokens.settled([seq_id for seq_id in self._tokens.waiting if not is_live(seq_id)])
+        self._digest_cache.clear()
+        if not self._has_called_for_flush:
+            self._call_for_flush()
+
+    def _is_persistent(self, message: Entry) -> bool:
+        return message.persistent and self._is_durable
+
+    def _forget(self, seq_ids: Sequence[int], messages: Sequence[Entry]) -> None:
+        """Messages taken out of their place in memory are gone for good: index and tokens follow."""
         if not seq_ids:
-            return 0
-        storage = self._storage
-        size = paged_size = paged = 0
-        stored: list[int] = []
-        for seq_id, message in zip(seq_ids, messages, strict=True):
-            if isinstance(message, Message):
-                size += len(message.body)
-                if message.persistent:
-                    stored.append(seq_id)
-            else:
-                paged_size += message.body_bytes
-                paged += 1
-                stored.append(seq_id)
-        self._ram_bytes -= size
-        self._paged -= paged
-        if storage is not None and stored:
-            self._stored -= len(stored)
-            storage.index.settle(stored)
-            awaiting = self._awaiting
-            if awaiting:
-                for seq_id in stored:
-                    if seq_id in awaiting:
-                        self._confirmed.append(awaiting.pop(seq_id))
+            return
+        index, is_durable = self._storage.index, self._is_durable
+        persistent = size = 0
+        stored = seq_ids
+        for message in messages:
+            if message.persistent and is_durable:
+                persistent += 1
+                size += len(message.body) if message.__class__ is Message else message.body_bytes  # type: ignore[union-attr]
+        self._persistent -= persistent
+        self._persistent_bytes -= size
+        if persistent < len(seq_ids):
+            # Transient messages are stored only if they were paged out.
+            is_live = index.is_live
+            kept = [at for at, seq_id in enumerate(seq_ids) if is_live(seq_id)]
+            stored = [seq_ids[at] for at in kept]
+            messages = [messages[at] for at in kept]
+        if stored:
+            index.settle(stored, messages)
+            self._tokens.settled(stored)
             if not self._has_called_for_flush:
-                self._call_for_flush(storage)
+                self._call_for_flush()
         if self._digest_cache:
             self._forget_digests(seq_ids)
-        return size + paged_size
 
     # -- back to ready
 
@@ -379,66 +422,42 @@ class VariableQueue:
         known = sorted({seq_id for seq_id in seq_ids if seq_id in unacked})
         if not known:
             return 0
-        size = 0
-        for seq_id in known:
-            message = self._ready[seq_id] = unacked.pop(seq_id)
-            size += len(message.body) if isinstance(message, Message) else message.body_bytes
-        self._ready_bytes += size
-        self._unacked_bytes -= size
+        messages = [unacked.pop(seq_id) for seq_id in known]
+        self._ready_bytes += self._leave_unacked(messages)
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, known[-1] + 1)
-        if not self._is_order_stale:
-            if not self._order or known[-1] < self._order[0]:
-                self._order.extendleft(reversed(known))
-            else:
-                self._is_order_stale = True
+        self._merge(dict(zip(known, messages, strict=True)))
+        self.rates.ack_out.add(len(known))
         return len(known)
 
     def requeue_all(self) -> int:
         """See `BackingQueue.requeue_all`."""
         return self.requeue([SeqId(seq_id) for seq_id in self._unacked])
 
-    def _sort_order(self) -> None:
-        self._order = deque(sorted(self._ready))
-        self._is_order_stale = False
-
-    def _trim_order(self) -> None:
-        """Drop tombstones at the head, and all of them when they are too many."""
-        if self._is_order_stale:
-            return
-        order, ready = self._order, self._ready
-        while order and order[0] not in ready:
-            order.popleft()
-        if len(order) > 2 * len(ready) + TOMBSTONES_MAX:
-            self._sort_order()
+    def _merge(self, items: Mapping[int, Entry]) -> None:
+        try:
+            self._stages.merge(items)
+        except StorageError as error:
+            self._fail(error)
+            raise
+        if self._storage.index.has_unflushed and not self._has_called_for_flush:
+            self._call_for_flush()
 
     # -- duplicates and confirms
 
     def is_duplicate(self, msg_id: MsgId) -> bool:
         """See `BackingQueue.is_duplicate`."""
-        return msg_id <= self._origins.get(OriginId(msg_id[:ORIGIN_BYTES]), b"")
-
-    def _raise_origins(self, msg_ids: Sequence[MsgId]) -> None:
-        """Move the high-water marks, and the origins to the recently used end. Ids of one origin are ascending."""
-        origins = self._origins
-        recent: dict[OriginId, MsgId] = {}
-        for msg_id in msg_ids:
-            recent[msg_id[:ORIGIN_BYTES]] = msg_id  # type: ignore[index]  # an OriginId by its definition
-        for origin, msg_id in recent.items():
-            known = origins.pop(origin, b"")
-            origins[origin] = msg_id if msg_id > known else MsgId(known)
-        while len(origins) > ORIGINS_MAX:
-            del origins[next(iter(origins))]
+        return self._origins.is_known(msg_id)
 
     def confirm_when_safe(self, msg_id: MsgId, token: Hashable) -> None:
         """See `BackingQueue.confirm_when_safe`. Waits for all that this queue has under way, the copy included."""
         self._require_service()
-        storage = self._storage
-        if storage is not None and storage.index.has_unflushed_publishes:
-            self._unflushed_duplicates.append(token)
-        elif storage is not None and self._last_write_generation > self._durable_write_generation():
-            self._confirm_fifo.append((self._last_write_generation, [], [token]))
+        if self._is_durable and self._storage.index.has_unflushed_publishes:
+            self._tokens.hold_duplicate(token)
+            self._call_for_flush()
+        elif self._last_write_generation > self._durable_write_generation():
+            self._tokens.hold_duplicate_until(self._last_write_generation, token)
         else:
-            self._confirmed.append(token)
+            self._tokens.confirm([token])
 
     def _durable_write_generation(self) -> int:
         if not self._config.confirm_after_sync:
@@ -448,18 +467,101 @@ class VariableQueue:
     def drain_confirmed(self) -> list[Hashable]:
         """See `BackingQueue.drain_confirmed`."""
         self._require_service()
-        fifo = self._confirm_fifo
-        if fifo:
-            durable = self._durable_write_generation()
-            awaiting, confirmed = self._awaiting, self._confirmed
-            while fifo and fifo[0][0] <= durable:
-                _, seq_ids, duplicates = fifo.popleft()
-                for seq_id in seq_ids:
-                    if seq_id in awaiting:
-                        confirmed.append(awaiting.pop(seq_id))
-                confirmed += duplicates
-        tokens, self._confirmed = self._confirmed, []
-        return tokens
+        self._tokens.release(self._durable_write_generation())
+        return self._tokens.drain()
+
+    # -- memory
+
+    def _operated(self, count: int) -> None:
+        """So many messages moved: now and then look whether something must be paged out."""
+        if self.target_ram_count is None and not self._stages.is_lazy:
+            return
+        self._operations += count
+        if self._operations >= OPERATIONS_PER_LOOK:
+            self._operations = 0
+            self.page_out()
+
+    def ram_duration_s(self, now_ms: int) -> float:
+        """How long the messages in memory last at the present rates; infinite for an idle queue."""
+        duration_s = self.rates.duration_s(now_ms, self._stages.ram_count, self._unacked_ram)
+        self.target_ram_count = self.rates.target_ram_count(self._target_duration_s)
+        return duration_s
+
+    def set_ram_duration_target(self, duration_s: float) -> None:
+        """Keep no more in memory than lasts so long; infinite: no limit. Pages out what is above, in bounded steps."""
+        self._target_duration_s = duration_s
+        self.target_ram_count = self.rates.target_ram_count(duration_s)
+        if self._failure is None:
+            self.page_out()
+
+    def set_lazy(self, is_lazy: bool) -> None:
+        """Switch between the modes ``lazy`` and ``default``; the messages follow in bounded steps (`maintain`)."""
+        self._stages.is_lazy = is_lazy
+        if self._failure is None:
+            self.page_out()
+
+    @property
+    def is_lazy(self) -> bool:
+        """True in mode ``lazy``."""
+        return self._stages.is_lazy
+
+    def page_out(self) -> bool:
+        """Move one bounded step of messages out of memory if there are too many. True if there is more to do."""
+        target = self.target_ram_count
+        has_more = False
+        if target is not None and self._unacked_ram:
+            stages = self._stages
+            excess = stages.ram_count + self._unacked_ram - target
+            rates = self.rates
+            # What grows faster gives way first.
+            grows_faster = rates.ack_in.per_s - rates.ack_out.per_s > rates.ingress.per_s - rates.egress.per_s
+            if excess > 0 and (grows_faster or stages.ram_count < excess):
+                share = excess if grows_faster else excess - stages.ram_count
+                has_more = share > PAGE_OUT_MESSAGES
+                self._page_out_unacked(min(share, PAGE_OUT_MESSAGES))
+            target = max(0, target - self._unacked_ram)
+        has_more = self._stages.page_out(target) or has_more
+        if self._storage.index.has_unflushed and not self._has_called_for_flush:
+            self._call_for_flush()
+        return has_more
+
+    def _page_out_unacked(self, count: int) -> None:
+        """Give up the bodies of the oldest pending acks."""
+        unacked, index = self._unacked, self._storage.index
+        chosen: list[int] = []
+        for seq_id, message in unacked.items():
+            if len(chosen) >= count:
+                break
+            if isinstance(message, Message):
+                chosen.append(seq_id)
+        unwritten: dict[int, Message] = {}
+        size = 0
+        for seq_id in chosen:
+            message = unacked[seq_id]
+            assert isinstance(message, Message), "only these were chosen"
+            if not index.is_live(seq_id):
+                unwritten[seq_id] = message
+            size += len(message.body)
+            unacked[seq_id] = PagedMessage(message.msg_id, len(message.body), self._is_persistent(message))
+        if unwritten:
+            index.publish(unwritten)
+        self._unacked_ram -= len(chosen)
+        self._unacked_ram_bytes -= size
+
+    @property
+    def wants_maintenance(self) -> bool:
+        """True if `maintain` may have something to do."""
+        if self._failure is not None:
+            return False
+        return self.target_ram_count is not None or self._stages.is_lazy or self.is_disk_full
+
+    def maintain(self) -> bool:
+        """One bounded step of what does not ride on publishes and fetches. True if there is more to do."""
+        if self._failure is not None:
+            return False
+        if self.is_disk_full and not self._has_called_for_flush:
+            self._call_for_flush()
+        return self.page_out()
 
     # -- disk
 
@@ -467,68 +569,38 @@ class VariableQueue:
         """Write what was collected into the files. Never raises: a failure shows in the next operation."""
         storage = self._storage
         self._has_called_for_flush = False
-        if storage is None or self._failure is not None:
+        if self._failure is not None:
             return
-        over_limit: list[int] = []
-        if self._ram_bytes > self._config.ram_limit_bytes:
-            over_limit = storage.index.unflushed()
         try:
             written = storage.flush(self._next_seq_id)
+        except DiskFullError:
+            if not self.is_disk_full:
+                self.is_disk_full = True
+                self._full_generation = self._group_commit.open_generation
+            return
         except StorageError as error:
             self._fail(error)
             return
-        self._unflushed_bytes = 0
+        self.is_disk_full = False
+        self._unflushed_bytes = self._unflushed_persistent = 0
         if written:
-            self._last_write_generation = self._group_commit.open_generation
-        if self._unflushed_tokens or self._unflushed_duplicates:
-            waiting = (self._last_write_generation, self._unflushed_tokens, self._unflushed_duplicates)
-            self._confirm_fifo.append(waiting)
-            self._unflushed_tokens, self._unflushed_duplicates = [], []
-        if over_limit:
-            self._page_out(over_limit)
+            generation = self._last_write_generation = self._group_commit.open_generation
+            unsynced = self._unsynced
+            if unsynced and unsynced[-1][0] == generation:
+                written += unsynced.pop()[1]
+            unsynced.append((generation, written))
+        self._tokens.flushed(self._last_write_generation)
+        if storage.index.has_unflushed:
+            self._call_for_flush()
 
-    def _page_out(self, seq_ids: Sequence[int]) -> None:
-        """Give up bodies that are on disk, the last first, until the limit is kept."""
-        storage = self._storage
-        if storage is None:
-            return
-        limit = self._config.ram_limit_bytes
-        for seq_id in reversed(seq_ids):
-            if self._ram_bytes <= limit:
-                return
-            place = self._ready if seq_id in self._ready else self._unacked
-            message = place.get(seq_id)
-            if isinstance(message, Message) and message.persistent and not storage.index.is_unflushed(seq_id):
-                place[seq_id] = PagedMessage(message.msg_id, len(message.body))
-                self._ram_bytes -= len(message.body)
-                self._paged += 1
-
-    def _page_in(self) -> None:
-        """Read the bodies at the head of the order back, at least one."""
-        storage = self._storage
-        assert storage is not None, "only a stored message loses its body"
-        wanted: list[int] = []
-        total = 0
-        for seq_id in islice(self._order, READ_AHEAD_MESSAGES):
-            message = self._ready.get(seq_id)
-            if message is None:
-                continue
-            if isinstance(message, Message):
-                break
-            total += message.body_bytes
-            if wanted and (message.body_bytes > READ_AHEAD_BODY_BYTES_MAX or total > READ_AHEAD_BYTES):
-                break
-            wanted.append(seq_id)
-        try:
-            envelopes = storage.index.read(wanted)
-        except StorageError as error:
-            self._fail(error)
-            raise
-        for seq_id, envelope in envelopes:
-            message, _ = decode_envelope(envelope)
-            self._ready[seq_id] = message
-            self._ram_bytes += len(message.body)
-        self._paged -= len(wanted)
+    @property
+    def in_flight_messages(self) -> int:
+        """Persistent messages given to the storage and not durable yet (some of them may be settled)."""
+        unsynced = self._unsynced
+        durable = self._durable_write_generation()
+        while unsynced and unsynced[0][0] <= durable:
+            unsynced.popleft()
+        return sum([count for _, count in unsynced]) + self._unflushed_persistent
 
     def _fail(self, error: StorageError) -> None:
         if self._failure is None:
@@ -542,7 +614,7 @@ class VariableQueue:
 
     def _require_service(self) -> None:
         """Raise if this queue, or the disk under all of them, has failed."""
-        if self._failure is None and self._storage is not None and self._group_commit.failure is not None:
+        if self._failure is None and self._is_durable and self._group_commit.failure is not None:
             self._fail(self._group_commit.failure)
         if self._failure is not None:
             raise StorageError(f"the queue is out of service: {self._failure}")
@@ -557,10 +629,8 @@ class VariableQueue:
     @property
     def first_live_seq_id(self) -> SeqId:
         """See `ReplicaQueue.first_live_seq_id`. Looks at every unacked message."""
-        if self._is_order_stale:
-            self._sort_order()
-        self._trim_order()
-        first = self._order[0] if self._order else self._next_seq_id
+        first = self._stages.first
+        first = self._next_seq_id if first is None else first
         return SeqId(min(first, min(self._unacked, default=first)))
 
     def insert(self, seq_ids: Sequence[SeqId], messages: Sequence[Message], envelopes: Sequence[bytes]) -> None:
@@ -568,57 +638,71 @@ class VariableQueue:
         self._require_service()
         if not seq_ids:
             return
-        storage = self._storage
-        ready, unacked = self._ready, self._unacked
-        added: list[int] = []
-        stored: dict[int, Message] = {}
-        stored_envelopes: dict[int, bytes] = {}
-        size = 0
-        for seq_id, message, envelope in zip(seq_ids, messages, envelopes, strict=True):
-            if seq_id in ready or seq_id in unacked:
-                continue
-            ready[seq_id] = message
-            added.append(seq_id)
-            size += len(message.body)
-            if storage is not None and message.persistent:
-                stored[seq_id] = message
-                stored_envelopes[seq_id] = envelope
+        is_live = self._is_live
+        added = {
+            seq_id: (message, envelope)
+            for seq_id, message, envelope in zip(seq_ids, messages, envelopes, strict=True)
+            if seq_id >= self._next_seq_id or not is_live(seq_id)
+        }
+        size = sum([len(message.body) for message, _ in added.values()])
+        is_durable, is_lazy = self._is_durable, self._stages.is_lazy
+        persistent = {seq_id: each for seq_id, each in added.items() if is_durable and each[0].persistent}
+        stored = added if is_lazy else persistent
         self._ready_bytes += size
-        self._ram_bytes += size
-        if not self._is_order_stale:
-            if added and added[0] < self._next_seq_id:
-                self._is_order_stale = True
-            else:
-                self._order.extend(added)
-        self._next_seq_id = max(self._next_seq_id, seq_ids[-1] + 1)
-        self._raise_origins_of([message.msg_id for message in messages])
+        self._persistent += len(persistent)
+        self._unflushed_persistent += len(persistent)
+        self._persistent_bytes += sum([len(message.body) for message, _ in persistent.values()])
+        self._origins.accept_any([message.msg_id for message in messages])
         if self._digest_cache:
             self._forget_digests(added)
-        if storage is not None and stored:
-            self._stored += len(stored)
-            storage.index.publish_envelopes(stored, stored_envelopes)
-            self._collected(storage, size)
+        if stored:
+            index = self._storage.index
+            index.publish(
+                {seq_id: message for seq_id, (message, _) in stored.items()},
+                {seq_id: envelope for seq_id, (_, envelope) in stored.items()},
+            )
+        self._place({seq_id: message for seq_id, (message, _) in added.items()}, size)
+        self._next_seq_id = max(self._next_seq_id, seq_ids[-1] + 1)
+        if stored:
+            self._collected(size)
+        self._operated(len(added))
 
-    def _raise_origins_of(self, msg_ids: Iterable[MsgId]) -> None:
-        """As `_raise_origins`, for ids of a sync batch, which may be older than what is known."""
-        highest: dict[OriginId, MsgId] = {}
-        for msg_id in msg_ids:
-            origin = OriginId(msg_id[:ORIGIN_BYTES])
-            if msg_id > highest.get(origin, b""):
-                highest[origin] = msg_id
-        self._raise_origins(list(highest.values()))
+    def _place(self, items: dict[int, Message], size: int) -> None:
+        """New messages to their stages: at the tail, or wherever they belong."""
+        if not items:
+            return
+        first = next(iter(items))
+        if first < self._next_seq_id:
+            self._merge(items)
+        else:
+            self._append(list(items), list(items.values()), size)
+
+    def _is_live(self, seq_id: int) -> bool:
+        if seq_id in self._unacked or self._storage.index.is_live(seq_id):
+            return True
+        stages = self._stages
+        return seq_id in stages.q4.messages or seq_id in stages.q1.messages
 
     def advance_next_seq_id(self, next_seq_id: SeqId) -> None:
         """See `ReplicaQueue.advance_next_seq_id`."""
         self._require_service()
         self._next_seq_id = max(self._next_seq_id, next_seq_id)
-        if self._storage is not None and self._next_seq_id >= self._storage.renew_at:
-            self._call_for_flush(self._storage)
+        if self._next_seq_id >= self._storage.renew_at:
+            self._call_for_flush()
 
     def digests(self) -> list[SegmentDigest]:
         """See `ReplicaQueue.digests`. Computed for segments that changed since the last call."""
         cache = self._digest_cache
-        segments = {seq_id // DIGEST_SEGMENT_ENTRIES for place in (self._ready, self._unacked) for seq_id in place}
+        stages = self._stages
+        places = (self._unacked, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)))
+        segments = {seq_id // DIGEST_SEGMENT_ENTRIES for place in places for seq_id in place}
+        delta = stages.delta
+        if delta.count:
+            index = self._storage.index
+            for segment in range(delta.start // DIGEST_SEGMENT_ENTRIES, (delta.end - 1) // DIGEST_SEGMENT_ENTRIES + 1):
+                first = segment * DIGEST_SEGMENT_ENTRIES
+                if segment not in segments and index.count_live(first, first + DIGEST_SEGMENT_ENTRIES):
+                    segments.add(segment)
         result: list[SegmentDigest] = []
         for segment in sorted(segments):
             digest = cache.get(segment)
@@ -633,30 +717,45 @@ class VariableQueue:
         for segment in {seq_id // DIGEST_SEGMENT_ENTRIES for seq_id in seq_ids}:
             self._digest_cache.pop(segment, None)
 
+    def _forget_digests_between(self, first: int, end: int) -> None:
+        for segment in range(first // DIGEST_SEGMENT_ENTRIES, (end - 1) // DIGEST_SEGMENT_ENTRIES + 1):
+            self._digest_cache.pop(segment, None)
+
     def holdings(self, segment: int) -> list[Holding]:
         """See `ReplicaQueue.holdings`."""
         first = segment * DIGEST_SEGMENT_ENTRIES
-        held: list[Holding] = []
-        for seq_id in range(first, first + DIGEST_SEGMENT_ENTRIES):
-            message = self._ready.get(seq_id) or self._unacked.get(seq_id)
-            if message is not None:
-                held.append(Holding(SeqId(seq_id), message.msg_id))
-        return held
+        end = first + DIGEST_SEGMENT_ENTRIES
+        stages = self._stages
+        held: dict[int, MsgId] = {}
+        if stages.delta.count and first < stages.delta.end and end > stages.delta.start:
+            entries = self._storage.index.entries(first, end, DIGEST_SEGMENT_ENTRIES)
+            held = {seq_id: entry.msg_id for seq_id, entry in entries}
+        for place in (self._unacked, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
+            span = range(first, end) if len(place) > DIGEST_SEGMENT_ENTRIES else place
+            held.update({seq_id: place[seq_id].msg_id for seq_id in span if first <= seq_id < end and seq_id in place})
+        return [Holding(SeqId(seq_id), held[seq_id]) for seq_id in sorted(held)]
 
     def read(self, seq_ids: Sequence[SeqId]) -> list[tuple[SeqId, bytes]]:
         """See `ReplicaQueue.read`."""
         self._require_service()
         found: dict[int, bytes] = {}
-        paged: list[int] = []
+        paged: list[tuple[int, PagedMessage]] = []
+        stages, index = self._stages, self._storage.index
+        in_memory = (stages.q4.messages, self._unacked, stages.q3.messages, stages.q2.messages, stages.q1.messages)
         for seq_id in seq_ids:
-            message = self._ready.get(seq_id) or self._unacked.get(seq_id)
+            for place in in_memory:
+                message = place.get(seq_id)
+                if message is not None:
+                    break
             if isinstance(message, Message):
                 found[seq_id] = message.envelope()
             elif message is not None:
-                paged.append(seq_id)
-        if paged and self._storage is not None:
+                paged.append((seq_id, message))
+            elif index.is_live(seq_id):
+                paged.append((seq_id, PagedMessage(MsgId(b""), 0, persistent=True)))
+        if paged:
             try:
-                found.update(self._storage.index.read(paged))
+                found.update(zip([seq_id for seq_id, _ in paged], index.read(paged), strict=True))
             except StorageError as error:
                 self._fail(error)
                 raise
@@ -664,12 +763,12 @@ class VariableQueue:
 
     def origins(self) -> Mapping[OriginId, int]:
         """See `ReplicaQueue.origins`."""
-        return {origin: split_msg_id(msg_id)[1] for origin, msg_id in self._origins.items()}
+        return self._origins.counters()
 
     def merge_origins(self, origins: Mapping[OriginId, int]) -> None:
         """See `ReplicaQueue.merge_origins`."""
         self._require_service()
-        self._raise_origins([MsgId(origin + counter.to_bytes(8, "big")) for origin, counter in origins.items()])
+        self._origins.merge(origins)
 
     def mark_delivered_below(self, seq_id: SeqId) -> None:
         """See `ReplicaQueue.mark_delivered_below`."""
@@ -690,13 +789,14 @@ class VariableQueue:
 
         If this queue has nothing under way, that is the open generation itself: there is nothing to wait for.
         """
-        storage, group_commit = self._storage, self._group_commit
+        group_commit = self._group_commit
         if self._failure is not None:
             return self._durable_at_failure
-        if storage is None:
+        if not self._is_durable:
             return group_commit.open_generation
-        if storage.index.has_unflushed_publishes:
-            return group_commit.durable_generation if self._config.confirm_after_sync else self._open_before()
+        if self._storage.index.has_unflushed_publishes:
+            bound = group_commit.durable_generation if self._config.confirm_after_sync else self._open_before()
+            return min(bound, self._full_generation - 1) if self.is_disk_full else bound
         if self._last_write_generation > self._durable_write_generation():
             return group_commit.durable_generation
         return group_commit.open_generation
@@ -710,36 +810,49 @@ class VariableQueue:
     @property
     def ready(self) -> int:
         """See `BackingQueue.ready`."""
-        return len(self._ready)
+        return len(self._stages)
 
     @property
     def unacked(self) -> int:
         """See `BackingQueue.unacked`."""
         return len(self._unacked)
 
+    @property
+    def stage_counts(self) -> StageCounts:
+        """Ready messages per stage."""
+        return self._stages.counts
+
     def status(self) -> BackingQueueStatus:
         """See `BackingQueue.status`."""
-        depth = len(self._ready) + len(self._unacked)
-        in_ram = depth - self._paged
+        stages = self._stages
+        in_ram = stages.ram_count + self._unacked_ram
+        positions = stages.position_count + len(self._unacked) - in_ram
         return BackingQueueStatus(
-            ready=len(self._ready),
+            ready=len(stages),
             unacked=len(self._unacked),
             ready_bytes=self._ready_bytes,
             unacked_bytes=self._unacked_bytes,
             in_ram=in_ram,
-            persistent=self._stored,
+            persistent=self._persistent,
             next_seq_id=SeqId(self._next_seq_id),
-            memory_bytes=self._ram_bytes + in_ram * _MESSAGE_BYTES + self._paged * _POSITION_BYTES,
+            memory_bytes=(
+                _QUEUE_BYTES
+                + stages.ram_bytes
+                + self._unacked_ram_bytes
+                + in_ram * _MESSAGE_BYTES
+                + positions * _POSITION_BYTES
+                + self._storage.index.memory_bytes
+            ),
         )
 
     def terminate(self) -> None:
         """See `BackingQueue.terminate`. After a failure the files stay as they are, for recovery by scan."""
         storage = self._storage
-        if storage is None:
-            return
         try:
             if self._failure is None and self._group_commit.failure is None:
-                storage.terminate(Terms(self._next_seq_id, self._next_deliver_seq_id, self._origins))
+                storage.terminate(
+                    self._next_seq_id, self._next_deliver_seq_id, self._persistent_bytes, self._origins.last
+                )
             else:
                 storage.abandon()
         finally:
@@ -747,30 +860,33 @@ class VariableQueue:
 
     def delete(self) -> None:
         """See `BackingQueue.delete`."""
-        if self._storage is not None:
-            self._storage.delete()
+        self._storage.delete()
         self._fail(StorageError("it was deleted"))
 
     def check_invariants(self) -> None:
         """See `BackingQueue.check_invariants`."""
-        ready, unacked = self._ready, self._unacked
-        assert not ready.keys() & unacked.keys(), "a message is ready or unacked, never both"
-        live = {**ready, **unacked}
-        assert all(seq_id < self._next_seq_id for seq_id in live), "positions are below the next one"
+        stages, unacked, index = self._stages, self._unacked, self._storage.index
+        stages.check_invariants()
+        self._origins.check_invariants()
+        if self._failure is None:
+            index.check_invariants()
+        places = [q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)]
+        in_memory: dict[int, Entry] = {}
+        for place in (unacked, *places):
+            assert not in_memory.keys() & place.keys(), "a message is ready or unacked, in one place"
+            in_memory.update(place)
+        assert all(seq_id < self._next_seq_id for seq_id in in_memory), "positions are below the next one"
         assert all(seq_id < self._next_deliver_seq_id for seq_id in unacked), "what is unacked was delivered"
-        if not self._is_order_stale:
-            order = list(self._order)
-            assert order == sorted(set(order)), "the order is ascending and names every position once"
-            assert ready.keys() <= set(order), "every ready message has its place in the order"
-        sizes = {s: len(m.body) if isinstance(m, Message) else m.body_bytes for s, m in live.items()}
-        assert self._ready_bytes == sum(sizes[seq_id] for seq_id in ready), "ready bytes are those of ready messages"
-        assert self._unacked_bytes == sum(sizes[seq_id] for seq_id in unacked), "and so are unacked bytes"
-        in_ram = [s for s, m in live.items() if isinstance(m, Message)]
-        assert self._ram_bytes == sum(sizes[seq_id] for seq_id in in_ram), "bytes in memory are those of alphas"
-        assert self._paged == len(live) - len(in_ram), "every other message is paged out"
-        stored = [s for s, m in live.items() if not isinstance(m, Message) or m.persistent] if self._storage else []
-        assert self._stored == len(stored), "stored are the persistent messages of a durable queue"
-        assert self._awaiting.keys() <= set(stored), "tokens wait for live stored messages only"
-        assert len(self._origins) <= ORIGINS_MAX, "remembered origins are bounded"
-        if self._storage is not None and self._failure is None:
-            self._storage.index.check_invariants(self._stored)
+        assert self._unacked_bytes == sum(map(body_bytes, unacked.values())), "unacked bytes are those of the unacked"
+        in_ram = [message for message in unacked.values() if isinstance(message, Message)]
+        assert self._unacked_ram == len(in_ram), "pending acks in memory are counted"
+        assert self._unacked_ram_bytes == sum(map(body_bytes, in_ram)), "and so are their bytes"
+        ready_bytes = sum(body_bytes(message) for place in places for message in place.values())
+        assert stages.delta.count or self._ready_bytes == ready_bytes, "ready bytes are those of ready messages"
+        persistent = sum(self._is_persistent(message) for message in in_memory.values())
+        assert stages.delta.count or self._persistent == persistent, "persistent messages are counted"
+        for seq_id, message in in_memory.items():
+            is_stored = index.is_live(seq_id)
+            assert is_stored or not self._is_persistent(message), "a persistent message of a durable queue is stored"
+            assert is_stored or isinstance(message, Message), "a body that is not in memory is on disk"
+        assert all(map(index.is_live, self._tokens.waiting)), "tokens wait for live stored messages only"

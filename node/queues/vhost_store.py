@@ -2,12 +2,14 @@
 
 Layout below the node's data directory::
 
-    vhosts/<directory of the vhost>/vhost.json                  the vhost's name, for people
+    vhosts/<directory of the vhost>/vhost.json                  the vhost's name, and what must not change in its life
                                    /msg_store_persistent/N.rdq  node.store.msg_store
+                                   /msg_store_transient/N.rdq   the same, emptied at start
                                    /queues/<queue id>/          node.store.queue_storage
                                        queue.json  N.qi  N.qs  seq.bounds  clean.terms
 
-A vhost's directory is named by a hash of the vhost's name, since a name may hold any character.
+A vhost's directory is named by a hash of the vhost's name, since a name may hold any character. The number of entries
+of a segment is decided when the vhost is made and kept: the files of a queue would mean something else otherwise.
 """
 
 from __future__ import annotations
@@ -16,19 +18,24 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.variable_queue import VariableQueue
-from node.store.disk import Disk, write_durably
+from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
 from node.store.msg_store import MessageStore, StoreRecovery
-from node.store.queue_storage import QueueStorage, Stub, read_stub
+from node.store.queue_storage import QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
+#: Generation of everything below a vhost's directory.
+FORMAT = 2
+#: Settings that a vhost keeps for its life.
+_KEPT_SETTINGS = ("v1_segment_entries", "v2_segment_entries")
 
 
 def vhost_directory(data_directory: str, vhost: str) -> str:
@@ -57,34 +64,53 @@ class VhostStore:
         self._disk = disk
         self._vhost = vhost
         self._group_commit = group_commit
-        self._config = config
         self._on_queue_failed = on_queue_failed
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/queues"
-        #: Open durable queues.
+        #: Open queues.
         self._open: dict[QueueId, VariableQueue] = {}
-        #: Open durable queues that called for a flush.
+        #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
         store_directory = f"{self.directory}/msg_store_persistent"
+        transient_directory = f"{self.directory}/msg_store_transient"
         disk.mkdir(self._queues_directory)
         disk.mkdir(store_directory)
-        stub_path = f"{self.directory}/vhost.json"
-        if not disk.exists(stub_path):
-            write_durably(disk, stub_path, json.dumps({"vhost": vhost}).encode() + b"\n")
-            # The names of the directories above, up to the node's own.
-            for above in (f"{data_directory}/vhosts", data_directory):
-                disk.sync_directory(above)
+        self._config = config = self._agree(data_directory, config)
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
-            references.update(count_references(disk, self._queue_directory(queue_id)))
-        self._msg_store = MessageStore(disk, store_directory, group_commit, config, references)
+            references.update(count_references(disk, self._queue_directory(queue_id), config.v2_segment_entries))
+        disk.remove_directory(transient_directory)
+        self._stores = SharedStores(
+            MessageStore(disk, store_directory, group_commit, config, references),
+            MessageStore(disk, transient_directory, group_commit, config, {}),
+        )
         group_commit.add_buffer(self)
+
+    def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
+        """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them."""
+        disk = self._disk
+        path = f"{self.directory}/vhost.json"
+        if disk.exists(path):
+            kept = json.loads(read_whole(disk, path))
+            if kept.get("format") != FORMAT:
+                raise StorageError(
+                    f"{self.directory} has format {kept.get('format', 1)}, this Warren reads {FORMAT}: start the "
+                    "version that wrote it and drain its queues, or move the directory away to begin with empty queues"
+                )
+            return replace(config, **{key: kept[key] for key in _KEPT_SETTINGS})
+        kept = {key: getattr(config, key) for key in _KEPT_SETTINGS}
+        content = json.dumps({"vhost": self._vhost, "format": FORMAT} | kept, indent=2).encode() + b"\n"
+        write_durably(disk, path, content)
+        # The names of the directories above, up to the node's own.
+        for above in (f"{data_directory}/vhosts", data_directory):
+            disk.sync_directory(above)
+        return config
 
     @property
     def store_recovery(self) -> StoreRecovery:
         """What the scan of the shared store found."""
-        return self._msg_store.recovery
+        return self._stores.persistent.recovery
 
     def _queue_directory(self, queue_id: QueueId) -> str:
         return f"{self._queues_directory}/{queue_id}"
@@ -97,19 +123,17 @@ class VhostStore:
     ) -> VariableQueue:
         """Create the queue's storage, or recover it (`VariableQueue.recovery_report` says what was found).
 
-        A queue that is not durable has no storage. Raises `StorageError`; the files stay as they are then.
+        Raises `StorageError`; the files stay as they are then.
         """
         assert queue_name.vhost == self._vhost, f"{queue_name} belongs to another vhost than {self._vhost}"
         assert queue_id not in self._open, f"queue {queue_id} is open already"
         config = config or self._config
-        if not durable:
-            return VariableQueue(None, self._group_commit, config)
         storage = QueueStorage(
             self._disk,
             self._queue_directory(queue_id),
             Stub(queue_id, queue_name, durable),
             group_commit=self._group_commit,
-            msg_store=self._msg_store,
+            stores=self._stores,
             config=config,
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
@@ -135,9 +159,10 @@ class VhostStore:
         directory = self._queue_directory(queue_id)
         if not self._disk.exists(directory):
             return
-        for msg_id, count in count_references(self._disk, directory).items():
-            for _ in range(count if self._msg_store.contains(msg_id) else 0):
-                self._msg_store.release(msg_id)
+        store = self._stores.persistent
+        for msg_id, count in count_references(self._disk, directory, self._config.v2_segment_entries).items():
+            if store.contains(msg_id):
+                store.release_many([msg_id] * count)
         self._disk.remove_directory(directory)
         self._group_commit.mark_dirty(self._disk.directory(self._queues_directory))
 
@@ -156,20 +181,23 @@ class VhostStore:
                 queue.flush_writes()
                 if queue.has_failed:
                     self._on_queue_failed(queue_id)
-        try:
-            self._msg_store.maintain()
-        except StorageError as error:
-            self._msg_store.failure = error
+        for store in self._stores:
+            try:
+                store.maintain()
+            except StorageError as error:
+                store.failure = error
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""
         for queue in list(self._open.values()):
             queue.terminate()
         self._group_commit.remove_buffer(self)
-        self._msg_store.close()
+        for store in self._stores:
+            store.close()
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the stores contradict each other."""
-        self._msg_store.check_invariants()
+        for store in self._stores:
+            store.check_invariants()
         for queue in self._open.values():
             queue.check_invariants()

@@ -16,12 +16,13 @@ Neither waits for a running sync: the last of the two to finish closes the descr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from pathlib import Path
 from typing import Protocol
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 
 
 class DiskFile(Protocol):
@@ -141,8 +142,13 @@ def sync_file(disk: Disk, path: str) -> None:
     file.close()
 
 
+#: Errors that go away when somebody makes room: no space on the device, quota exceeded.
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 def _failure(operation: str, path: str, error: OSError) -> StorageError:
-    return StorageError(f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})")
+    text = f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})"
+    return DiskFullError(text) if error.errno in _FULL_ERRNOS else StorageError(text)
 
 
 class RealFile:
@@ -225,7 +231,8 @@ class RealFile:
             os.fdatasync(fd)
         except OSError as error:
             self._unsynced = True
-            raise _failure("fsync", self._path, error) from error
+            # Not even a full disk is passed on as such: what a failed sync left behind is unknown.
+            raise StorageError(str(_failure("fsync", self._path, error))) from error
         finally:
             with self._lock:
                 self._syncing -= 1

@@ -47,6 +47,9 @@ class Range(NamedTuple):
 
     messages: int
     body_bytes: int
+    #: Of these, the persistent ones.
+    persistent: int
+    persistent_body_bytes: int
 
 
 #: Problems described in a report; beyond it they are only counted.
@@ -103,10 +106,11 @@ class QueueIndex(Protocol):
         For entries in a shared store this gives the reference back.
         """
 
-    def settle_range(self, first: int, end: int, keep: Collection[int] = ()) -> Range:
+    def settle_range(self, first: int, end: int, keep: Collection[int] = (), *, is_sized: bool = True) -> Range:
         """Settle everything live in [first, end), pending or written, except the positions in ``keep``.
 
-        May read entries to learn their sizes and msg_ids.
+        Reads entries to learn their msg_ids and, if ``is_sized``, their sizes; otherwise the body bytes it returns
+        mean nothing, and entries that are not in a shared store are settled without a look.
         """
 
     @property
@@ -115,7 +119,7 @@ class QueueIndex(Protocol):
 
     @property
     def has_unflushed_publishes(self) -> bool:
-        """True if a *persistent* message waits for `flush`."""
+        """True if a message waits for `flush`."""
 
     def is_unflushed(self, seq_id: int) -> bool:
         """True if this message is pending."""
@@ -145,10 +149,10 @@ class QueueIndex(Protocol):
     # -- reading
 
     def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
-        """The first ``count_max`` *written* live entries of [first, end), ascending, with their places."""
+        """The first ``count_max`` live entries of [first, end), ascending; the places of written ones are known."""
 
     def read(self, entries: Sequence[tuple[int, PagedMessage]]) -> list[bytes]:
-        """Envelopes of written live entries, in the given order. Raises `StorageError` if one is damaged."""
+        """Envelopes of live entries, in the given order. Raises `StorageError` if one is damaged."""
 
     # -- end
 

@@ -1,79 +1,41 @@
-"""Reading a queue's index back: which messages are live, and what became of the rest. See `node.store.index_v2`."""
+"""Reading a queue's index of version 2 back after a crash: which messages are live, and what became of the rest.
+
+See `node.store.index_v2`. A scan reads every slot and every record, so it takes time: `progress` is told of each
+segment.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.errors import StorageError
-from node.ids import MSG_ID_BYTES, MsgId
-from node.message import Message, decode_envelope
+from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
 from node.store.disk import Disk, read_whole
-from node.store.index_v2 import QueueIndex, Segment
+from node.store.index import RecoveryReport
+from node.store.index_v2 import QueueIndexV2
 from node.store.msg_store import MessageStore
 from node.store.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
-    LOCATION_QUEUE,
-    LOCATION_SHARED,
     NEVER_WRITTEN,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
-    SEGMENT_BITS,
-    SEGMENT_ENTRIES,
     SLOT_BYTES,
-    SLOT_MASK,
     STATUS_PRESENT,
     ZERO_SLOT,
     Slot,
     is_torn_record,
     is_torn_slot,
     pack_slot,
-    slot_offset,
     unpack_record,
     unpack_slot,
 )
 from node.store.store_config import quarantine
 
-#: Problems described in a report; beyond it they are only counted.
-PROBLEMS_MAX = 20
-
-
-class PagedMessage(NamedTuple):
-    """A live message whose body is on disk only (beta)."""
-
-    msg_id: MsgId
-    body_bytes: int
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening an existing queue found; for the log."""
-
-    #: True after a clean stop.
-    clean: bool
-    #: Live messages.
-    messages: int = 0
-    #: Publishes that were never wholly written, so never confirmed: dropped.
-    torn: int = 0
-    #: Acks of which only a part was written: they count as acks.
-    torn_acks: int = 0
-    #: Damaged entries and messages: quarantined.
-    corrupt: int = 0
-    #: Messages whose next delivery is flagged.
-    redelivered: int = 0
-    #: Given by the caller, who has a clock.
-    seconds: float = 0.0
-    #: Descriptions of the first `PROBLEMS_MAX` damaged things.
-    problems: list[str] = field(default_factory=list)
-
-    def damaged(self, problem: str) -> None:
-        """Count and describe one damaged thing."""
-        self.corrupt += 1
-        if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(problem)
+#: Told (segments done, segments altogether).
+Progress = Callable[[int, int], None]
 
 
 class BadSlot(NamedTuple):
@@ -82,11 +44,11 @@ class BadSlot(NamedTuple):
     kind: str
 
 
-def scan_slots(number: int, data: bytes) -> Iterator[tuple[int, Slot | BadSlot]]:
-    """Everything but empty slots in the content of a ``.qi`` file, ascending."""
-    first_seq_id = number << SEGMENT_BITS
+def scan_slots(number: int, data: bytes, entries: int) -> Iterator[tuple[int, Slot | BadSlot]]:
+    """Everything but empty slots in the content of a ``.qi`` file of ``entries`` slots, ascending."""
+    first_seq_id = number * entries
     at = HEADER_BYTES
-    for seq_id in range(first_seq_id, first_seq_id + SEGMENT_ENTRIES):
+    for seq_id in range(first_seq_id, first_seq_id + entries):
         piece = data[at : at + SLOT_BYTES]
         at += SLOT_BYTES
         if piece == ZERO_SLOT:
@@ -116,107 +78,118 @@ def segments_on_disk(disk: Disk, directory: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def count_references(disk: Disk, directory: str) -> Counter[MsgId]:
-    """How many slots of this queue name each message of the shared store."""
+def count_references(disk: Disk, directory: str, entries: int) -> Counter[MsgId]:
+    """How many slots of this queue name each message of the persistent shared store."""
     references: Counter[MsgId] = Counter()
     for number in segments_on_disk(disk, directory):
         data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
-        for _, slot in scan_slots(number, data):
-            if isinstance(slot, Slot) and slot.location == LOCATION_SHARED:
+        for _, slot in scan_slots(number, data, entries):
+            if isinstance(slot, Slot) and slot.shared and slot.persistent:
                 references[MsgId(slot.msg_id)] += 1
     return references
 
 
+@dataclass(slots=True)
+class _SegmentScan:
+    """One segment while it is scanned."""
+
+    number: int
+    slots: bytes
+    records: bytes
+    has_store: bool
+    #: Where the last record of a live entry ends.
+    end: int = HEADER_BYTES
+
+
 class IndexRecovery:
-    """One pass over the files of one queue. Fills ``index`` and collects the live messages."""
+    """One pass over the files of one queue. Fills ``index`` and counts what it found in ``report``."""
 
     def __init__(
         self,
         disk: Disk,
-        directory: str,
-        queue_id: int,
-        *,
-        index: QueueIndex,
-        msg_store: MessageStore,
+        index: QueueIndexV2,
+        persistent_store: MessageStore,
         report: RecoveryReport,
+        progress: Progress = lambda _done, _total: None,
     ) -> None:
         self._disk = disk
-        self._directory = directory
-        self._queue_id = queue_id
         self._index = index
-        self._msg_store = msg_store
+        self._files = index.files
+        self._store = persistent_store
         self._report = report
-        #: Live messages by seq id, ascending.
-        self.live: dict[int, Message | PagedMessage] = {}
+        self._progress = progress
         #: First seq id after the last segment that has a file.
         self.end_seq_id = 0
+        #: Highest id of each origin among the live messages.
+        self.origins: dict[OriginId, MsgId] = {}
 
-    def run(self, ram_limit_bytes: int) -> None:
+    def run(self) -> None:
         """Read everything. Raises `StorageError` if the disk refuses; damage is reported, not raised."""
-        numbers = segments_on_disk(self._disk, self._directory)
-        ram_bytes = 0
-        for number in numbers:
-            for seq_id, envelope in self._segment(number):
-                message, _ = decode_envelope(envelope)
-                size = len(message.body)
-                if ram_bytes + size <= ram_limit_bytes:
-                    ram_bytes += size
-                    self.live[seq_id] = message
-                else:
-                    self.live[seq_id] = PagedMessage(message.msg_id, size)
-            self.end_seq_id = (number + 1) << SEGMENT_BITS
-        self._report.messages = len(self.live)
-        for name in self._disk.list(self._directory):
+        directory = self._files.directory
+        numbers = segments_on_disk(self._disk, directory)
+        for done, number in enumerate(numbers, 1):
+            self._segment(number)
+            self.end_seq_id = (number + 1) * self._index.segment_entries
+            self._progress(done, len(numbers))
+        self.remove_leftovers(set(numbers))
+
+    def remove_leftovers(self, numbers: set[int]) -> None:
+        """Files of interrupted work: ``.qs`` without ``.qi``, and ``.tmp``."""
+        directory = self._files.directory
+        for name in self._disk.list(directory):
             stem, _, suffix = name.rpartition(".")
             is_orphan = "." + suffix == QUEUE_STORE_FORMAT.suffix and stem.isdigit() and int(stem) not in numbers
             if is_orphan or suffix == "tmp":
-                self._disk.unlink(f"{self._directory}/{name}")
+                self._disk.unlink(f"{directory}/{name}")
 
-    def _segment(self, number: int) -> list[tuple[int, bytes]]:
-        index_path = self._index.path(number, INDEX_FORMAT.suffix)
-        queue_store_path = self._index.path(number, QUEUE_STORE_FORMAT.suffix)
+    def _segment(self, number: int) -> None:
+        index_path = self._files.path(number, INDEX_FORMAT.suffix)
+        queue_store_path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
         slots = read_whole(self._disk, index_path)
         has_store = self._disk.exists(queue_store_path)
         records = read_whole(self._disk, queue_store_path) if has_store else b""
-        bad_headers = [self._header_problem(INDEX_FORMAT.problem(slots, number, self._queue_id), slots, index_path)]
+        scan = _SegmentScan(number, slots, records, has_store)
+        queue_id = self._files.queue_id
+        self._note_header(INDEX_FORMAT.problem(slots, number, queue_id), slots, index_path)
         if has_store:
-            problem = QUEUE_STORE_FORMAT.problem(records, number, self._queue_id)
-            bad_headers.append(self._header_problem(problem, records, queue_store_path))
-        found: list[tuple[int, bytes]] = []
+            self._note_header(QUEUE_STORE_FORMAT.problem(records, number, queue_id), records, queue_store_path)
+        live: list[int] = []
+        shared: list[int] = []
         #: What the slots of dropped and mended entries should be.
         patches: dict[int, bytes] = {}
-        end = HEADER_BYTES
-        for seq_id, slot in scan_slots(number, slots):
-            envelope = self._entry(seq_id, slot, slots, records, has_store)
-            if envelope is None:
+        for seq_id, slot in scan_slots(number, slots, self._index.segment_entries):
+            msg_id = self._entry(scan, seq_id, slot)
+            if msg_id is None:
                 patches[seq_id] = ZERO_SLOT
                 continue
-            found.append((seq_id, envelope))
             assert isinstance(slot, Slot), "only a present entry has a message"
-            if slots[slot_offset(seq_id)] != STATUS_PRESENT:
+            live.append(seq_id)
+            self._report.body_bytes += slot.body_bytes
+            origin = OriginId(msg_id[:ORIGIN_BYTES])
+            if msg_id > self.origins.get(origin, b""):
+                self.origins[origin] = msg_id
+            if slots[self._slot_at(seq_id)] != STATUS_PRESENT:
                 patches[seq_id] = pack_slot(seq_id, slot)
-            if slot.location == LOCATION_SHARED:
-                self._index.shared[seq_id] = MsgId(slot.msg_id)
-            else:
-                end = max(end, slot.offset + RECORD_HEADER_BYTES + slot.size)
-        segment = Segment(number, len(found), end if not self._report.clean else max(end, len(records)))
-        self._index.segments[number] = segment
-        if not self._report.clean or patches or any(bad_headers):
-            self._repair(segment, patches, len(records), has_store)
-        return found
+            if slot.shared:
+                shared.append(seq_id)
+        self._report.messages += len(live)
+        self._index.adopt_segment(number, scan.end, live, shared)
+        self._repair(scan, patches)
 
-    def _header_problem(self, problem: str, content: bytes, path: str) -> bool:
+    def _slot_at(self, seq_id: int) -> int:
+        return HEADER_BYTES + seq_id % self._index.segment_entries * SLOT_BYTES
+
+    def _note_header(self, problem: str, content: bytes, path: str) -> None:
         if problem == NEVER_WRITTEN:
             self._report.torn += bool(content[:HEADER_BYTES].strip(b"\0"))
         elif problem:
             self._report.damaged(f"{path}: {problem}; its entries are checked one by one")
-        return bool(problem)
 
-    def _entry(self, seq_id: int, slot: Slot | BadSlot, slots: bytes, records: bytes, has_store: bool) -> bytes | None:
-        """The envelope of an entry, or ``None`` with the reason counted."""
+    def _entry(self, scan: _SegmentScan, seq_id: int, slot: Slot | BadSlot) -> MsgId | None:
+        """The msg_id of a live persistent entry, or ``None`` with the reason counted."""
         report = self._report
-        at = slot_offset(seq_id)
-        piece = slots[at : at + SLOT_BYTES]
+        at = self._slot_at(seq_id)
+        piece = scan.slots[at : at + SLOT_BYTES]
         if isinstance(slot, BadSlot):
             if slot.kind == "torn-ack":
                 report.torn_acks += 1
@@ -225,52 +198,50 @@ class IndexRecovery:
             else:
                 self._corrupt(seq_id, "index slot", piece)
             return None
-        if slot.location == LOCATION_SHARED:
-            return self._shared_entry(seq_id, slot, piece)
-        if slot.location != LOCATION_QUEUE:
-            self._corrupt(seq_id, "index slot of an unknown location", piece)
+        if not slot.persistent:
+            report.transient += 1
             return None
-        envelope = unpack_record(records, slot.offset, seq_id & SLOT_MASK)
-        if envelope is not None and len(envelope) == slot.size and envelope[:MSG_ID_BYTES] == slot.msg_id:
-            return envelope
-        if has_store and is_torn_record(records, slot.offset, slot.size):
+        if slot.shared:
+            return self._shared_entry(seq_id, slot, piece)
+        size = slot.overhead_bytes + slot.body_bytes
+        envelope = unpack_record(scan.records, slot.offset, seq_id % self._index.segment_entries)
+        if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
+            scan.end = max(scan.end, slot.offset + RECORD_HEADER_BYTES + size)
+            return MsgId(slot.msg_id)
+        if scan.has_store and is_torn_record(scan.records, slot.offset, size):
             report.torn += 1
         else:
-            damaged = records[slot.offset : slot.offset + RECORD_HEADER_BYTES + slot.size]
+            damaged = scan.records[slot.offset : slot.offset + RECORD_HEADER_BYTES + size]
             self._corrupt(seq_id, "message in the .qs file", piece + damaged)
         return None
 
-    def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> bytes | None:
+    def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> MsgId | None:
         msg_id = MsgId(slot.msg_id)
-        if not self._msg_store.contains(msg_id):
-            if self._msg_store.recovery.corrupt:
-                self._corrupt(seq_id, "message in the shared store", piece)
-            else:
-                self._report.torn += 1
-            return None
-        try:
-            return self._msg_store.read(msg_id)
-        except StorageError:
+        if self._store.contains(msg_id):
+            return msg_id
+        if self._store.recovery.corrupt:
             self._corrupt(seq_id, "message in the shared store", piece)
-            self._msg_store.release(msg_id)
-            return None
+        else:
+            self._report.torn += 1
+        return None
 
     def _corrupt(self, seq_id: int, what: str, data: bytes) -> None:
-        self._report.damaged(f"{self._directory}: seq id {seq_id}: damaged {what}")
-        quarantine(self._disk, self._directory, f"{seq_id}.bad", data)
+        directory = self._files.directory
+        self._report.damaged(f"{directory}: seq id {seq_id}: damaged {what}")
+        quarantine(self._disk, directory, f"{seq_id}.bad", data)
 
-    def _repair(self, segment: Segment, patches: dict[int, bytes], records_bytes: int, has_store: bool) -> None:
+    def _repair(self, scan: _SegmentScan, patches: dict[int, bytes]) -> None:
         """Clear what was dropped, mend headers and slots, cut the tail; sync what an earlier process may not have."""
-        number = segment.number
-        index_file = self._disk.open(self._index.path(number, INDEX_FORMAT.suffix))
-        path = self._index.path(number, QUEUE_STORE_FORMAT.suffix)
-        queue_store_file = self._disk.open(path) if has_store else self._disk.create(path)
-        index_file.pwrite(INDEX_FORMAT.header(number, self._queue_id), 0)
+        number, queue_id = scan.number, self._files.queue_id
+        index_file = self._disk.open(self._files.path(number, INDEX_FORMAT.suffix))
+        path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
+        queue_store_file = self._disk.open(path) if scan.has_store else self._disk.create(path)
+        index_file.pwrite(INDEX_FORMAT.header(number, queue_id), 0)
         for seq_id, piece in patches.items():
-            index_file.pwrite(piece, slot_offset(seq_id))
-        queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self._queue_id), 0)
-        if segment.queue_store_end < records_bytes:
-            queue_store_file.truncate(segment.queue_store_end)
+            index_file.pwrite(piece, self._slot_at(seq_id))
+        queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, queue_id), 0)
+        if scan.end < len(scan.records):
+            queue_store_file.truncate(scan.end)
         for file in (queue_store_file, index_file):
             file.sync()
             file.close()

@@ -1,20 +1,25 @@
 """Index of one queue, second generation, with the queue's own store for small messages (mission S4, S13).
 
-A queue's seq ids are cut into segments of 4096. A segment is a pair of files: ``N.qi`` with a slot of 32 bytes for
-every seq id, and ``N.qs`` with the envelopes of the messages smaller than `StoreConfig.embed_below_bytes` (formats:
-`node.store.record`). Bigger messages live in the vhost's `MessageStore`; their slot names them by msg_id.
+The seam is `node.store.index.QueueIndex`. A segment (4096 positions) is a pair of files: ``N.qi`` with a slot of 32
+bytes for every position, and ``N.qs`` with the envelopes of the messages smaller than `StoreConfig.embed_below_bytes`
+(formats: `node.store.record`). Bigger messages live in the vhost's shared stores; their slot names them by msg_id.
 
 **Publish** writes a slot, **ack** overwrites it with zeros; there is no journal. A pair of files is deleted when every
-entry in it is acked and the queue's positions have moved on to a later segment.
+entry in it is settled and the queue's positions have moved on to a later segment; at most `DELETIONS_MAX` pairs per
+flush, so that purging ten million messages does not stop the loop.
+
+**In memory** a segment is a few numbers and three sets of bits: which entries are live, which of them are in a shared
+store, which are transient. While all are live the first is a constant that all segments share; the others are mostly
+zero. Everything else is read from the files when it is wanted.
 
 **Write buffer.** `publish` and `settle` only collect. `flush` writes everything collected in a turn: one append to
 ``.qs`` and one pwrite to ``.qi`` per segment (more only if the slots are not neighbours). A message that is settled
-before the flush is forgotten and never touches the disk.
+before the flush is forgotten and never touches the disk. The state of a segment changes after its writes: a flush that
+a full disk stopped half-way (`DiskFullError`) may simply be repeated, it writes the same bytes to the same places.
 
-**What is synced.** Publishes mark both files for the group commit. Acks do not: AMQP promises nothing about an ack
-that is followed by a crash but redelivery, so acks ride along with the next round of a file or with the
-system's own write-back. A recovered message may therefore have been acked shortly before the crash, never the
-other way round.
+**What is synced.** Publishes of persistent messages mark both files for the group commit. Acks and transient messages
+do not; acks ride along with the next round of a file or with the system's own write-back. A recovered message may
+therefore have been acked shortly before the crash, never the other way round.
 
 **Order of names.** ``.qs`` is created before ``.qi`` and deleted after it. So a ``.qi`` without a ``.qs`` it needs is
 damage, and a ``.qs`` alone is a leftover.
@@ -27,67 +32,60 @@ whose checksum is wrong is corruption: copied to ``quarantine/``, reported, neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from zlib import crc32
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.message import Message
-from node.store.disk import Disk, DiskFile
+from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
+from node.store.live_bits import bits_between, bits_of, by_segment, positions, runs
 from node.store.msg_store import MessageStore
 from node.store.record import (
     CRC,
     HEADER_BYTES,
-    INDEX_FILE_BYTES,
-    INDEX_FORMAT,
-    LOCATION_QUEUE,
-    LOCATION_SHARED,
-    QUEUE_STORE_FORMAT,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_MARK,
-    SEGMENT_BITS,
-    SEGMENT_ENTRIES,
     SEQ_ID_CRC_MASK,
     SLOT_BODY,
     SLOT_BYTES,
-    SLOT_MASK,
     SLOT_PERSISTENT,
+    SLOT_SHARED,
     STATUS_PRESENT,
     ZERO_SLOT,
-    slot_offset,
+    Slot,
     unpack_record,
     unpack_slot,
 )
+from node.store.segment_files import Segment, SegmentFiles
 from node.store.store_config import StoreConfig
 
-#: Segments with open files, per queue: the head that is acked, the tail that is written, one that is read between.
-OPEN_SEGMENTS_MAX = 3
 #: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
 ACK_RUNS_MAX = 8
 #: Neighbouring records up to this many bytes apart are read with one call (the reference coalesces as well).
 READ_GAP_BYTES_MAX = 4096
+#: Pairs of files deleted per flush: unlinking a pair of some megabytes takes about a tenth of a millisecond.
+DELETIONS_MAX = 16
+#: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
+_SEGMENT_MEMORY_BYTES = 320
+#: Estimate of the memory of one collected message beside its body.
+_PENDING_MEMORY_BYTES = 500
+_SIZE_MASK = 0xFFFFFFFF
+
+#: Of the terms: number of segments; per segment its number, end of the .qs file, live entries, whether sets of bits
+#: follow (live, shared).
+_TERMS_COUNT = struct.Struct(">I")
+_TERMS_SEGMENT = struct.Struct(">QQIBB")
 
 
-class Segment:
-    """Bookkeeping of one pair of files."""
+class QueueIndexV2:
+    """Implements `QueueIndex`; see the module text."""
 
-    __slots__ = ("index_file", "live", "number", "queue_store_end", "queue_store_file")
-
-    def __init__(self, number: int, live: int, queue_store_end: int) -> None:
-        self.number = number
-        #: Entries on disk that are not settled.
-        self.live = live
-        #: Where the next record of the .qs file goes.
-        self.queue_store_end = queue_store_end
-        #: Open files, or ``None``; both or neither.
-        self.index_file: DiskFile | None = None
-        self.queue_store_file: DiskFile | None = None
-
-
-class QueueIndex:
-    """See the module text. `flush` and `read` raise `StorageError`; the owner then takes the queue out of service."""
+    version = 2
 
     def __init__(
         self,
@@ -95,352 +93,565 @@ class QueueIndex:
         directory: str,
         queue_id: int,
         *,
+        is_durable: bool,
         group_commit: GroupCommit,
-        msg_store: MessageStore,
+        persistent_store: MessageStore,
+        transient_store: MessageStore,
         config: StoreConfig,
     ) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._queue_id = queue_id
+        """``is_durable``: of the queue; in one that is not, every message is transient."""
+        self._is_durable = is_durable
         self._group_commit = group_commit
-        self._msg_store = msg_store
+        #: The shared stores, by whether the message is persistent.
+        self._stores = {True: persistent_store, False: transient_store}
         self._embed_below_bytes = config.embed_below_bytes
+        self.segment_entries = config.v2_segment_entries
+        self._segment_bits = self.segment_entries.bit_length() - 1
+        self._slot_mask = self.segment_entries - 1
+        #: `Segment.live_bits` while every entry is live.
+        self._full_bits = (1 << self.segment_entries) - 1
+        self.files = SegmentFiles(disk, directory, queue_id, group_commit, self.segment_entries)
         #: Every segment that has files.
         self.segments: dict[int, Segment] = {}
-        #: seq id -> msg_id of live entries whose message is in the shared store.
-        self.shared: dict[int, MsgId] = {}
         #: Published since the last flush.
         self._pending: dict[int, Message] = {}
         #: Envelopes of pending messages, where the publisher had them at hand.
         self._envelopes: dict[int, bytes] = {}
         #: Settled since the last flush, of those that are on disk.
         self._settled: list[int] = []
-        #: Segments with open files, least recently used first.
-        self._open: dict[int, Segment] = {}
-        #: Closed files that still wait for a sync.
-        self._closing: list[DiskFile] = []
+        #: There may be more finished segments than one flush deletes.
+        self._has_finished = False
 
     # -- collecting
 
     @property
     def has_unflushed(self) -> bool:
-        """True if `flush` would write something."""
-        return bool(self._pending or self._settled)
+        """See `QueueIndex.has_unflushed`."""
+        return bool(self._pending or self._settled or self._has_finished)
 
     @property
     def has_unflushed_publishes(self) -> bool:
-        """True if a message waits for `flush`."""
+        """See `QueueIndex.has_unflushed_publishes`. (Transient ones count too: the flush is near anyway.)"""
         return bool(self._pending)
 
     def is_unflushed(self, seq_id: int) -> bool:
-        """True if this message is not in a file yet."""
+        """See `QueueIndex.is_unflushed`."""
         return seq_id in self._pending
 
-    def unflushed(self) -> list[int]:
-        """Seq ids of the messages that wait for `flush`, in the order they came."""
-        return list(self._pending)
-
-    def publish(self, messages: Mapping[int, Message]) -> None:
-        """Collect messages by seq id; a seq id is free or settled."""
+    def publish(self, messages: Mapping[int, Message], envelopes: Mapping[int, bytes] | None = None) -> None:
+        """See `QueueIndex.publish`."""
         self._pending.update(messages)
+        if envelopes is not None:
+            self._envelopes.update(envelopes)
 
-    def publish_envelopes(self, messages: Mapping[int, Message], envelopes: Mapping[int, bytes]) -> None:
-        """The same, with the encoded form at hand."""
-        self._pending.update(messages)
-        self._envelopes.update(envelopes)
-
-    def settle(self, seq_ids: Sequence[int]) -> None:
-        """Collect acks. Every id was published here and not settled since."""
+    def settle(self, seq_ids: Sequence[int], messages: Sequence[Message | PagedMessage]) -> None:
+        """See `QueueIndex.settle`."""
         pending = self._pending
+        written: Sequence[int] = seq_ids
         if pending:
-            settled = self._settled
-            for seq_id in seq_ids:
-                if pending.pop(seq_id, None) is None:
-                    settled.append(seq_id)
+            written = [seq_id for seq_id in seq_ids if pending.pop(seq_id, None) is None]
             if self._envelopes:
                 for seq_id in seq_ids:
                     self._envelopes.pop(seq_id, None)
+        if written:
+            for segment, members, bits in self._clear(sorted(written)):
+                known = dict(zip(seq_ids, messages, strict=True))
+                msg_ids = {seq_id: known[seq_id].msg_id for seq_id in members}
+                self._release(segment, bits & segment.shared_bits, msg_ids)
+
+    def _clear(self, seq_ids: Sequence[int]) -> list[tuple[Segment, Sequence[int], int]]:
+        """Written entries are settled: clear their live bits, note their acks.
+
+        Returns (segment, seq ids, bits) where a shared store may be concerned: `_release` is due there.
+        """
+        self._settled += seq_ids
+        cleared: list[tuple[Segment, Sequence[int], int]] = []
+        for number, members in by_segment(seq_ids, self._segment_bits):
+            segment = self.segments[number]
+            bits = bits_of(members, self._slot_mask)
+            segment.live_bits &= ~bits
+            segment.live -= len(members)
+            if segment.shared_bits:
+                cleared.append((segment, members, bits))
+            elif segment.transient_bits:
+                segment.transient_bits &= ~bits
+        return cleared
+
+    def _release(self, segment: Segment, shared: int, msg_ids: Mapping[int, MsgId]) -> None:
+        """Give back the references of the entries with bits in ``shared``."""
+        base = segment.number << self._segment_bits
+        for persistent in (True, False):
+            bits = shared & (~segment.transient_bits if persistent else segment.transient_bits)
+            if bits:
+                self._stores[persistent].release_many([msg_ids[seq_id] for seq_id in positions(bits, base)])
+        segment.shared_bits &= ~shared
+        segment.transient_bits &= segment.live_bits
+
+    def settle_range(self, first: int, end: int, keep: Collection[int] = (), *, is_sized: bool = True) -> Range:
+        """See `QueueIndex.settle_range`."""
+        total = [0, 0, 0, 0]
+        for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in keep]:
+            message = self._pending.pop(seq_id)
+            self._envelopes.pop(seq_id, None)
+            _count(total, self._is_durable and message.persistent, len(message.body))
+        kept = dict(by_segment(sorted(seq_id for seq_id in keep if first <= seq_id < end), self._segment_bits))
+        for number in self._segments_between(first, end):
+            segment = self.segments[number]
+            base = number << self._segment_bits
+            bits = segment.live_bits & bits_between(first, end, base, self.segment_entries)
+            if number in kept:
+                bits &= ~bits_of(kept[number], self._slot_mask)
+            if bits:
+                self._settle_bits(segment, bits, total, is_sized)
+        return Range(*total)
+
+    def _settle_bits(self, segment: Segment, bits: int, total: list[int], is_sized: bool) -> None:
+        """Settle the written entries with these bits; ``total`` collects the fields of a `Range`."""
+        seq_ids = positions(bits, segment.number << self._segment_bits)
+        shared = bits & segment.shared_bits
+        msg_ids: dict[int, MsgId] = {}
+        if is_sized or shared:
+            slots = self._slots(segment, seq_ids)
+            msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
+        if is_sized:
+            for slot in slots:
+                _count(total, slot.persistent, slot.body_bytes)
         else:
-            self._settled += seq_ids
-        shared = self.shared
-        if shared:
-            for seq_id in seq_ids:
-                msg_id = shared.pop(seq_id, None)
-                if msg_id is not None:
-                    self._msg_store.release(msg_id)
+            total[0] += len(seq_ids)
+            total[2] += len(seq_ids) - (bits & segment.transient_bits).bit_count()
+        self._clear(seq_ids)
+        self._release(segment, shared, msg_ids)
 
     # -- writing
 
     def flush(self, next_seq_id: int) -> int:
-        """Write what was collected; ``next_seq_id`` tells which segments are past. Returns how many messages were
-        written."""
+        """See `QueueIndex.flush`. After a `DiskFullError` everything that was not written is still collected."""
         # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
         if self._settled:
-            settled, self._settled = self._settled, []
-            settled.sort()
+            settled, self._settled = sorted(self._settled), []
             # A segment below both is deleted as a whole once its last entry is settled.
-            in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> SEGMENT_BITS
-            for number, seq_ids in _by_segment(settled):
+            in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
+            for number, seq_ids in by_segment(settled, self._segment_bits):
                 segment = self.segments[number]
-                segment.live -= len(seq_ids)
                 if segment.live or number >= in_use:
                     self._write_acks(segment, seq_ids)
-        written = len(self._pending)
-        if written:
+                else:
+                    self._has_finished = True
+        written = 0
+        if self._pending:
             pending, self._pending = self._pending, {}
             envelopes, self._envelopes = self._envelopes, {}
-            for number, seq_ids in _by_segment(sorted(pending)):
-                self._write_publishes(self._segment(number), seq_ids, pending, envelopes)
-        self._delete_finished(next_seq_id)
+            try:
+                for number, seq_ids in by_segment(sorted(pending), self._segment_bits):
+                    written += self._write_publishes(self._segment(number), seq_ids, pending, envelopes)
+            except DiskFullError:
+                unwritten = [seq_id for seq_id in pending if not self._is_written(seq_id)]
+                self._pending = {seq_id: pending[seq_id] for seq_id in unwritten}
+                self._envelopes = {seq_id: envelopes[seq_id] for seq_id in unwritten if seq_id in envelopes}
+                raise
+            self._has_finished = True
+        if self._has_finished:
+            self._delete_finished(next_seq_id)
         return written
 
     def _write_publishes(
         self, segment: Segment, seq_ids: Sequence[int], pending: Mapping[int, Message], envelopes: Mapping[int, bytes]
-    ) -> None:
-        index_file, queue_store_file = self._files(segment)
-        embed_below_bytes = self._embed_below_bytes
+    ) -> int:
+        """Returns how many persistent messages were written."""
+        index_file, queue_store_file = self.files.files(segment)
+        embed_below_bytes, slot_mask = self._embed_below_bytes, self._slot_mask
         start = offset = segment.queue_store_end
         records: list[bytes] = []
         slots: list[bytes] = []
-        shared: list[tuple[MsgId, bytes]] = []
+        shared: list[int] = []
+        transient: list[int] = []
+        is_durable = self._is_durable
         pack_record_header, pack_body, pack_crc = RECORD_HEADER.pack, SLOT_BODY.pack, CRC.pack
         for seq_id in seq_ids:
             message = pending[seq_id]
-            envelope = envelopes.get(seq_id) if envelopes else None
-            if envelope is None:
-                envelope = message.envelope()
-            size = len(envelope)
-            if len(message.body) + len(message.properties) < embed_below_bytes:
-                key = seq_id & SLOT_MASK
+            body_bytes = len(message.body)
+            flags = SLOT_PERSISTENT
+            if not (is_durable and message.persistent):
+                flags = 0
+                transient.append(seq_id)
+            if body_bytes + len(message.properties) < embed_below_bytes:
+                envelope = envelopes.get(seq_id) if envelopes else None
+                if envelope is None:
+                    envelope = message.envelope()
+                size = len(envelope)
+                key = seq_id & slot_mask
                 records += (pack_record_header(size, crc32(envelope, key), key, RECORD_MARK), envelope)
-                body = pack_body(STATUS_PRESENT, SLOT_PERSISTENT, LOCATION_QUEUE, message.msg_id, offset, size)
+                body = pack_body(STATUS_PRESENT, flags, size - body_bytes, message.msg_id, offset, body_bytes)
                 offset += RECORD_HEADER_BYTES + size
             else:
-                shared.append((message.msg_id, envelope))
-                self.shared[seq_id] = message.msg_id
-                body = pack_body(STATUS_PRESENT, SLOT_PERSISTENT, LOCATION_SHARED, message.msg_id, 0, size)
+                shared.append(seq_id)
+                body = pack_body(STATUS_PRESENT, flags | SLOT_SHARED, 0, message.msg_id, 0, body_bytes)
             slots += (body, pack_crc(crc32(body, seq_id & SEQ_ID_CRC_MASK)))
-        if shared:
-            self._msg_store.write_batch(shared)
         if records:
             queue_store_file.pwrite(b"".join(records), start)
-            segment.queue_store_end = offset
-            self._group_commit.mark_dirty(queue_store_file)
-        data = b"".join(slots)
-        at = 0
-        for first, count in _runs(seq_ids):
-            end = at + count * SLOT_BYTES
-            index_file.pwrite(data[at:end], slot_offset(first))
-            at = end
-        self._group_commit.mark_dirty(index_file)
+        taken = self._write_shared(shared, frozenset(transient), pending, envelopes) if shared else []
+        try:
+            data = b"".join(slots)
+            at = 0
+            for first, count in runs(seq_ids):
+                end = at + count * SLOT_BYTES
+                index_file.pwrite(data[at:end], self._slot_offset(first))
+                at = end
+        except DiskFullError:
+            for store, msg_ids in taken:
+                store.release_many(msg_ids)
+            raise
+        segment.queue_store_end = offset
+        self._add_bits(segment, seq_ids, shared, transient)
+        if len(transient) < len(seq_ids):
+            self._group_commit.mark_dirty(index_file)
+            if records:
+                self._group_commit.mark_dirty(queue_store_file)
+        return len(seq_ids) - len(transient)
+
+    def _write_shared(
+        self,
+        shared: Sequence[int],
+        transient: Collection[int],
+        pending: Mapping[int, Message],
+        envelopes: Mapping[int, bytes],
+    ) -> list[tuple[MessageStore, list[MsgId]]]:
+        """Hand big messages to the shared stores. Returns the references taken."""
+        taken: list[tuple[MessageStore, list[MsgId]]] = []
+        for is_transient in (False, True):
+            items = [
+                (pending[seq_id].msg_id, envelopes.get(seq_id) or pending[seq_id].envelope())
+                for seq_id in shared
+                if (seq_id in transient) == is_transient
+            ]
+            if not items:
+                continue
+            store = self._stores[not is_transient]
+            try:
+                store.write_batch(items)
+            except DiskFullError:
+                for earlier, msg_ids in taken:
+                    earlier.release_many(msg_ids)
+                raise
+            taken.append((store, [msg_id for msg_id, _ in items]))
+        return taken
+
+    def _add_bits(
+        self, segment: Segment, seq_ids: Sequence[int], shared: Sequence[int], transient: Sequence[int]
+    ) -> None:
+        bits = segment.live_bits | bits_of(seq_ids, self._slot_mask)
         segment.live += len(seq_ids)
+        segment.live_bits = self._full_bits if segment.live == self.segment_entries else bits
+        if shared:
+            segment.shared_bits |= bits_of(shared, self._slot_mask)
+        if transient:
+            segment.transient_bits |= bits_of(transient, self._slot_mask)
 
     def _write_acks(self, segment: Segment, seq_ids: Sequence[int]) -> None:
-        index_file, _ = self._files(segment)
-        runs = _runs(seq_ids)
-        if len(runs) <= ACK_RUNS_MAX:
-            for first, count in runs:
-                index_file.pwrite(bytes(count * SLOT_BYTES), slot_offset(first))
+        index_file, _ = self.files.files(segment)
+        stretches = runs(seq_ids)
+        if len(stretches) <= ACK_RUNS_MAX:
+            for first, count in stretches:
+                index_file.pwrite(bytes(count * SLOT_BYTES), self._slot_offset(first))
             return
-        start = slot_offset(seq_ids[0])
-        data = bytearray(index_file.pread(slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
+        start = self._slot_offset(seq_ids[0])
+        data = bytearray(index_file.pread(self._slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
         for seq_id in seq_ids:
-            at = slot_offset(seq_id) - start
+            at = self._slot_offset(seq_id) - start
             data[at : at + SLOT_BYTES] = ZERO_SLOT
         index_file.pwrite(data, start)
 
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete the files of segments in which everything is settled and nothing more will be appended."""
-        tail = next_seq_id >> SEGMENT_BITS
+        tail = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
         finished = [number for number, segment in self.segments.items() if not segment.live and number < tail]
+        self._has_finished = len(finished) > DELETIONS_MAX
+        del finished[DELETIONS_MAX:]
         for number in finished:
-            segment = self.segments.pop(number)
-            self._open.pop(number, None)
-            if segment.index_file is not None and segment.queue_store_file is not None:
-                segment.index_file.abandon()
-                segment.queue_store_file.abandon()
-            self._disk.unlink(self.path(number, INDEX_FORMAT.suffix))
-            self._disk.unlink(self.path(number, QUEUE_STORE_FORMAT.suffix))
-        if finished:
+            self.files.delete(self.segments.pop(number))
+        if finished and self._is_durable:
             # Not a promise, but once per segment it is cheap: without it a crash could bring thousands of acked back.
-            self._group_commit.mark_dirty(self._disk.directory(self._directory))
+            self._group_commit.mark_dirty(self.files.disk.directory(self.files.directory))
+
+    # -- what is live
+
+    def _is_written(self, seq_id: int) -> bool:
+        segment = self.segments.get(seq_id >> self._segment_bits)
+        return segment is not None and bool(segment.live_bits >> (seq_id & self._slot_mask) & 1)
+
+    def is_live(self, seq_id: int) -> bool:
+        """See `QueueIndex.is_live`."""
+        return seq_id in self._pending or self._is_written(seq_id)
+
+    def count_live(self, first: int, end: int) -> int:
+        """See `QueueIndex.count_live`."""
+        count = sum([first <= seq_id < end for seq_id in self._pending])
+        for number in self._segments_between(first, end):
+            segment = self.segments[number]
+            base = number << self._segment_bits
+            if first <= base and base + self.segment_entries <= end:
+                count += segment.live
+            else:
+                count += (segment.live_bits & bits_between(first, end, base, self.segment_entries)).bit_count()
+        return count
+
+    def live(self, first: int, end: int) -> Iterator[int]:
+        """See `QueueIndex.live`."""
+        pending = sorted(seq_id for seq_id in self._pending if first <= seq_id < end)
+        written: list[int] = []
+        for number in self._segments_between(first, end):
+            base = number << self._segment_bits
+            bits = self.segments[number].live_bits & bits_between(first, end, base, self.segment_entries)
+            if not pending or pending[0] >= base + self.segment_entries:
+                yield from positions(bits, base)
+            else:
+                written += positions(bits, base)
+        yield from sorted(pending + written) if written else pending
+
+    def segment_end(self, seq_id: int) -> int:
+        """See `QueueIndex.segment_end`."""
+        return (seq_id | self._slot_mask) + 1
+
+    def _segments_between(self, first: int, end: int) -> list[int]:
+        """Numbers of the segments with files that overlap [first, end), ascending."""
+        low, high = first >> self._segment_bits, (end - 1) >> self._segment_bits
+        if high - low < len(self.segments):
+            return [number for number in range(low, high + 1) if number in self.segments]
+        return sorted(number for number in self.segments if low <= number <= high)
 
     # -- reading
 
-    def read(self, seq_ids: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Envelopes of live entries that are flushed, in the given order. Raises `StorageError` if one is damaged."""
-        found: dict[int, bytes] = {}
-        embedded: list[int] = []
-        for seq_id in seq_ids:
-            msg_id = self.shared.get(seq_id)
-            if msg_id is None:
-                embedded.append(seq_id)
-            else:
-                found[seq_id] = self._msg_store.read(msg_id)
-        embedded.sort()
-        for number, members in _by_segment(embedded):
-            self._read_embedded(self.segments[number], members, found)
-        return [(seq_id, found[seq_id]) for seq_id in seq_ids]
+    def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
+        """See `QueueIndex.entries`."""
+        found: list[tuple[int, PagedMessage]] = []
+        pending = sorted(seq_id for seq_id in self._pending if first <= seq_id < end)
+        if pending:
+            # Written ones may lie between them and behind them: look at so many of both.
+            found = [(seq_id, self._paged_pending(seq_id)) for seq_id in pending[:count_max]]
+            found += self._written_entries(first, end, count_max)
+            found.sort()
+            return found[:count_max]
+        return self._written_entries(first, end, count_max)
 
-    def _read_embedded(self, segment: Segment, seq_ids: Sequence[int], found: dict[int, bytes]) -> None:
-        index_file, queue_store_file = self._files(segment)
-        start = slot_offset(seq_ids[0])
-        slots = index_file.pread(slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start)
-        wanted: list[tuple[int, int, int]] = []
+    def _paged_pending(self, seq_id: int) -> PagedMessage:
+        message = self._pending[seq_id]
+        return PagedMessage(message.msg_id, len(message.body), self._is_durable and message.persistent)
+
+    def _written_entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
+        found: list[tuple[int, PagedMessage]] = []
+        for number in self._segments_between(first, end):
+            segment = self.segments[number]
+            base = number << self._segment_bits
+            bits = segment.live_bits & bits_between(first, end, base, self.segment_entries)
+            seq_ids = positions(bits, base)[: count_max - len(found)]
+            if seq_ids:
+                slots = self._slots(segment, seq_ids)
+                found += [(seq_id, _paged(slot)) for seq_id, slot in zip(seq_ids, slots, strict=True)]
+            if len(found) >= count_max:
+                break
+        return found
+
+    def _slots(self, segment: Segment, seq_ids: Sequence[int]) -> list[Slot]:
+        """Slots of written live entries of one segment, ascending. Raises `StorageError` if one is damaged."""
+        index_file, _ = self.files.files(segment)
+        start = self._slot_offset(seq_ids[0])
+        data = index_file.pread(self._slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start)
+        first = seq_ids[0]
+        slots: list[Slot] = []
         for seq_id in seq_ids:
-            at = slot_offset(seq_id) - start
-            slot = unpack_slot(seq_id, slots[at : at + SLOT_BYTES])
-            if slot is None or slot.location != LOCATION_QUEUE:
+            at = (seq_id - first) * SLOT_BYTES
+            slot = unpack_slot(seq_id, data[at : at + SLOT_BYTES])
+            if slot is None:
                 raise StorageError(f"slot of seq id {seq_id} in {index_file.path} is damaged")
-            wanted.append((slot.offset, RECORD_HEADER_BYTES + slot.size, seq_id))
+            slots.append(slot)
+        return slots
+
+    def read(self, entries: Sequence[tuple[int, PagedMessage]]) -> list[bytes]:
+        """See `QueueIndex.read`."""
+        found: dict[int, bytes] = {}
+        shared: dict[bool, list[tuple[int, MsgId]]] = {}
+        embedded: dict[int, int] = {}
+        pending = self._pending
+        if pending:
+            found = {seq_id: pending[seq_id].envelope() for seq_id, _ in entries if seq_id in pending}
+        unknown = sorted(seq_id for seq_id, entry in entries if entry.place == UNKNOWN_PLACE and seq_id not in found)
+        looked_up: dict[int, PagedMessage] = {}
+        for number, seq_ids in by_segment(unknown, self._segment_bits):
+            slots = self._slots(self.segments[number], seq_ids)
+            looked_up.update(zip(seq_ids, map(_paged, slots), strict=True))
+        for seq_id, entry in entries:
+            if seq_id in found:
+                continue
+            known = looked_up[seq_id] if entry.place == UNKNOWN_PLACE else entry
+            if known.place == IN_SHARED_STORE:
+                shared.setdefault(known.persistent, []).append((seq_id, known.msg_id))
+            else:
+                embedded[seq_id] = known.place
+        for persistent, wanted in shared.items():
+            envelopes = self._stores[persistent].read_many([msg_id for _, msg_id in wanted])
+            found.update(zip([seq_id for seq_id, _ in wanted], envelopes, strict=True))
+        for number, seq_ids in by_segment(sorted(embedded), self._segment_bits):
+            self._read_embedded(self.segments[number], [(embedded[seq_id], seq_id) for seq_id in seq_ids], found)
+        return [found[seq_id] for seq_id, _ in entries]
+
+    def _read_embedded(self, segment: Segment, wanted: list[tuple[int, int]], found: dict[int, bytes]) -> None:
+        """``wanted``: (place, seq id)."""
+        _, queue_store_file = self.files.files(segment)
         wanted.sort()
         for stretch in _stretches(wanted):
-            base = stretch[0][0]
-            data = queue_store_file.pread(stretch[-1][0] + stretch[-1][1] - base, base)
-            for offset, _, seq_id in stretch:
-                envelope = unpack_record(data, offset - base, seq_id & SLOT_MASK)
+            base = stretch[0][0] >> 32
+            last = stretch[-1][0]
+            size = (last >> 32) + RECORD_HEADER_BYTES + (last & _SIZE_MASK) - base
+            data = queue_store_file.pread(size, base)
+            for place, seq_id in stretch:
+                envelope = unpack_record(data, (place >> 32) - base, seq_id & self._slot_mask)
                 if envelope is None:
                     raise StorageError(
-                        f"message of seq id {seq_id} in {queue_store_file.path} at {offset} is damaged: "
+                        f"message of seq id {seq_id} in {queue_store_file.path} at {place >> 32} is damaged: "
                         "its checksum does not fit"
                     )
                 found[seq_id] = envelope
 
     # -- files
 
-    def path(self, number: int, suffix: str) -> str:
-        """Path of a file of segment ``number``."""
-        return f"{self._directory}/{number}{suffix}"
-
     def _segment(self, number: int) -> Segment:
         """The segment, with files made if it has none."""
         segment = self.segments.get(number)
-        if segment is not None:
-            return segment
-        queue_store_file = self._disk.create(self.path(number, QUEUE_STORE_FORMAT.suffix))
-        queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self._queue_id), 0)
-        index_file = self._disk.create(self.path(number, INDEX_FORMAT.suffix))
-        index_file.pwrite(INDEX_FORMAT.header(number, self._queue_id), 0)
-        # The whole length at once: later syncs need not write a new length every time.
-        index_file.truncate(INDEX_FILE_BYTES)
-        segment = Segment(number, 0, HEADER_BYTES)
-        segment.index_file, segment.queue_store_file = index_file, queue_store_file
-        self.segments[number] = segment
-        self._keep_open(segment)
-        for file in (index_file, queue_store_file):
-            self._group_commit.mark_dirty(file)
-        self._group_commit.mark_dirty(self._disk.directory(self._directory))
+        if segment is None:
+            segment = self.segments[number] = self.files.create(number)
         return segment
 
-    def _files(self, segment: Segment) -> tuple[DiskFile, DiskFile]:
-        index_file, queue_store_file = segment.index_file, segment.queue_store_file
-        if index_file is None or queue_store_file is None:
-            index_file = self._disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
-            queue_store_file = self._disk.open(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
-            segment.index_file, segment.queue_store_file = index_file, queue_store_file
-        self._keep_open(segment)
-        return index_file, queue_store_file
+    def _slot_offset(self, seq_id: int) -> int:
+        """Where in the .qi file of its segment the slot of ``seq_id`` stands."""
+        return HEADER_BYTES + (seq_id & self._slot_mask) * SLOT_BYTES
 
-    def _keep_open(self, segment: Segment) -> None:
-        self._open.pop(segment.number, None)
-        self._open[segment.number] = segment
-        if len(self._open) > OPEN_SEGMENTS_MAX:
-            self._close_segment(self._open.pop(next(iter(self._open))))
-
-    def _close_segment(self, segment: Segment) -> None:
-        for file in (segment.index_file, segment.queue_store_file):
-            if file is not None:
-                if file.has_unsynced:
-                    # Acks alone do not ask for a sync, but the descriptor lives until there is one.
-                    self._group_commit.mark_dirty(file)
-                    self._closing.append(file)
-                file.close()
-        segment.index_file = segment.queue_store_file = None
-        self._closing = [file for file in self._closing if file.has_unsynced]
+    def drop_transient(self) -> None:
+        """See `QueueIndex.drop_transient`."""
+        self._pending = {
+            seq_id: message for seq_id, message in self._pending.items() if self._is_durable and message.persistent
+        }
+        self._envelopes = {seq_id: envelope for seq_id, envelope in self._envelopes.items() if seq_id in self._pending}
+        for segment in list(self.segments.values()):
+            if segment.transient_bits:
+                base = segment.number << self._segment_bits
+                seq_ids = positions(segment.transient_bits, base)
+                keep = set(positions(segment.live_bits & ~segment.transient_bits, base))
+                self.settle_range(seq_ids[0], seq_ids[-1] + 1, keep, is_sized=False)
 
     def close(self, next_seq_id: int) -> None:
-        """Write and sync everything, on this thread. Raises `StorageError`."""
+        """See `QueueIndex.close`."""
         self.flush(next_seq_id)
-        for segment in self._open.values():
-            self._close_segment(segment)
-        self._open.clear()
-        for file in self._closing:
-            file.sync()
-        self._closing.clear()
-        self._disk.sync_directory(self._directory)
+        while self._has_finished:
+            self._delete_finished(next_seq_id)
+        self.files.close_all()
+
+    def terms(self) -> bytes:
+        """See `QueueIndex.terms`. Sets of bits are big-endian, a bit per entry."""
+        parts = [_TERMS_COUNT.pack(len(self.segments))]
+        size = self.segment_entries // 8
+        for number, segment in sorted(self.segments.items()):
+            is_partial = segment.live != self.segment_entries
+            is_shared = bool(segment.shared_bits)
+            parts.append(_TERMS_SEGMENT.pack(number, segment.queue_store_end, segment.live, is_partial, is_shared))
+            if is_partial:
+                parts.append(segment.live_bits.to_bytes(size, "big"))
+            if is_shared:
+                parts.append(segment.shared_bits.to_bytes(size, "big"))
+        return b"".join(parts)
+
+    def adopt_terms(self, terms: bytes) -> None:
+        """Take over what `terms` said before a clean stop."""
+        size = self.segment_entries // 8
+        (count,) = _TERMS_COUNT.unpack_from(terms)
+        at = _TERMS_COUNT.size
+        for _ in range(count):
+            number, queue_store_end, live, is_partial, is_shared = _TERMS_SEGMENT.unpack_from(terms, at)
+            at += _TERMS_SEGMENT.size
+            segment = self.segments[number] = Segment(number, queue_store_end)
+            segment.live = live
+            segment.live_bits = self._full_bits
+            if is_partial:
+                segment.live_bits = int.from_bytes(terms[at : at + size], "big")
+                at += size
+            if is_shared:
+                segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
+                at += size
+
+    def adopt_segment(self, number: int, queue_store_end: int, live: Sequence[int], shared: Sequence[int]) -> Segment:
+        """Take over what a scan found in the files of a segment: its persistent live entries, ascending."""
+        segment = self.segments[number] = Segment(number, queue_store_end)
+        if live:
+            self._add_bits(segment, live, shared, ())
+        return segment
 
     def delete(self) -> None:
-        """Forget everything and give the references back; the owner removes the directory."""
-        for msg_id in self.shared.values():
-            self._msg_store.release(msg_id)
+        """See `QueueIndex.delete`."""
+        for segment in self.segments.values():
+            if segment.shared_bits:
+                seq_ids = positions(segment.shared_bits, segment.number << self._segment_bits)
+                slots = self._slots(segment, seq_ids)
+                msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
+                self._release(segment, segment.shared_bits, msg_ids)
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up the files as they are."""
-        self.shared.clear()
-        for segment in self.segments.values():
-            for file in (segment.index_file, segment.queue_store_file):
-                if file is not None:
-                    file.abandon()
-        for file in self._closing:
-            file.abandon()
+        """See `QueueIndex.abandon`."""
+        self.files.abandon()
         self.segments.clear()
-        self._open.clear()
         self._pending.clear()
         self._envelopes.clear()
         self._settled.clear()
-        self._closing.clear()
+        self._has_finished = False
 
-    def check_invariants(self, live_on_disk: int) -> None:
-        """``live_on_disk``: how many live messages the owner stored here."""
-        live = sum(segment.live for segment in self.segments.values())
-        assert live + len(self._pending) - len(self._settled) == live_on_disk, (
-            "every stored message is pending or in a segment: "
-            f"{live} in segments, {len(self._pending)} pending, {len(self._settled)} acks to write, {live_on_disk} live"
+    @property
+    def memory_bytes(self) -> int:
+        """See `QueueIndex.memory_bytes`."""
+        partial = sum([segment.live != self.segment_entries for segment in self.segments.values()])
+        pending = sum([len(message.body) for message in self._pending.values()])
+        return (
+            len(self.segments) * _SEGMENT_MEMORY_BYTES
+            + partial * self.segment_entries // 8
+            + len(self._pending) * _PENDING_MEMORY_BYTES
+            + pending
         )
+
+    def check_invariants(self) -> None:
+        """See `QueueIndex.check_invariants`."""
         assert not self._envelopes.keys() - self._pending.keys(), "encoded forms belong to pending messages"
-        assert not self.shared.keys() & self._pending.keys(), "a message takes its reference when it is written"
-        assert len(self._open) <= OPEN_SEGMENTS_MAX, "open files are bounded"
+        self.files.check_invariants(self.segments)
         for number, segment in self.segments.items():
-            assert 0 <= segment.live <= SEGMENT_ENTRIES, f"segment {number} has a slot for every live entry"
-            assert (segment.index_file is not None) == (number in self._open), f"segment {number} is counted as open"
+            live = segment.live_bits
+            assert segment.live == live.bit_count(), f"segment {number} counts its live entries"
+            assert 0 <= live <= self._full_bits, f"segment {number} has a slot for every live entry"
+            assert not segment.shared_bits & ~live, f"segment {number}: what is settled has no reference"
+            assert not segment.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
+            base = number << self._segment_bits
+            assert not set(positions(live, base)) & self._pending.keys(), "an entry is pending or written"
 
 
-def _by_segment(seq_ids: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
-    """Ascending seq ids, cut at segment borders."""
-    if not seq_ids:
-        return []
-    first = seq_ids[0] >> SEGMENT_BITS
-    if seq_ids[-1] >> SEGMENT_BITS == first:
-        return [(first, seq_ids)]
-    groups: dict[int, list[int]] = {}
-    for seq_id in seq_ids:
-        groups.setdefault(seq_id >> SEGMENT_BITS, []).append(seq_id)
-    return list(groups.items())
+def _count(total: list[int], persistent: bool, body_bytes: int) -> None:
+    """Add one message to the fields of a `Range`."""
+    total[0] += 1
+    total[1] += body_bytes
+    if persistent:
+        total[2] += 1
+        total[3] += body_bytes
 
 
-def _runs(seq_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending seq ids as (first, count) of neighbours."""
-    if seq_ids[-1] - seq_ids[0] == len(seq_ids) - 1:
-        return [(seq_ids[0], len(seq_ids))]
-    runs: list[tuple[int, int]] = []
-    first = previous = seq_ids[0]
-    for seq_id in seq_ids[1:]:
-        if seq_id != previous + 1:
-            runs.append((first, previous + 1 - first))
-            first = seq_id
-        previous = seq_id
-    runs.append((first, previous + 1 - first))
-    return runs
+def _paged(slot: Slot) -> PagedMessage:
+    place = IN_SHARED_STORE if slot.shared else slot.offset << 32 | (slot.overhead_bytes + slot.body_bytes)
+    return PagedMessage(MsgId(slot.msg_id), slot.body_bytes, slot.persistent, place)
 
 
-def _stretches(wanted: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    """Ascending (offset, size, ...) records, grouped so that each group is worth one read."""
+def _stretches(wanted: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Ascending (place, seq id), grouped so that each group is worth one read."""
     stretches = [[wanted[0]]]
+    end = (wanted[0][0] >> 32) + (wanted[0][0] & _SIZE_MASK) + RECORD_HEADER_BYTES
     for record in wanted[1:]:
-        offset, size, _ = stretches[-1][-1]
-        if record[0] - (offset + size) <= READ_GAP_BYTES_MAX:
+        offset = record[0] >> 32
+        if offset - end <= READ_GAP_BYTES_MAX:
             stretches[-1].append(record)
         else:
             stretches.append([record])
+        end = offset + (record[0] & _SIZE_MASK) + RECORD_HEADER_BYTES
     return stretches

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile, read_whole
 from node.store.group_commit import GroupCommit
@@ -150,6 +150,14 @@ class MessageStore:
         self._require_service()
         try:
             self._write_batch(items)
+        except DiskFullError:
+            for msg_id, _ in items:
+                location = self._index.get(msg_id)
+                if location is not None:
+                    location.references -= 1
+                    if not location.references:
+                        del self._index[msg_id]
+            raise
         except StorageError as error:
             self.failure = error
             raise
@@ -194,6 +202,13 @@ class MessageStore:
         self._garbage_since_look += size
         if not summary.valid_bytes:
             self._delete_if_empty(location.file)
+
+    def release_many(self, msg_ids: Sequence[MsgId]) -> None:
+        for msg_id in msg_ids:
+            self.release(msg_id)
+
+    def read_many(self, msg_ids: Sequence[MsgId]) -> list[bytes]:
+        return [self.read(msg_id) for msg_id in msg_ids]
 
     def read(self, msg_id: MsgId) -> bytes:
         """Envelope of a message. Raises `StorageError` if it cannot be read or its checksum is wrong."""

@@ -25,7 +25,8 @@ from node.store.record import BOUNDS_FORMAT, CRC, HEADER_BYTES, TERMS_FORMAT
 #: How far ahead positions are reserved.
 RESERVE_STEP = 1 << 20
 
-_TERMS_BODY = struct.Struct(">QQI")
+#: Next seq id, next delivered seq id, body bytes, origins, bytes of the index's own terms, version of the index.
+_TERMS_BODY = struct.Struct(">QQQIIB")
 _BOUND = struct.Struct(">Q")
 _BOUND_OFFSETS = (512, 1024)
 
@@ -37,13 +38,25 @@ class Terms:
     next_seq_id: int
     #: Every live message below it may have been delivered.
     next_deliver_seq_id: int
+    #: Bodies of the live messages.
+    body_bytes: int
     #: Last accepted id of each origin, least recently used first.
     origins: Mapping[OriginId, MsgId]
+    #: Generation of the index, and what `QueueIndex.terms` said.
+    index_version: int
+    index_terms: bytes
 
     def write(self, disk: Disk, path: str, queue_id: int) -> None:
         """Durably, as a whole."""
-        body = _TERMS_BODY.pack(self.next_seq_id, self.next_deliver_seq_id, len(self.origins))
-        body += b"".join(self.origins.values())
+        body = _TERMS_BODY.pack(
+            self.next_seq_id,
+            self.next_deliver_seq_id,
+            self.body_bytes,
+            len(self.origins),
+            len(self.index_terms),
+            self.index_version,
+        )
+        body += b"".join(self.origins.values()) + self.index_terms
         write_durably(disk, path, TERMS_FORMAT.header(0, queue_id) + body + CRC.pack(crc32(body)))
 
 
@@ -55,12 +68,14 @@ def read_terms(disk: Disk, path: str, queue_id: int) -> Terms | None:
     body = content[HEADER_BYTES:-4]
     if TERMS_FORMAT.problem(content, 0, queue_id) or crc32(body) != CRC.unpack(content[-4:])[0]:
         return None
-    next_seq_id, next_deliver_seq_id, count = _TERMS_BODY.unpack_from(body)
+    next_seq_id, next_deliver_seq_id, body_bytes, count, index_bytes, version = _TERMS_BODY.unpack_from(body)
     origins: dict[OriginId, MsgId] = {}
-    for at in range(_TERMS_BODY.size, _TERMS_BODY.size + count * MSG_ID_BYTES, MSG_ID_BYTES):
+    end = _TERMS_BODY.size + count * MSG_ID_BYTES
+    for at in range(_TERMS_BODY.size, end, MSG_ID_BYTES):
         msg_id = MsgId(body[at : at + MSG_ID_BYTES])
         origins[split_msg_id(msg_id)[0]] = msg_id
-    return Terms(next_seq_id, next_deliver_seq_id, origins)
+    index_terms = body[end : end + index_bytes]
+    return Terms(next_seq_id, next_deliver_seq_id, body_bytes, origins, version, index_terms)
 
 
 class SeqBounds:

@@ -9,16 +9,16 @@ All numbers are big-endian, all checksums CRC-32 (`zlib.crc32`). Every file begi
 
 *file key*: segment number (.qi, .qs) or file number (.rdq), 0 elsewhere. *owner*: queue id, 0 for the shared store.
 
-Index slot (.qi), 32 bytes, slot ``seq_id % 4096`` at ``64 + 32 * slot``::
+Index slot (.qi), 32 bytes, slot ``seq_id % entries`` at ``64 + 32 * slot``::
 
-    0        1       2          3      4        20       24       28     32
-    +--------+-------+----------+------+--------+--------+--------+------+
-    | status | flags | location | zero | msg_id | offset | size   | CRC  |
-    +--------+-------+----------+------+--------+--------+--------+------+
+    0        1       2          4        20       24           28     32
+    +--------+-------+----------+--------+--------+------------+------+
+    | status | flags | overhead | msg_id | offset | body bytes | CRC  |
+    +--------+-------+----------+--------+--------+------------+------+
 
-*status* 1 = present; *flags* bit 0 persistent; *location* 1 shared store, 2 per-queue store; *offset* in the .qs file;
-*size* of the envelope. The CRC starts from the seq id, so that a slot in the wrong place or of another segment is
-seen. An ack writes 32 zeros.
+*status* 1 = present; *flags* bit 0 persistent, bit 1 in the shared store; *overhead*: bytes of the envelope beside the
+body; *offset* in the .qs file (both 0 in the shared store). The CRC starts from the seq id, so that a slot in the
+wrong place or of another segment is seen. An ack writes 32 zeros.
 
 Record (.qs, .rdq): 12 bytes, then the envelope (see `node.message`)::
 
@@ -45,19 +45,13 @@ NEVER_WRITTEN = "the header was never written"
 _HEADER_BODY = struct.Struct(">4sB3xQQ36x")
 CRC = struct.Struct(">I")
 
-#: Entries of one segment: file pairs are deleted as a whole, 4096 is the field's habit (mission S4).
-SEGMENT_ENTRIES = 4096
-SEGMENT_BITS = 12
-SLOT_MASK = SEGMENT_ENTRIES - 1
 SLOT_BYTES = 32
-INDEX_FILE_BYTES = HEADER_BYTES + SEGMENT_ENTRIES * SLOT_BYTES
-#: Everything of a slot but its CRC: status, flags, location, msg_id, offset, size.
-SLOT_BODY = struct.Struct(">BBBx16sII")
+#: Everything of a slot but its CRC: status, flags, overhead, msg_id, offset, body bytes.
+SLOT_BODY = struct.Struct(">BBH16sII")
 ZERO_SLOT = bytes(SLOT_BYTES)
 STATUS_PRESENT = 1
 SLOT_PERSISTENT = 1
-LOCATION_SHARED = 1
-LOCATION_QUEUE = 2
+SLOT_SHARED = 2
 SEQ_ID_CRC_MASK = 0xFFFFFFFF
 
 #: length, CRC, key, mark
@@ -107,10 +101,10 @@ class FileFormat:
         )
 
 
-INDEX_FORMAT = FileFormat(b"WRQI", 1, ".qi")
+INDEX_FORMAT = FileFormat(b"WRQI", 2, ".qi")
 QUEUE_STORE_FORMAT = FileFormat(b"WRQS", 1, ".qs")
 SHARED_STORE_FORMAT = FileFormat(b"WRDQ", 1, ".rdq")
-TERMS_FORMAT = FileFormat(b"WRTM", 1, ".terms")
+TERMS_FORMAT = FileFormat(b"WRTM", 2, ".terms")
 BOUNDS_FORMAT = FileFormat(b"WRSB", 1, ".bounds")
 
 
@@ -118,22 +112,20 @@ class Slot(NamedTuple):
     """One present index entry."""
 
     persistent: bool
-    location: int
+    #: True if the message is in the shared store.
+    shared: bool
     msg_id: bytes
     #: In the .qs file; 0 for the shared store.
     offset: int
-    #: Bytes of the envelope.
-    size: int
-
-
-def slot_offset(seq_id: int) -> int:
-    """Where in the .qi file of its segment the slot of ``seq_id`` stands."""
-    return HEADER_BYTES + (seq_id & SLOT_MASK) * SLOT_BYTES
+    #: Bytes of the envelope in the .qs file beside the body; 0 for the shared store.
+    overhead_bytes: int
+    body_bytes: int
 
 
 def pack_slot(seq_id: int, slot: Slot) -> bytes:
     """The 32 bytes of an entry. (`node.store.index_v2` does the same inline, for speed.)"""
-    body = SLOT_BODY.pack(STATUS_PRESENT, slot.persistent, slot.location, slot.msg_id, slot.offset, slot.size)
+    flags = slot.persistent * SLOT_PERSISTENT | slot.shared * SLOT_SHARED
+    body = SLOT_BODY.pack(STATUS_PRESENT, flags, slot.overhead_bytes, slot.msg_id, slot.offset, slot.body_bytes)
     return body + CRC.pack(crc32(body, seq_id & SEQ_ID_CRC_MASK))
 
 
@@ -142,8 +134,8 @@ def unpack_slot(seq_id: int, data: bytes) -> Slot | None:
     body = data[:-4]
     if crc32(body, seq_id & SEQ_ID_CRC_MASK) != CRC.unpack(data[-4:])[0]:
         return None
-    _, flags, location, msg_id, offset, size = SLOT_BODY.unpack(body)
-    return Slot(bool(flags & SLOT_PERSISTENT), location, msg_id, offset, size)
+    _, flags, overhead_bytes, msg_id, offset, body_bytes = SLOT_BODY.unpack(body)
+    return Slot(bool(flags & SLOT_PERSISTENT), bool(flags & SLOT_SHARED), msg_id, offset, overhead_bytes, body_bytes)
 
 
 def is_torn_slot(seq_id: int, data: bytes) -> bool:

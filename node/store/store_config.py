@@ -33,8 +33,8 @@ class StoreConfig:
     v1_journal_entries_max: int = 32_768
     #: ``classic_queue_index_v2_segment_entry_count``: entries of one segment of an index of version 2.
     v2_segment_entries: int = 4_096
-    #: Bodies that one queue keeps in memory; persistent messages beyond it are read back from disk.
-    ram_limit_bytes: int = 64 * 1024 * 1024
+    #: ``msg_store_io_batch_size``: paging moves positions out of memory when there are so many to move.
+    io_batch_messages: int = 4_096
     #: ``durability``: True = ``fsync``, confirms wait for it; False = ``flush``, the operating system has the bytes.
     confirm_after_sync: bool = True
 
@@ -45,7 +45,7 @@ class StoreConfig:
         assert self.compaction in ("holes", "merge"), "there are two ways of compaction"
         assert self.queue_version in (1, 2), "there are two generations of the index"
         for entries in (self.v1_segment_entries, self.v2_segment_entries):
-            assert 4 <= entries <= SEGMENT_ENTRIES_MAX, "segments are neither tiny nor unbounded"
+            assert 8 <= entries <= SEGMENT_ENTRIES_MAX, "segments are neither tiny nor unbounded"
             assert entries & (entries - 1) == 0, "entries of a segment are a power of two"
         assert self.file_size_limit_bytes > 0, "a store file holds something"
 

@@ -29,8 +29,10 @@ def run_sync_round(group_commit: GroupCommit) -> bool:
 class StoreHarness:
     """One node's storage through restarts and crashes."""
 
-    def __init__(self, config: StoreConfig | None = None) -> None:
+    def __init__(self, config: StoreConfig | None = None, *, durable: bool = True) -> None:
+        """``durable``: of the queue."""
         self.config = config or StoreConfig()
+        self.durable = durable
         self.disk = SimulatedDisk()
         self.start()
 
@@ -38,8 +40,8 @@ class StoreHarness:
         self.group_commit = GroupCommit()
         self.store = VhostStore(self.disk, DATA_DIRECTORY, "/", self.group_commit, self.config)
 
-    def open_queue(self, durable: bool = True) -> VariableQueue:
-        return self.store.open_queue(QUEUE_ID, QUEUE_NAME, durable)
+    def open_queue(self, durable: bool | None = None) -> VariableQueue:
+        return self.store.open_queue(QUEUE_ID, QUEUE_NAME, self.durable if durable is None else durable)
 
     @property
     def queue_directory(self) -> str:

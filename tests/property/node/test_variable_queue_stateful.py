@@ -1,9 +1,9 @@
 """`VariableQueue` on the simulated disk against a model that is a dict, through clean restarts and crashes.
 
-The thresholds are shrunk so that a few messages fill segments (positions are moved to just before a segment's end),
-roll and merge shared store files, and leave memory. Promises checked after a crash: every confirmed persistent message
-that was not settled is there, in its place, with the same bytes; nothing is there that was never published; everything
-is flagged; no position of a confirmed message is used again.
+The thresholds are shrunk so that a few messages fill segments (8 entries), roll and compact shared store files (512
+bytes), and leave memory (a target of a few messages, or lazy mode, switched on and off). Promises checked after a
+crash: every confirmed persistent message that was not settled is there, in its place, with the same bytes; nothing is
+there that was never published; everything is flagged; no position of a confirmed message is used again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery, Publication
-from node.queues.replica import SegmentDigest, SeqRange, entry_digest
-from node.store.record import SEGMENT_ENTRIES
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest, SeqRange, entry_digest
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, msg_id_of
@@ -29,16 +28,19 @@ SIZES = (0, 20, 90)
 
 
 class VariableQueueMachine(RuleBasedStateMachine):
-    @initialize(ram_limit=st.sampled_from([0, 100, 10_000]))
-    def begin(self, ram_limit: int) -> None:
+    @initialize(durable=st.sampled_from([True, True, True, False]))
+    def begin(self, durable: bool) -> None:
         self.harness = StoreHarness(
             StoreConfig(
                 embed_below_bytes=60,
-                file_size_limit_bytes=500,
-                ram_limit_bytes=ram_limit,
+                file_size_limit_bytes=512,
+                v2_segment_entries=8,
+                io_batch_messages=2,
                 confirm_after_sync=True,
-            )
+            ),
+            durable=durable,
         )
+        self.durable = durable
         self.queue = self.harness.open_queue()
         self.counter = 0
         self.ready: dict[int, Message] = {}
@@ -60,7 +62,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
         return make_message(self.counter, body=self.counter.to_bytes(4, "big") + bytes(size), persistent=persistent)
 
     def note(self, seq_id: int, message: Message) -> None:
-        if message.persistent:
+        if message.persistent and self.durable:
             self.published.setdefault(seq_id, []).append(message)
 
     def settled(self, seq_id: int) -> None:
@@ -75,7 +77,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
             seq_id = live.get(msg_id_of(token))
             if seq_id is not None:
                 message = self.ready.get(seq_id) or self.unacked[seq_id]
-                if message.persistent:
+                if message.persistent and self.durable:
                     self.confirmed[seq_id] = message
                     self.used.add(seq_id)
 
@@ -104,9 +106,24 @@ class VariableQueueMachine(RuleBasedStateMachine):
         for seq_id, message in enumerate(made, first):
             self.note(seq_id, message)
 
+    @rule(count=st.integers(1, 20))
+    def skip(self, count: int) -> None:
+        self.queue.advance_next_seq_id(SeqId(self.queue.next_seq_id + count))
+
+    @rule(ram_count=st.none() | st.integers(0, 6))
+    def want_in_memory(self, ram_count: int | None) -> None:
+        """As the memory monitor does, rates left aside."""
+        self.queue.target_ram_count = ram_count
+        while self.queue.page_out():
+            pass
+
+    @rule(is_lazy=st.booleans())
+    def switch_mode(self, is_lazy: bool) -> None:
+        self.queue.set_lazy(is_lazy)
+
     @rule()
-    def skip_to_segment_end(self) -> None:
-        self.queue.advance_next_seq_id(SeqId(self.queue.next_seq_id | (SEGMENT_ENTRIES - 4)))
+    def maintain(self) -> None:
+        self.queue.maintain()
 
     @rule(data=st.data(), count=st.integers(1, 4), size=st.sampled_from(SIZES), persistent=st.booleans())
     def insert(self, data: Any, count: int, size: int, persistent: bool) -> None:
@@ -193,8 +210,13 @@ class VariableQueueMachine(RuleBasedStateMachine):
         next_seq_id = self.queue.next_seq_id
         self.drain()
         self.queue = self.harness.restart()
-        assert self.queue.next_seq_id == next_seq_id
+        assert self.queue.next_seq_id == (next_seq_id if self.durable else 0)
         report = self.queue.recovery_report
+        if not self.durable:
+            assert report is None
+            self.next_deliver = 0
+            self.adopt({})
+            return
         assert report is not None
         assert report.clean
         assert report.torn == report.torn_acks == report.corrupt == 0
@@ -255,7 +277,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
         assert self.queue.first_live_seq_id == min(live, default=self.queue.next_seq_id)
         expected: dict[int, SegmentDigest] = {}
         for seq_id, message in live.items():
-            segment = seq_id // SEGMENT_ENTRIES
+            segment = seq_id // DIGEST_SEGMENT_ENTRIES
             _, entries, digest = expected.get(segment, SegmentDigest(segment, 0, 0))
             total = (digest + entry_digest(seq_id, message.msg_id)) & 0xFFFFFFFFFFFFFFFF
             expected[segment] = SegmentDigest(segment, entries + 1, total)

@@ -7,8 +7,9 @@ import pytest
 from node.errors import StorageError
 from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
 from node.queues.backing_queue import Publication
+from node.queues.origins import ORIGINS_MAX
 from node.queues.replica import Holding, SegmentDigest, SeqRange, entry_digest
-from node.queues.variable_queue import ORIGINS_MAX
+from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import make_message, msg_id_of, publications
@@ -180,22 +181,49 @@ def test_origins_are_bounded_and_the_least_recent_goes(harness: StoreHarness) ->
 
 
 @pytest.mark.parametrize("big", [False, True])
-def test_a_full_disk_takes_the_queue_out_of_service(big: bool) -> None:
+def test_a_full_disk_is_waited_for(big: bool) -> None:
+    """Nothing is confirmed and nothing is lost meanwhile; the queue goes on serving what it has."""
     harness = StoreHarness(StoreConfig(embed_below_bytes=0 if big else 4096))
     queue = harness.open_queue()
     queue.publish(publications(1, 1))
     harness.sync()
     assert queue.drain_confirmed() == [1]
     harness.disk.capacity_bytes = harness.disk.used_bytes
+    queue.publish(publications(2, 2))
+    stamp = queue.write_generation
+    for _ in range(3):
+        harness.sync()
+        assert queue.drain_confirmed() == []
+        assert queue.is_disk_full
+        assert queue.durable_generation < stamp
+        queue.check_invariants()
+    assert counters(queue.fetch(2, ack_required=False)) == [1, 2]
+    harness.disk.capacity_bytes = 1 << 40
+    assert queue.wants_maintenance
+    queue.maintain()
+    harness.sync()
+    assert (queue.is_disk_full, queue.drain_confirmed()) == (False, [2, 3])
+    queue = harness.crash(CrashStyle.DROP)
+    assert counters(queue.fetch(9, True)) == [3]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_failed_write_takes_the_queue_out_of_service(big: bool) -> None:
+    harness = StoreHarness(StoreConfig(embed_below_bytes=0 if big else 4096))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    assert queue.drain_confirmed() == [1]
+    harness.disk.fail_writes = "msg_store_persistent" if big else ".qs"
     queue.publish(publications(2, 1))
     stamp = queue.write_generation
     harness.sync()
     for operation in (queue.drain_confirmed, queue.purge, lambda: queue.publish(publications(3, 1))):
-        with pytest.raises(StorageError, match="No space left"):
+        with pytest.raises(StorageError, match="injected"):
             operation()
     assert queue.durable_generation < stamp
     assert queue.status().ready == 2
-    harness.disk.capacity_bytes = 1 << 40
+    harness.disk.fail_writes = None
     queue = harness.restart()
     assert queue.recovery_report is not None
     assert not queue.recovery_report.clean
@@ -236,29 +264,32 @@ def test_nothing_is_confirmed_after_a_failed_fsync(harness: StoreHarness) -> Non
 # -- memory
 
 
-def test_bodies_beyond_the_limit_are_read_back_in_batches() -> None:
-    harness = StoreHarness(StoreConfig(ram_limit_bytes=1000))
+def test_bodies_beyond_the_target_are_read_back_in_batches() -> None:
+    harness = StoreHarness(StoreConfig(v2_segment_entries=64, io_batch_messages=32))
     queue = harness.open_queue()
+    queue.target_ram_count = 10
     for first in range(1, 500, 50):
         queue.publish(publications(first, 50, body=b"b" * 100))
         harness.store.flush_writes()
+        queue.page_out()
         queue.check_invariants()
     status = queue.status()
     assert (status.ready, status.in_ram, status.ready_bytes) == (500, 10, 50_000)
+    assert queue.stage_counts.delta > 300
     assert counters(queue.fetch(20, ack_required=True)) == list(range(1, 21))
     queue.check_invariants()
     assert queue.requeue_all() == 20
     assert counters(queue.fetch(500, ack_required=False)) == list(range(1, 501))
     queue.check_invariants()
-    assert queue.status().memory_bytes == 0
+    assert queue.status().in_ram == 0
 
 
-def test_unacked_bodies_leave_memory_too() -> None:
-    harness = StoreHarness(StoreConfig(ram_limit_bytes=0))
+def test_unacked_bodies_leave_memory_too(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 10))
     harness.store.flush_writes()
     queue.fetch(10, ack_required=True)
+    queue.set_ram_duration_target(0.0)
     assert queue.status().in_ram == 0
     queue.check_invariants()
 

@@ -12,9 +12,11 @@ from tests.support.backing_queue_contract import BackingQueueContract, MakeQueue
 from tests.support.stores import StoreHarness
 
 
-def _make(config: StoreConfig) -> tuple[BackingQueue, Callable[[], None]]:
+def _make(config: StoreConfig, *, lazy: bool = False) -> tuple[BackingQueue, Callable[[], None]]:
     harness = StoreHarness(config)
-    return harness.open_queue(), harness.sync
+    queue = harness.open_queue()
+    queue.set_lazy(lazy)
+    return queue, harness.sync
 
 
 class TestVariableQueue(BackingQueueContract):
@@ -29,9 +31,9 @@ class TestVariableQueueWithSharedStore(BackingQueueContract):
         return lambda: _make(StoreConfig(embed_below_bytes=0, file_size_limit_bytes=200))
 
 
-class TestVariableQueueWithoutMemory(BackingQueueContract):
-    """Every body leaves memory at once."""
+class TestLazyVariableQueue(BackingQueueContract):
+    """Every message is on disk before it is ready."""
 
     @pytest.fixture
     def make_queue(self) -> MakeQueue:
-        return lambda: _make(StoreConfig(ram_limit_bytes=0))
+        return lambda: _make(StoreConfig(v2_segment_entries=8, io_batch_messages=2), lazy=True)

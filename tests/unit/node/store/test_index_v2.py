@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from node.errors import StorageError
 from node.ids import SeqId
 from node.queues.replica import SeqRange
-from node.store.record import HEADER_BYTES, INDEX_FILE_BYTES, SEGMENT_ENTRIES, SLOT_BYTES, STATUS_PRESENT, ZERO_SLOT
+from node.store.record import HEADER_BYTES, SLOT_BYTES, STATUS_PRESENT, ZERO_SLOT
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, publications
 from tests.support.stores import StoreHarness
+
+#: Entries of a segment, unless a test wants fewer.
+SEGMENT_ENTRIES = StoreConfig().v2_segment_entries
+INDEX_FILE_BYTES = HEADER_BYTES + SEGMENT_ENTRIES * SLOT_BYTES
 
 
 @pytest.fixture
@@ -139,11 +145,12 @@ def test_few_segments_stay_open(harness: StoreHarness) -> None:
 
 
 def damaged(harness: StoreHarness, name: str, offset: int, big: bool = False) -> None:
-    """Three messages, a clean stop, and a flipped bit."""
+    """Three messages, a flipped bit, and a crash."""
     queue = harness.open_queue()
     queue.publish(publications(1, 3, body=b"x" * 200 if big else None))
-    harness.store.close()
+    harness.sync()
     harness.disk.flip_bit(f"{harness.store.directory}/{name}", offset)
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
     harness.start()
 
 
@@ -161,10 +168,8 @@ def test_a_damaged_slot_is_quarantined(harness: StoreHarness, offset: int) -> No
     assert (queue.recovery_report.corrupt, queue.ready) == (0, 2), "it is reported once"
 
 
-@pytest.mark.parametrize("ram_limit_bytes", [0, 1_000_000])
-def test_a_flipped_status_is_mended(ram_limit_bytes: int) -> None:
+def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
     """In the file as well: with no room in RAM the message is read from it again."""
-    harness = StoreHarness(StoreConfig(embed_below_bytes=100, ram_limit_bytes=ram_limit_bytes))
     damaged(harness, "queues/7/0.qi", HEADER_BYTES + SLOT_BYTES)
     whole = slot(harness, 1)
     queue = harness.open_queue()
@@ -236,11 +241,32 @@ def test_a_slot_whose_message_never_reached_the_disk_is_torn(harness: StoreHarne
     assert (report.torn, report.corrupt, report.messages) == (2, 0, 1)
 
 
+def test_damage_after_a_clean_stop_is_found_when_it_is_read_and_quarantined_by_the_next_start(
+    harness: StoreHarness,
+) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    harness.store.close()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qs", HEADER_BYTES + 100)
+    harness.start()
+    queue = harness.open_queue()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.clean, queue.ready) == (True, 3)
+    with pytest.raises(StorageError, match="damaged"):
+        queue.fetch(9, ack_required=True)
+    queue = harness.restart()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.clean, report.corrupt, queue.ready) == (False, 1, 2)
+
+
 def test_damage_found_by_a_read_takes_the_queue_out_of_service() -> None:
-    harness = StoreHarness(StoreConfig(ram_limit_bytes=0))
+    harness = StoreHarness()
     queue = harness.open_queue()
     queue.publish(publications(1, 2))
     harness.sync()
+    queue.set_ram_duration_target(0.0)
     harness.disk.flip_bit(f"{harness.queue_directory}/0.qs", HEADER_BYTES + 30)
     with pytest.raises(StorageError, match="damaged"):
         queue.fetch(1, ack_required=True)

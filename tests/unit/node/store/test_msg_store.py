@@ -196,12 +196,12 @@ def test_a_crash_during_a_merge_loses_nothing(node: Node, style: CrashStyle, aft
     assert not any(name.endswith(".tmp") for name in node.files())
 
 
-def test_a_full_disk_takes_the_store_out_of_service(node: Node) -> None:
+def test_a_failed_write_takes_the_store_out_of_service(node: Node) -> None:
     node.write(1)
-    node.disk.capacity_bytes = node.disk.used_bytes
-    with pytest.raises(StorageError, match="No space left"):
+    node.disk.fail_writes = ".rdq"
+    with pytest.raises(StorageError, match="injected"):
         node.write(2)
-    node.disk.capacity_bytes = 1 << 30
+    node.disk.fail_writes = None
     with pytest.raises(StorageError, match="out of service"):
         node.write(3)
     assert node.store.read(msg_id_of(1)) == envelope_of(1)

@@ -7,7 +7,6 @@ import pytest
 from node.store.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
-    LOCATION_QUEUE,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
     SLOT_BYTES,
@@ -23,13 +22,13 @@ from node.store.record import (
     unpack_slot,
 )
 
-SLOT = Slot(True, LOCATION_QUEUE, b"0123456789abcdef", 64, 1000)
+SLOT = Slot(True, False, b"0123456789abcdef", 64, 40, 1000)
 
 
 def test_header() -> None:
     header = INDEX_FORMAT.header(3, 9)
     assert len(header) == HEADER_BYTES
-    assert header[:5] == b"WRQI\x01"
+    assert header[:5] == b"WRQI\x02"
     assert INDEX_FORMAT.problem(header + b"rest", 3, 9) == ""
     assert "another file's" in INDEX_FORMAT.problem(header, 4, 9)
     assert "another file's" in QUEUE_STORE_FORMAT.problem(header, 3, 9)
@@ -49,7 +48,7 @@ def test_a_header_that_a_crash_cut_short_is_no_damage() -> None:
 def test_slot_bytes() -> None:
     data = pack_slot(5, SLOT)
     assert len(data) == SLOT_BYTES
-    assert data[:28].hex() == "01010200" + b"0123456789abcdef".hex() + "00000040" + "000003e8"
+    assert data[:28].hex() == "01010028" + b"0123456789abcdef".hex() + "00000040" + "000003e8"
     assert unpack_slot(5, data) == SLOT
 
 

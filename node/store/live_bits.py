@@ -1,0 +1,58 @@
+"""Which entries of a segment are live, one bit each, and the runs and groups that positions fall into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Sequence[int]]]:
+    """Ascending seq ids, cut at segment borders."""
+    if not seq_ids:
+        return []
+    first = seq_ids[0] >> segment_bits
+    if seq_ids[-1] >> segment_bits == first:
+        return [(first, seq_ids)]
+    groups: dict[int, list[int]] = {}
+    for seq_id in seq_ids:
+        groups.setdefault(seq_id >> segment_bits, []).append(seq_id)
+    return list(groups.items())
+
+
+def runs(seq_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending seq ids as (first, count) of neighbours."""
+    if seq_ids[-1] - seq_ids[0] == len(seq_ids) - 1:
+        return [(seq_ids[0], len(seq_ids))]
+    found: list[tuple[int, int]] = []
+    first = previous = seq_ids[0]
+    for seq_id in seq_ids[1:]:
+        if seq_id != previous + 1:
+            found.append((first, previous + 1 - first))
+            first = seq_id
+        previous = seq_id
+    found.append((first, previous + 1 - first))
+    return found
+
+
+def bits_of(seq_ids: Sequence[int], slot_mask: int) -> int:
+    """The bits of ascending seq ids of one segment."""
+    bits = 0
+    for first, count in runs(seq_ids):
+        bits |= ((1 << count) - 1) << (first & slot_mask)
+    return bits
+
+
+def bits_between(first: int, end: int, base: int, entries: int) -> int:
+    """The bits of [first, end) in the segment of ``entries`` entries that begins at ``base``."""
+    low, high = max(0, first - base), min(entries, end - base)
+    return ((1 << (high - low)) - 1) << low if high > low else 0
+
+
+def positions(bits: int, base: int) -> Sequence[int]:
+    """The seq ids whose bits are set, ascending; bit 0 stands for ``base``."""
+    if not bits:
+        return ()
+    low = (bits & -bits).bit_length() - 1
+    shifted = bits >> low
+    if not shifted & (shifted + 1):
+        return range(base + low, base + bits.bit_length())
+    return [base + at for at, digit in enumerate(bin(bits)[:1:-1]) if digit == "1"]

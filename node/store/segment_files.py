@@ -1,0 +1,149 @@
+"""The files of the segments of an index of version 2: created, kept open within a bound, closed, deleted."""
+
+from __future__ import annotations
+
+from node.errors import StorageError
+from node.store.disk import Disk, DiskFile
+from node.store.group_commit import GroupCommit
+from node.store.record import HEADER_BYTES, INDEX_FORMAT, QUEUE_STORE_FORMAT, SLOT_BYTES
+
+#: Segments with open files, per queue: the head that is acked, the tail that is written, one that is read between.
+OPEN_SEGMENTS_MAX = 3
+
+
+class Segment:
+    """Bookkeeping of one pair of files."""
+
+    __slots__ = (
+        "index_file",
+        "live",
+        "live_bits",
+        "number",
+        "queue_store_end",
+        "queue_store_file",
+        "shared_bits",
+        "transient_bits",
+    )
+
+    def __init__(self, number: int, queue_store_end: int) -> None:
+        self.number = number
+        #: Entries on disk that are not settled; one bit for each.
+        self.live = 0
+        self.live_bits = 0
+        #: Of the live ones: message in a shared store; message transient.
+        self.shared_bits = 0
+        self.transient_bits = 0
+        #: Where the next record of the .qs file goes.
+        self.queue_store_end = queue_store_end
+        #: Open files, or ``None``; both or neither.
+        self.index_file: DiskFile | None = None
+        self.queue_store_file: DiskFile | None = None
+
+
+class SegmentFiles:
+    """The files in ``directory``, and which of them are open. Everything that touches them raises `StorageError`."""
+
+    def __init__(self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit, entries: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.queue_id = queue_id
+        self._group_commit = group_commit
+        self._index_file_bytes = HEADER_BYTES + entries * SLOT_BYTES
+        #: Segments with open files, least recently used first.
+        self._open: dict[int, Segment] = {}
+        #: Closed files that still wait for a sync.
+        self._closing: list[DiskFile] = []
+
+    def path(self, number: int, suffix: str) -> str:
+        """Path of a file of segment ``number``."""
+        return f"{self.directory}/{number}{suffix}"
+
+    def create(self, number: int) -> Segment:
+        """A new segment with empty files. A leftover of an attempt that a full disk stopped is overwritten."""
+        queue_store_file = self.disk.create(self.path(number, QUEUE_STORE_FORMAT.suffix))
+        try:
+            queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self.queue_id), 0)
+            index_file = self.disk.create(self.path(number, INDEX_FORMAT.suffix))
+        except StorageError:
+            queue_store_file.abandon()
+            raise
+        try:
+            index_file.pwrite(INDEX_FORMAT.header(number, self.queue_id), 0)
+            # The whole length at once: later syncs need not write a new length every time.
+            index_file.truncate(self._index_file_bytes)
+        except StorageError:
+            queue_store_file.abandon()
+            index_file.abandon()
+            raise
+        segment = Segment(number, HEADER_BYTES)
+        segment.index_file, segment.queue_store_file = index_file, queue_store_file
+        self._keep_open(segment)
+        for file in (index_file, queue_store_file):
+            self._group_commit.mark_dirty(file)
+        self._group_commit.mark_dirty(self.disk.directory(self.directory))
+        return segment
+
+    def files(self, segment: Segment) -> tuple[DiskFile, DiskFile]:
+        """The .qi and the .qs file of a segment, opened if they are not."""
+        index_file, queue_store_file = segment.index_file, segment.queue_store_file
+        if index_file is None or queue_store_file is None:
+            index_file = self.disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
+            queue_store_file = self.disk.open(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
+            segment.index_file, segment.queue_store_file = index_file, queue_store_file
+        self._keep_open(segment)
+        return index_file, queue_store_file
+
+    def _keep_open(self, segment: Segment) -> None:
+        self._open.pop(segment.number, None)
+        self._open[segment.number] = segment
+        if len(self._open) > OPEN_SEGMENTS_MAX:
+            self._close(self._open.pop(next(iter(self._open))))
+
+    def _close(self, segment: Segment) -> None:
+        for file in (segment.index_file, segment.queue_store_file):
+            if file is not None:
+                if file.has_unsynced:
+                    # Acks alone do not ask for a sync, but the descriptor lives until there is one.
+                    self._group_commit.mark_dirty(file)
+                    self._closing.append(file)
+                file.close()
+        segment.index_file = segment.queue_store_file = None
+        self._closing = [file for file in self._closing if file.has_unsynced]
+
+    def delete(self, segment: Segment) -> None:
+        """Remove both files, .qi first."""
+        self._open.pop(segment.number, None)
+        if segment.index_file is not None and segment.queue_store_file is not None:
+            segment.index_file.abandon()
+            segment.queue_store_file.abandon()
+        self.disk.unlink(self.path(segment.number, INDEX_FORMAT.suffix))
+        self.disk.unlink(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
+
+    def close_all(self) -> None:
+        """Sync and close everything, on this thread."""
+        for segment in self._open.values():
+            self._close(segment)
+        self._open.clear()
+        for file in self._closing:
+            file.sync()
+        self._closing.clear()
+        self.disk.sync_directory(self.directory)
+
+    def abandon(self) -> None:
+        """Give up the files as they are."""
+        for segment in self._open.values():
+            for file in (segment.index_file, segment.queue_store_file):
+                if file is not None:
+                    file.abandon()
+            segment.index_file = segment.queue_store_file = None
+        for file in self._closing:
+            file.abandon()
+        self._open.clear()
+        self._closing.clear()
+
+    def check_invariants(self, segments: dict[int, Segment]) -> None:
+        """``segments``: every segment that has files."""
+        assert len(self._open) <= OPEN_SEGMENTS_MAX, "open files are bounded"
+        for number, segment in segments.items():
+            assert segment.number == number, "a segment is filed under its number"
+            assert (segment.index_file is not None) == (number in self._open), f"segment {number} is counted as open"
