@@ -230,6 +230,8 @@ class NodeRuntime:
         if self._ticks % REPROPOSE_EVERY_TICKS == 0:
             self._propose_all_down()
         self.queues.tick(now_ms)
+        if self._files.maintain():
+            self.request_sync()
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
 

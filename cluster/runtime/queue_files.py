@@ -52,6 +52,12 @@ class NodeQueueFiles:
                     log.info("%s no longer exists in the cluster: its files are deleted", name)
                     store.delete_queue_directory(queue_id)
 
+    def maintain(self) -> bool:
+        """Some times a second: storage work that does not ride on traffic. True if something waits to be written."""
+        for store in self._vhosts.values():
+            store.maintain()
+        return any(store.has_unflushed for store in self._vhosts.values())
+
     def close(self) -> None:
         """After every queue was closed."""
         for store in self._vhosts.values():

@@ -207,7 +207,7 @@ class QueueSet:
             mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
             self._start_master(queue, record, role.local, mirrored)
         else:
-            local = self._files.open_queue(queue)
+            local = self._open(queue)
             mirrored = MirroredQueue(
                 self._node,
                 local,
@@ -219,6 +219,11 @@ class QueueSet:
             )
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
+
+    def _open(self, queue: QueueRecord) -> VariableQueue:
+        local = self._files.open_queue(queue)
+        local.set_lazy(self._port.queue_options(queue).is_lazy)
+        return local
 
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: VariableQueue, mirrored: MirroredQueue
@@ -238,7 +243,7 @@ class QueueSet:
             log.warning("%s: fenced by epoch %d, now a mirror of %s", queue.queue_name, record.epoch, record.master)
             self._demote(queue, record, role)
         else:
-            local = self._files.open_queue(queue)
+            local = self._open(queue)
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         for node, message in self._early.pop(record.queue_id, ()):
@@ -388,11 +393,13 @@ class QueueSet:
                     self.touch(queue_id)
 
     def policy_changed(self) -> None:
-        """Policies may have changed what queues want: limits and the way of synchronisation hold at once."""
+        """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
         for queue_id, role in list(self.roles.items()):
+            options = self._port.queue_options(role.queue)
+            role.local.set_lazy(options.is_lazy)
             if isinstance(role, MasterRole):
                 with self._guarded(queue_id):
-                    role.process.set_options(self._port.queue_options(role.queue))
+                    role.process.set_options(options)
                 role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
                 self.touch(queue_id)
 

@@ -23,6 +23,10 @@ class QueueOptions:
     rejects_overflow: bool = False
     #: Only one consumer at a time is served (``x-single-active-consumer``).
     single_active_consumer: bool = False
+    #: Mode ``lazy``: messages go to disk at once (``x-queue-mode``, ``queue-mode``).
+    is_lazy: bool = False
+    #: Generation of the index (``x-queue-version``, ``queue-version``); ``None``: as the node is configured.
+    index_version: int | None = None
 
     @property
     def is_limited(self) -> bool:
@@ -53,4 +57,6 @@ def queue_options(arguments: Mapping[str, Any], policy: Mapping[str, Any] | None
         rejects_overflow=settings.get("overflow", "drop-head") != "drop-head",
         # An argument only: a policy cannot change how many consumers are active.
         single_active_consumer=arguments.get("x-single-active-consumer", False),
+        is_lazy=settings.get("queue-mode", "default") == "lazy",
+        index_version=settings.get("queue-version"),
     )

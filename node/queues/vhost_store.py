@@ -187,6 +187,12 @@ class VhostStore:
             except StorageError as error:
                 store.failure = error
 
+    def maintain(self) -> None:
+        """Some times a second: page out, try again what a full disk refused, in bounded steps."""
+        for queue in self._open.values():
+            if queue.wants_maintenance:
+                queue.maintain()
+
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""
         for queue in list(self._open.values()):
