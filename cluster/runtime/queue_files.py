@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from node.ids import QueueId
-from node.queues.variable_queue import VariableQueue
+from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
@@ -28,7 +28,7 @@ class NodeQueueFiles:
         self.on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
 
-    def open_queue(self, queue: QueueRecord) -> VariableQueue:
+    def open_queue(self, queue: QueueRecord) -> LocalReplica:
         """Open what the disk holds of this queue, or create it."""
         local = self._vhost(queue.vhost).open_queue(queue.queue_id, queue.queue_name, queue.durable)
         report = local.recovery_report

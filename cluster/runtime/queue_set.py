@@ -34,9 +34,9 @@ from cluster.runtime.roles import MasterRole, MirrorRole, Role
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
+from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
-from node.queues.variable_queue import VariableQueue
 from node.store.group_commit import GroupCommit
 from node.topology.records import QueueRecord
 
@@ -49,7 +49,7 @@ EARLY_QUEUES_MAX = 10_000
 class QueueFiles(Protocol):
     """Local storage of queues, over all vhosts."""
 
-    def open_queue(self, queue: QueueRecord) -> VariableQueue:
+    def open_queue(self, queue: QueueRecord) -> LocalReplica:
         """Open what the disk holds of this queue, or create it."""
 
     def delete_queue(self, queue: QueueRecord) -> None:
@@ -220,13 +220,13 @@ class QueueSet:
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 
-    def _open(self, queue: QueueRecord) -> VariableQueue:
+    def _open(self, queue: QueueRecord) -> LocalReplica:
         local = self._files.open_queue(queue)
         local.set_lazy(self._port.queue_options(queue).is_lazy)
         return local
 
     def _start_master(
-        self, queue: QueueRecord, record: MastershipRecord, local: VariableQueue, mirrored: MirroredQueue
+        self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, mirrored: MirroredQueue
     ) -> None:
         process = QueueProcess(queue, mirrored, self._port.queue_options(queue))
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)

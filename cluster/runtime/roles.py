@@ -5,8 +5,8 @@ from __future__ import annotations
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
+from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
-from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
 
 
@@ -19,7 +19,7 @@ class MasterRole:
         self,
         queue: QueueRecord,
         record: MastershipRecord,
-        local: VariableQueue,
+        local: LocalReplica,
         mirrored: MirroredQueue,
         process: QueueProcess,
     ) -> None:
@@ -36,7 +36,7 @@ class MirrorRole:
     __slots__ = ("local", "queue", "record", "replica")
 
     def __init__(
-        self, queue: QueueRecord, record: MastershipRecord, local: VariableQueue, replica: MirrorReplica
+        self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, replica: MirrorReplica
     ) -> None:
         self.queue = queue
         self.record = record

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
-from node.queues.variable_queue import VariableQueue
+from node.queues.local_replica import LocalReplica
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
@@ -69,7 +69,7 @@ class VhostStore:
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/queues"
         #: Open queues.
-        self._open: dict[QueueId, VariableQueue] = {}
+        self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
         store_directory = f"{self.directory}/msg_store_persistent"
@@ -120,8 +120,8 @@ class VhostStore:
 
     def open_queue(
         self, queue_id: QueueId, queue_name: QueueName, durable: bool, config: StoreConfig | None = None
-    ) -> VariableQueue:
-        """Create the queue's storage, or recover it (`VariableQueue.recovery_report` says what was found).
+    ) -> LocalReplica:
+        """Create the queue's storage, or recover it (`LocalReplica.recovery_report` says what was found).
 
         Raises `StorageError`; the files stay as they are then.
         """
@@ -138,7 +138,7 @@ class VhostStore:
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
         )
-        queue = self._open[queue_id] = VariableQueue(storage, self._group_commit, config)
+        queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, config)
         return queue
 
     def _closed(self, queue_id: QueueId) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from node.ids import QueueId, QueueName
-from node.queues.variable_queue import VariableQueue
+from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
 from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
@@ -40,7 +40,7 @@ class StoreHarness:
         self.group_commit = GroupCommit()
         self.store = VhostStore(self.disk, DATA_DIRECTORY, "/", self.group_commit, self.config)
 
-    def open_queue(self, durable: bool | None = None) -> VariableQueue:
+    def open_queue(self, durable: bool | None = None) -> LocalReplica:
         return self.store.open_queue(QUEUE_ID, QUEUE_NAME, self.durable if durable is None else durable)
 
     @property
@@ -51,13 +51,13 @@ class StoreHarness:
         """One whole round: flush, fsync, complete. Raises `StorageError` if an fsync does, after telling the group."""
         run_sync_round(self.group_commit)
 
-    def restart(self) -> VariableQueue:
+    def restart(self) -> LocalReplica:
         """Clean stop and start."""
         self.store.close()
         self.start()
         return self.open_queue()
 
-    def crash(self, style: CrashStyle = CrashStyle.DROP, seed: int = 0) -> VariableQueue:
+    def crash(self, style: CrashStyle = CrashStyle.DROP, seed: int = 0) -> LocalReplica:
         """Lose power and start again."""
         self.disk.crash(style, random.Random(seed))
         self.start()
