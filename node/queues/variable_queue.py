@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId, SeqId
@@ -37,7 +37,7 @@ from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
 from node.queues.confirm_tokens import ConfirmTokens
 from node.queues.origins import Origins
 from node.queues.rates import QueueRates
-from node.queues.replica import SegmentDigest
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest
 from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages, body_bytes
 from node.queues.sub_queue import Entry
 from node.store.group_commit import GroupCommit
