@@ -28,8 +28,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from node.store.disk import DiskFile, read_whole
+from node.errors import StorageError
+from node.store.disk import DiskFile, read_whole, sync_file
 from node.store.location_table import LocationTable
 from node.store.record import HEADER_BYTES, RECORD_HEADER_BYTES, pack_hole, pack_holes_note, unpack_holes_note
 from node.store.relocation import (
@@ -67,7 +69,7 @@ class HoleFilling:
         self._first_hole = 0
         #: Where the file will end.
         self._end = HEADER_BYTES
-        self._is_published = False
+        self._is_filling = self._is_published = False
         self._wait_generation = 0
         self._steps = self._run()
 
@@ -106,6 +108,7 @@ class HoleFilling:
                 self._write_note(walk.holes)
                 yield
             self._hole_starts, self._hole_ends = walk.holes[::2], walk.holes[1::2]
+            self._is_filling = True
             yield from self._fill(walk)
             files.mark_dirty(self._file())
             self._wait_generation = files.open_generation
@@ -198,11 +201,14 @@ class HoleFilling:
         self._files.set_free(self.number)
 
     def fail(self) -> None:
+        if self._is_published:
+            self._moves.switch(len(self._moves))
+        elif not self._is_filling:
+            with suppress(StorageError):
+                self._files.drop_note(self.number)
         if self.number in self._files.noted:
             # What is in the holes nobody knows; the note stays and says so, until the store closes or starts.
             self._summary.is_frozen = True
-        elif self._is_published:
-            self._moves.switch(len(self._moves))
         self._finish()
 
     def settle(self) -> None:
@@ -210,27 +216,35 @@ class HoleFilling:
         if self._is_published:
             self._moves.switch(len(self._moves))
             files.disk.sync_directory(files.directory)
-        elif self.number in files.noted and self._summary.valid_bytes:
+        elif self._is_filling and self._summary.valid_bytes:
             erase_noted(files, self.number)
+        else:
+            files.drop_note(self.number)
         self._finish()
-
-
-def read_note(files: StoreFiles, number: int) -> list[tuple[int, int]] | None:
-    """The ranges that a note names; ``None`` if it was never wholly written, so that nothing was done yet."""
-    return unpack_holes_note(number, read_whole(files.disk, files.note_path(number)))
 
 
 def erase_noted(files: StoreFiles, number: int) -> None:
     """Make every noted range a hole again, durably, and remove the note. Raises `StorageError`."""
+    ranges = read_durable_note(files, number)
     file = files.handle(number)
-    erase_ranges(file, read_note(files, number) or [])
+    erase_ranges(file, ranges)
     file.sync()
     files.drop_note(number)
     files.disk.sync_directory(files.directory)
 
 
+def read_durable_note(files: StoreFiles, number: int) -> list[tuple[int, int]]:
+    """The ranges that a note names, which may be written on return: the note is durable. Empty if it was never wholly
+    written, so that nothing was done yet."""
+    path = files.note_path(number)
+    ranges = unpack_holes_note(number, read_whole(files.disk, path))
+    if ranges:
+        sync_file(files.disk, path)
+        files.disk.sync_directory(files.directory)
+    return ranges or []
+
+
 def erase_ranges(file: DiskFile, ranges: Sequence[tuple[int, int]]) -> None:
-    """Write a hole record at the head of each range. (A range that a lost write left outside the file is no more.)"""
+    """Write a hole record at the head of each range."""
     for start, end in ranges:
-        if end <= file.size:
-            file.pwrite(pack_hole(end - start), start)
+        file.pwrite(pack_hole(end - start), start)

@@ -7,6 +7,7 @@ computed, whatever does not fit is reported as damage or as a write that never f
 **Damage or unfinished?** Appends that a crash interrupted leave one of these, and nothing else is called *torn*:
 
 - zeros, where a write was lost and a later one was not;
+- the beginning of a hole's header, and zeros: such zeros were being made a hole when a crash came again;
 - at the end of the file, the beginning of a record: fewer bytes than a header, or a header whose check fits and whose
   length leads beyond the end.
 
@@ -31,6 +32,7 @@ from node.store.record import (
     RECORD_HEADER_BYTES,
     RECORD_MARK,
     Damage,
+    pack_hole,
     unpack_store_record_header,
 )
 
@@ -167,6 +169,12 @@ def _is_torn(reader: PieceReader, position: int, following: int, end: int) -> bo
         first += len(piece)
     if first >= following:
         return True
+    size = following - position
+    if size >= RECORD_HEADER_BYTES and first < position + RECORD_HEADER_BYTES:
+        head = reader.at(position, RECORD_HEADER_BYTES)
+        rest = reader.pieces(position + RECORD_HEADER_BYTES, size - RECORD_HEADER_BYTES)
+        if pack_hole(size).startswith(head.rstrip(b"\0")) and not any(piece.strip(b"\0") for piece in rest):
+            return True
     if following < end:
         return False
     # A length begins with up to three zeros, which then look like the end of what was lost before it.

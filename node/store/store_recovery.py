@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from node.ids import MsgId
 from node.store.disk import DiskFile
-from node.store.hole_filling import erase_ranges, read_note
+from node.store.hole_filling import erase_ranges, read_durable_note
 from node.store.location_table import LocationTable
 from node.store.record import (
     HEADER_BYTES,
@@ -93,7 +93,7 @@ class StoreScan:
         notes = numbers_on_disk(files, HOLES_FORMAT.suffix)
         self._total_bytes = sum(files.handle(number).size for number in numbers)
         for number in numbers:
-            self._scan_file(number, (read_note(files, number) or []) if number in notes else [])
+            self._scan_file(number, read_durable_note(files, number) if number in notes else [])
         for number in notes:
             files.disk.unlink(files.note_path(number))
         self._report.messages = len(self._table)
