@@ -26,12 +26,15 @@ from node.queues.local_replica import LocalReplica
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
-from node.store.msg_store import MessageStore, StoreRecovery
-from node.store.queue_storage import QueueStorage, SharedStores, Stub, read_stub
+from node.store.msg_store import MessageStore
+from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
+from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
+#: Steps of compaction in a row, when garbage grows faster than it is reclaimed: each takes a millisecond or two.
+MAINTENANCE_STEPS = 4
 #: Generation of everything below a vhost's directory.
 FORMAT = 2
 #: Settings that a vhost keeps for its life.
@@ -77,15 +80,31 @@ class VhostStore:
         disk.mkdir(self._queues_directory)
         disk.mkdir(store_directory)
         self._config = config = self._agree(data_directory, config)
-        references: Counter[MsgId] = Counter()
-        for queue_id in self._queue_ids():
-            references.update(count_references(disk, self._queue_directory(queue_id), config.v2_segment_entries))
-        disk.remove_directory(transient_directory)
         self._stores = SharedStores(
-            MessageStore(disk, store_directory, group_commit, config, references),
-            MessageStore(disk, transient_directory, group_commit, config, {}),
+            MessageStore(
+                disk,
+                store_directory,
+                group_commit,
+                config,
+                self._count_references,
+                may_open_clean=self._have_queues_stopped_cleanly(),
+            ),
+            MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
         )
         group_commit.add_buffer(self)
+
+    def _have_queues_stopped_cleanly(self) -> bool:
+        """Otherwise some queue may recover entries of which the shared store has given up the messages."""
+        return all(
+            self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}") for queue_id in self._queue_ids()
+        )
+
+    def _count_references(self) -> Counter[MsgId]:
+        references: Counter[MsgId] = Counter()
+        for queue_id in self._queue_ids():
+            directory = self._queue_directory(queue_id)
+            references.update(count_references(self._disk, directory, self._config.v2_segment_entries))
+        return references
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
         """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them."""
@@ -181,17 +200,16 @@ class VhostStore:
                 queue.flush_writes()
                 if queue.has_failed:
                     self._on_queue_failed(queue_id)
-        for store in self._stores:
-            try:
-                store.maintain()
-            except StorageError as error:
-                store.failure = error
 
     def maintain(self) -> None:
         """Some times a second: page out, try again what a full disk refused, in bounded steps."""
         for queue in self._open.values():
             if queue.wants_maintenance:
                 queue.maintain()
+        for store in self._stores:
+            steps = MAINTENANCE_STEPS
+            while store.maintain() and steps:
+                steps -= 1
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""

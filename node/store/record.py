@@ -20,21 +20,39 @@ Index slot (.qi), 32 bytes, slot ``seq_id % entries`` at ``64 + 32 * slot``::
 body; *offset* in the .qs file (both 0 in the shared store). The CRC starts from the seq id, so that a slot in the
 wrong place or of another segment is seen. An ack writes 32 zeros.
 
-Record (.qs, .rdq): 12 bytes, then the envelope (see `node.message`)::
+Record of a queue's own store (.qs): 12 bytes, then the envelope (see `node.message`)::
 
     0        4      8     10     11     12
     +--------+------+-----+------+------+----------+
     | length | CRC  | key | mark | zero | envelope |
     +--------+------+-----+------+------+----------+
 
-*length* of the envelope; *key* the slot number in a .qs file, 0 in a .rdq file; *mark* `RECORD_MARK`, by which a
-scan finds the next record behind damage. The CRC covers the envelope and starts from the key.
+*length* of the envelope; *key* the slot number; *mark* `RECORD_MARK`, by which a scan finds the next record behind
+damage. The CRC covers the envelope and starts from the key.
+
+Record of the shared store (.rdq): 12 bytes, then the envelope::
+
+    0        4      8       10     11     12
+    +--------+------+-------+------+------+----------+
+    | length | CRC  | check | mark | kind | envelope |
+    +--------+------+-------+------+------+----------+
+
+*check*: CRC-16 (`binascii.crc_hqx`) of the 8 bytes before it, begun from the kind. It makes the length trustworthy
+before the envelope is read: a flipped length cannot pass for a record that was cut off, and a walk over a file may hop
+from header to header. *kind* 1: a message; 2: a hole, whose length says how many bytes to skip (they may hold anything,
+CRC 0). The records of a file form a chain without gaps from byte 64 to its end.
+
+Note of holes (.holes), written beside a .rdq file while its holes are being filled: the header, a count of 4 bytes, as
+many pairs of 4-byte offsets (start, end), and a CRC over count and pairs. See `node.store.hole_filling`.
+
+Tables of the shared store (clean.tables), left by a clean stop: see `node.store.clean_tables`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from binascii import crc_hqx
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -61,6 +79,12 @@ RECORD_MARK = 0xA7
 #: Where the mark and the zero after it stand in a record.
 _MARK_AT = 10
 _MARK_BYTES = bytes((RECORD_MARK, 0))
+#: length, CRC, check, mark, kind
+STORE_RECORD_HEADER = struct.Struct(">IIHBB")
+#: What the check of a store record covers: length and CRC.
+STORE_RECORD_CHECKED = struct.Struct(">II")
+KIND_MESSAGE = 1
+KIND_HOLE = 2
 #: A hole that the file system left for a page it never wrote.
 _PAGE_BYTES = 4096
 
@@ -103,7 +127,9 @@ class FileFormat:
 
 INDEX_FORMAT = FileFormat(b"WRQI", 2, ".qi")
 QUEUE_STORE_FORMAT = FileFormat(b"WRQS", 1, ".qs")
-SHARED_STORE_FORMAT = FileFormat(b"WRDQ", 1, ".rdq")
+SHARED_STORE_FORMAT = FileFormat(b"WRDQ", 2, ".rdq")
+HOLES_FORMAT = FileFormat(b"WRHL", 1, ".holes")
+TABLES_FORMAT = FileFormat(b"WRCT", 1, ".tables")
 TERMS_FORMAT = FileFormat(b"WRTM", 2, ".terms")
 BOUNDS_FORMAT = FileFormat(b"WRSB", 1, ".bounds")
 
@@ -229,3 +255,58 @@ def _next_record(data: bytes, position: int, key: int) -> int:
             return mark - _MARK_AT
         mark = data.find(_MARK_BYTES, mark + 1)
     return len(data)
+
+
+class StoreRecordHeader(NamedTuple):
+    """Header of a record in a .rdq file, its check passed."""
+
+    kind: int
+    #: Bytes behind the header.
+    length: int
+    #: Of the envelope; 0 for a hole.
+    checksum: int
+
+
+def pack_store_record(envelope: bytes) -> bytes:
+    """Header and envelope of a message in a .rdq file. (`node.store.msg_store` does the same inline, for speed.)"""
+    return _store_record_header(KIND_MESSAGE, len(envelope), crc32(envelope)) + envelope
+
+
+def pack_hole(size: int) -> bytes:
+    """Header of a hole that takes ``size`` bytes of a .rdq file, header included."""
+    return _store_record_header(KIND_HOLE, size - RECORD_HEADER_BYTES, 0)
+
+
+def _store_record_header(kind: int, length: int, checksum: int) -> bytes:
+    check = crc_hqx(STORE_RECORD_CHECKED.pack(length, checksum), kind)
+    return STORE_RECORD_HEADER.pack(length, checksum, check, RECORD_MARK, kind)
+
+
+def unpack_store_record_header(data: bytes, offset: int) -> StoreRecordHeader | None:
+    """The header at ``offset``; ``None`` if it is cut off or its check denies it."""
+    if offset + RECORD_HEADER_BYTES > len(data):
+        return None
+    length, checksum, check, mark, kind = STORE_RECORD_HEADER.unpack_from(data, offset)
+    if mark != RECORD_MARK or not KIND_MESSAGE <= kind <= KIND_HOLE:
+        return None
+    if crc_hqx(data[offset : offset + 8], kind) != check:
+        return None
+    return StoreRecordHeader(kind, length, checksum)
+
+
+def pack_holes_note(number: int, ranges: Sequence[int]) -> bytes:
+    """Content of a note of holes for file ``number``; ``ranges`` alternates starts and ends, ascending."""
+    body = struct.pack(f">{len(ranges) + 1}I", len(ranges) // 2, *ranges)
+    return HOLES_FORMAT.header(number, 0) + body + CRC.pack(crc32(body))
+
+
+def unpack_holes_note(number: int, content: bytes) -> list[tuple[int, int]] | None:
+    """The (start, end) pairs of a note; ``None`` if it is not whole."""
+    if HOLES_FORMAT.problem(content, number, 0) or len(content) < HEADER_BYTES + 8:
+        return None
+    body = content[HEADER_BYTES:-4]
+    (count,) = CRC.unpack_from(body)
+    if len(body) != 4 + 8 * count or crc32(body) != CRC.unpack(content[-4:])[0]:
+        return None
+    ranges = struct.unpack_from(f">{2 * count}I", body, 4)
+    return list(zip(ranges[::2], ranges[1::2], strict=True))

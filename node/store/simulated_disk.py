@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from node.errors import DiskFullError, StorageError
@@ -196,6 +196,8 @@ class SimulatedDisk:
         self.fail_syncs: str | None = None
         self.fail_reads: str | None = None
         self.crash_after: int | None = None
+        #: Called before each operation that changes something: a test may look at what a crash would leave just then.
+        self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}
 
     # -- what the files ask before they act
@@ -222,6 +224,8 @@ class SimulatedDisk:
 
     def _count(self) -> None:
         self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation()
         if self.crash_after is not None:
             self.crash_after -= 1
             if self.crash_after <= 0:
@@ -318,13 +322,32 @@ class SimulatedDisk:
             for inode in directory.names.values():
                 _lose(inode, style, rng)
 
-    def flip_bit(self, path: str, offset: int) -> None:
-        """Damage one durable bit, as a bad sector does."""
+    def twin(self) -> SimulatedDisk:
+        """A disk of its own in the same state, without faults: a test tries several ends of one story."""
+        other = SimulatedDisk(self.capacity_bytes)
+        other.operations, other.life = self.operations, self.life
+        inodes: dict[int, _Inode] = {}
+
+        def twins(names: Mapping[str, _Inode | None]) -> dict[str, _Inode | None]:
+            for inode in names.values():
+                if inode is not None and id(inode) not in inodes:
+                    inodes[id(inode)] = _Inode(inode.content[:], inode.durable[:], inode.pending[:])
+            return {name: inode and inodes[id(inode)] for name, inode in names.items()}
+
+        for path, directory in self._directories.items():
+            made = other._directories[path] = _Directory()
+            _apply_names(made.names, twins(directory.names))
+            _apply_names(made.durable, twins(directory.durable))
+            made.pending = [twins(step) for step in directory.pending]
+        return other
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """Damage one durable bit (0 to 7) of a byte, as a bad sector does."""
         inode = self._inode(path)
         assert inode is not None, f"there is no {path}"
-        inode.content[offset] ^= 1
+        inode.content[offset] ^= 1 << bit
         if offset < len(inode.durable):
-            inode.durable[offset] ^= 1
+            inode.durable[offset] ^= 1 << bit
 
     def snapshot(self) -> dict[str, bytes]:
         """Content of every file, by path."""

@@ -84,6 +84,7 @@ def test_files_roll_and_empty_ones_are_deleted(node: Node) -> None:
         node.write(counter)
     assert node.files() == ["0.rdq", "1.rdq", "2.rdq"]
     node.release(1, 2, 3, 4)
+    assert node.store.maintain()
     assert node.files() == ["1.rdq", "2.rdq"]
     node.check()
 
