@@ -196,6 +196,8 @@ class SimulatedDisk:
         self.fail_syncs: str | None = None
         self.fail_reads: str | None = None
         self.crash_after: int | None = None
+        #: Every fsync fails from this number of operations on.
+        self.fail_sync_after: int | None = None
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}
@@ -218,7 +220,8 @@ class SimulatedDisk:
     def before_sync(self, path: str, lose: Callable[[], None]) -> None:
         """Raise the fault that is due, if one is; ``lose`` forgets the unsynced operations."""
         self._count()
-        if self.fail_syncs is not None and self.fail_syncs in path:
+        is_late = self.fail_sync_after is not None and self.operations >= self.fail_sync_after
+        if is_late or (self.fail_syncs is not None and self.fail_syncs in path):
             lose()
             raise StorageError(f"fsync of {path} failed: injected error (errno 5)")
 
@@ -312,7 +315,7 @@ class SimulatedDisk:
     def crash(self, style: CrashStyle, rng: random.Random) -> None:
         """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
         self.life += 1
-        self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = None
+        self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
         for directory in self._directories.values():
             if style is not CrashStyle.DROP:
                 del directory.pending[rng.randint(0, len(directory.pending)) :]
@@ -355,6 +358,14 @@ class SimulatedDisk:
             f"{path}/{name}": bytes(inode.content)
             for path, directory in self._directories.items()
             for name, inode in directory.names.items()
+        }
+
+    def durable_snapshot(self) -> dict[str, bytes]:
+        """What is left of every file in a crash of style ``DROP``, by path."""
+        return {
+            f"{path}/{name}": bytes(inode.durable)
+            for path, directory in self._directories.items()
+            for name, inode in directory.durable.items()
         }
 
     def _inode(self, path: str) -> _Inode | None:

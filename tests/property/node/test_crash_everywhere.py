@@ -1,0 +1,195 @@
+"""The whole storage of a vhost, crashed after every single disk operation of a recorded workload.
+
+The workload is two durable queues and one that is not: small and big messages, persistent and transient, some of them
+in both queues; acks, requeues, purges; lazy mode and memory targets on and off; compaction. It is the same for every
+crash, and so are its confirms up to the crash. What must hold after recovery, whatever the crash left of unsynced
+operations:
+
+- every confirmed message that nobody settled is there, in its place, with the same bytes, in order;
+- nothing is there that was not published at that place;
+- an ack whose zeroed slot was durable is not undone;
+- nothing is reported as damaged.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from node.errors import StorageError
+from node.ids import QueueId, QueueName, SeqId
+from node.message import Message
+from node.queues.backing_queue import Publication
+from node.queues.local_replica import LocalReplica
+from node.queues.vhost_store import VhostStore
+from node.store.group_commit import GroupCommit
+from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.store_config import StoreConfig
+from tests.support.messages import make_message
+from tests.support.stores import DATA_DIRECTORY, run_sync_round
+
+SEGMENT_ENTRIES = 8
+NAMES = {QueueId(1): "orders", QueueId(2): "audit", QueueId(3): "metrics"}
+NOT_DURABLE = QueueId(3)
+
+
+def config(compaction: str) -> StoreConfig:
+    return StoreConfig(
+        embed_below_bytes=60,
+        file_size_limit_bytes=512,
+        v2_segment_entries=SEGMENT_ENTRIES,
+        io_batch_messages=2,
+        compaction=compaction,
+    )
+
+
+class Workload:
+    """One life of the storage; what it was promised is kept beside it."""
+
+    def __init__(self, disk: SimulatedDisk, compaction: str) -> None:
+        self.disk = disk
+        self.config = config(compaction)
+        #: queue -> position -> message, of everything persistent ever published in a durable queue.
+        self.published: dict[QueueId, dict[int, Message]] = {queue_id: {} for queue_id in NAMES}
+        self.confirmed: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
+        self.settled: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
+
+    def run(self, rounds: int) -> None:
+        """Raises `StorageError` when a sync failed."""
+        rng = random.Random(5)
+        self.group_commit = GroupCommit()
+        self.store = VhostStore(self.disk, DATA_DIRECTORY, "/", self.group_commit, self.config)
+        queues = {
+            queue_id: self.store.open_queue(queue_id, QueueName("/", name), queue_id != NOT_DURABLE)
+            for queue_id, name in NAMES.items()
+        }
+        counter = 0
+        for turn in range(rounds):
+            for _ in range(rng.randint(1, 4)):
+                counter += 1
+                body = counter.to_bytes(4, "big") + bytes(rng.choice((0, 20, 90, 150, 250)))
+                message = make_message(counter, body=body, persistent=rng.random() < 0.8)
+                chosen = rng.sample(sorted(NAMES), rng.choice((1, 1, 2, 3)))
+                for queue_id in chosen:
+                    self.publish(queue_id, queues[queue_id], message)
+            for queue_id in rng.sample(sorted(NAMES), 2):
+                self.consume(queue_id, queues[queue_id], rng, turn)
+            if rng.random() < 0.3:
+                self.disturb(queues[rng.choice(sorted(NAMES))], rng)
+            self.sync()
+            for queue_id, queue in queues.items():
+                self.confirmed[queue_id].update(token for token in queue.drain_confirmed() if isinstance(token, int))
+
+    def sync(self) -> None:
+        self.store.flush_writes()
+        for _ in range(3):
+            self.store.maintain()
+        run_sync_round(self.group_commit)
+
+    def publish(self, queue_id: QueueId, queue: LocalReplica, message: Message) -> None:
+        seq_id = queue.next_seq_id
+        if message.persistent and queue_id != NOT_DURABLE:
+            self.published[queue_id][seq_id] = message
+            queue.publish([Publication(message, int(seq_id))])
+        else:
+            queue.publish([Publication(message)])
+
+    def consume(self, queue_id: QueueId, queue: LocalReplica, rng: random.Random, turn: int) -> None:
+        deliveries = queue.fetch(rng.randint(0, 9), ack_required=True)
+        rng.shuffle(deliveries)
+        for delivery in deliveries:
+            if rng.random() < 0.2:
+                queue.requeue([delivery.seq_id])
+            elif rng.random() < 0.9:
+                self.settled[queue_id].add(delivery.seq_id)
+                queue.ack([delivery.seq_id])
+        if turn % 60 == 59:
+            self.settled[queue_id] |= {s for s in self.published[queue_id] if queue.read([SeqId(s)])}
+            queue.requeue_all()
+            queue.purge()
+
+    def disturb(self, queue: LocalReplica, rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            queue.set_lazy(rng.random() < 0.5)
+        else:
+            queue.target_ram_count = rng.choice((None, 0, 2))
+            queue.page_out()
+
+    def durable_acks(self, queue_id: QueueId) -> set[int]:
+        """Settled positions whose slot is zero in what every crash leaves of a file that every crash leaves."""
+        directory = f"{self.store.directory}/queues/{queue_id}"
+        durable = self.disk.durable_snapshot()
+        found: set[int] = set()
+        for seq_id in self.settled[queue_id] & self.confirmed[queue_id]:
+            content = durable.get(f"{directory}/{seq_id // SEGMENT_ENTRIES}.qi")
+            at = HEADER_BYTES + seq_id % SEGMENT_ENTRIES * SLOT_BYTES
+            if content is None or content[at : at + SLOT_BYTES] == ZERO_SLOT:
+                found.add(seq_id)
+        return found
+
+
+def check_recovered(workload: Workload, disk: SimulatedDisk, durable_acks: dict[QueueId, set[int]]) -> None:
+    store = VhostStore(disk, DATA_DIRECTORY, "/", GroupCommit(), workload.config)
+    assert store.store_recovery.corrupt == []
+    for queue_id, name in NAMES.items():
+        queue = store.open_queue(queue_id, QueueName("/", name), queue_id != NOT_DURABLE)
+        report = queue.recovery_report
+        assert report is None or report.corrupt == 0, report
+        published = workload.published[queue_id]
+        deliveries = queue.fetch(queue.ready, ack_required=True)
+        found = {int(delivery.seq_id): delivery.message for delivery in deliveries}
+        assert list(found) == sorted(found), "in order"
+        for seq_id, message in found.items():
+            assert published[seq_id] == message, "nothing is invented"
+        owed = workload.confirmed[queue_id] - workload.settled[queue_id]
+        assert owed <= found.keys(), f"lost in {name}: {sorted(owed - found.keys())}"
+        assert not found.keys() & durable_acks[queue_id], "no durable ack is undone"
+        queue.check_invariants()
+    store.check_invariants()
+
+
+def run_everywhere(compaction: str, rounds: int, step: int) -> int:
+    """Before every ``step``-th operation look at what a crash in each style leaves, and have the sync fail there.
+
+    Returns the number of operations.
+    """
+    workload = Workload(SimulatedDisk(), compaction)
+
+    def crash() -> None:
+        if workload.disk.operations % step or not hasattr(workload, "store"):
+            return
+        durable_acks = {queue_id: workload.durable_acks(queue_id) for queue_id in NAMES}
+        for style in CrashStyle:
+            disk = workload.disk.twin()
+            disk.crash(style, random.Random(disk.operations))
+            check_recovered(workload, disk, durable_acks)
+
+    workload.disk.on_operation = crash
+    workload.run(rounds)
+    for operation in range(step, workload.disk.operations, step):
+        fail_a_sync(compaction, rounds, operation)
+    return workload.disk.operations
+
+
+def fail_a_sync(compaction: str, rounds: int, operation: int) -> None:
+    """Every fsync from ``operation`` on fails: what it covered is never confirmed, and what was before it stays."""
+    workload = Workload(SimulatedDisk(), compaction)
+    workload.disk.fail_sync_after = operation
+    with pytest.raises(StorageError):
+        workload.run(rounds)
+    workload.disk.crash(CrashStyle.DROP, random.Random(operation))
+    check_recovered(workload, workload.disk, {queue_id: set() for queue_id in NAMES})
+
+
+@pytest.mark.parametrize("compaction", ["holes", "merge"])
+def test_a_crash_before_every_twentieth_operation(compaction: str) -> None:
+    assert run_everywhere(compaction, rounds=80, step=20) >= 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("compaction", ["holes", "merge"])
+def test_a_crash_before_every_operation(compaction: str) -> None:
+    assert run_everywhere(compaction, rounds=80, step=1) >= 500
