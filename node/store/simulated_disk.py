@@ -190,6 +190,8 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         #: Operations so far that changed something (writes, syncs, names).
         self.operations = 0
+        #: Reads so far.
+        self.reads = 0
         #: Number of crashes; handles of an earlier life are dead.
         self.life = 0
         self.fail_writes: str | None = None
@@ -214,6 +216,7 @@ class SimulatedDisk:
 
     def before_read(self, path: str) -> None:
         """Raise the fault that is due, if one is."""
+        self.reads += 1
         if self.fail_reads is not None and self.fail_reads in path:
             raise StorageError(f"read of {path} failed: injected error (errno 5)")
 

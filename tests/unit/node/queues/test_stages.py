@@ -1,0 +1,237 @@
+"""The five stages Q4, Q3, delta, Q2, Q1 by examples, driven through the local queue, with segments of 8 entries."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.ids import QueueId, QueueName, SeqId
+from node.queues.local_replica import LocalReplica
+from node.queues.stages import StageCounts
+from node.store.store_config import StoreConfig
+from tests.support.backing_queue_contract import counters
+from tests.support.messages import publications
+from tests.support.stores import StoreHarness
+
+
+@pytest.fixture
+def harness() -> StoreHarness:
+    return StoreHarness(StoreConfig(v2_segment_entries=8, io_batch_messages=4, embed_below_bytes=100))
+
+
+@pytest.fixture
+def queue(harness: StoreHarness) -> LocalReplica:
+    return harness.open_queue()
+
+
+def want_in_memory(queue: LocalReplica, target: int | None) -> None:
+    queue.target_ram_count = target
+    while queue.page_out():
+        pass
+    queue.check_invariants()
+
+
+def test_a_short_queue_is_all_alpha_in_q4(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 20))
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=20)
+
+
+def test_what_is_beyond_the_target_goes_down_from_the_back_of_q4(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 16)
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=4, q4=16)
+    want_in_memory(queue, 0)
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=12, q3=8, q4=0)
+
+
+def test_the_path_of_a_growing_queue_is_q1_q2_delta(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    assert queue.stage_counts == StageCounts(q1=3, q2=0, delta=12, q3=8, q4=0), "behind Q3 a newcomer enters Q1"
+    want_in_memory(queue, 1)
+    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0), "the oldest of Q1 go to Q2"
+    queue.publish(publications(24, 5))
+    want_in_memory(queue, 0)
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=20, q3=8, q4=0), "and from Q2 to delta"
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 29))
+
+
+def test_q1_becomes_q4_when_nothing_is_left_before_it(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 8))
+    want_in_memory(queue, 0)
+    queue.target_ram_count = None
+    queue.publish(publications(9, 4))
+    assert queue.stage_counts == StageCounts(q1=4, q2=0, delta=0, q3=8, q4=0)
+    queue.fetch(8, ack_required=False)
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=4)
+    queue.check_invariants()
+
+
+def test_q2_joins_q3_with_the_last_of_delta(queue: LocalReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", 8)
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    want_in_memory(queue, 1)
+    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0)
+    queue.target_ram_count = None
+    assert counters(queue.fetch(8, ack_required=False)) == list(range(1, 9))
+    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=4, q3=8, q4=0), "Q3 empty: a batch is loaded from delta"
+    assert counters(queue.fetch(8, ack_required=False)) == list(range(9, 17))
+    assert queue.stage_counts == StageCounts(q1=1, q2=0, delta=0, q3=6, q4=0), "it was the last of delta: Q2 follows"
+    queue.check_invariants()
+    assert counters(queue.fetch(9, ack_required=False)) == list(range(17, 24))
+
+
+def test_a_persistent_message_is_written_at_once_a_transient_one_under_pressure(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    queue.publish(publications(3, 2, persistent=False))
+    harness.sync()
+    recovered = harness.restart()
+    assert counters(recovered.fetch(9, True)) == [1, 2]
+    recovered.requeue_all()
+    recovered.publish(publications(5, 2, persistent=False))
+    want_in_memory(recovered, 0)
+    assert recovered.status().in_ram == 0
+    assert counters(recovered.fetch(9, True)) == [1, 2, 5, 6], "read back from disk, in order"
+    report = harness.restart().recovery_report
+    assert report is not None
+    assert (report.messages, report.clean) == (2, True), "and gone after a restart"
+
+
+@pytest.mark.parametrize("body", [b"small", b"big" * 50])
+def test_transient_messages_of_a_queue_that_is_not_durable_leave_memory_too(harness: StoreHarness, body: bytes) -> None:
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 30, body=body))
+    assert not harness.disk.exists(harness.queue_directory), "while memory suffices it has no files"
+    want_in_memory(queue, 0)
+    harness.sync()
+    assert queue.status().in_ram == 0
+    assert counters(queue.fetch(30, ack_required=True)) == list(range(1, 31))
+    queue.terminate()
+    assert not harness.disk.exists(harness.queue_directory)
+
+
+def test_nothing_of_a_message_is_in_memory_that_is_in_delta() -> None:
+    harness = StoreHarness()
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    sizes = []
+    for first in range(1, 60_001, 1000):
+        queue.publish(publications(first, 1000))
+        harness.store.flush_writes()
+        sizes.append(queue.status().memory_bytes)
+    assert queue.stage_counts.delta == 60_000 - 2000
+    assert sizes[-1] - sizes[4] < 55_000 / 10, "less than a tenth of a byte for each further message"
+
+
+# -- read-ahead
+
+
+def read_all(harness: StoreHarness, per_fetch: int) -> int:
+    """Reads that it takes to empty the queue."""
+    queue = harness.restart()
+    before = harness.disk.reads
+    for now_ms in range(0, 1000, 10):
+        queue.ram_duration_s(now_ms)
+        queue.fetch(per_fetch, ack_required=False)
+    assert queue.ready == 0
+    return harness.disk.reads - before
+
+
+def test_a_fast_consumer_gets_bodies_read_ahead() -> None:
+    harness = StoreHarness()
+    harness.open_queue().publish(publications(1, 100))
+    assert read_all(harness, per_fetch=1) <= 20, "the rate grows, and with it what is read at a time"
+
+
+def test_large_bodies_are_not_read_ahead() -> None:
+    harness = StoreHarness()
+    harness.open_queue().publish(publications(1, 100, body=bytes(13 * 1024)))
+    assert read_all(harness, per_fetch=1) >= 100
+
+
+# -- lazy
+
+
+def test_a_lazy_queue_keeps_positions_of_a_batch_and_no_body(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    for first in range(1, 3001, 100):
+        queue.publish(publications(first, 100, persistent=first % 200 == 1))
+        harness.store.flush_writes()
+    assert queue.status().in_ram == 0
+    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=1000, q3=2000, q4=0)
+    assert counters(queue.fetch(3000, ack_required=True)) == list(range(1, 3001))
+
+
+def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.queues.stages.PAGE_OUT_MESSAGES", 10)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4000, persistent=False))
+    queue.set_lazy(True)
+    assert queue.status().in_ram == 3990, "the switch itself moves one bounded step"
+    queue.publish(publications(4001, 10))
+    steps = 1
+    while queue.maintain():
+        steps += 1
+        queue.check_invariants()
+    assert steps < 250, "what was read ahead may stay in memory"
+    queue.set_lazy(False)
+    queue.publish(publications(4011, 10))
+    assert counters(queue.fetch(5000, ack_required=True)) == list(range(1, 4021))
+    queue.check_invariants()
+
+
+# -- old positions
+
+
+@pytest.mark.parametrize("target", [None, 0, 3])
+def test_requeued_messages_return_to_their_places_in_every_stage(harness: StoreHarness, target: int | None) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 40))
+    deliveries = queue.fetch(30, ack_required=True)
+    queue.requeue([delivery.seq_id for delivery in deliveries[:20:2]])
+    want_in_memory(queue, target)
+    queue.publish(publications(41, 10))
+    want_in_memory(queue, target)
+    queue.requeue([delivery.seq_id for delivery in deliveries[1:20:2]])
+    queue.check_invariants()
+    want_in_memory(queue, target)
+    queue.requeue_all()
+    queue.check_invariants()
+    delivered = queue.fetch(99, ack_required=True)
+    assert counters(delivered) == list(range(1, 51))
+    assert [delivery.redelivered for delivery in delivered] == [True] * 30 + [False] * 20
+
+
+def test_the_oldest_pending_acks_lose_their_bodies_when_they_grow_faster(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 100))
+    queue.ram_duration_s(0)
+    queue.fetch(60, ack_required=True)
+    queue.ram_duration_s(1000)
+    want_in_memory(queue, 50)
+    assert queue.status().in_ram <= 50
+    assert queue.stage_counts.q4 >= 32, "the ready ones were left alone as far as possible"
+    assert queue.ack([SeqId(seq_id) for seq_id in range(60)]) == 60
+
+
+# -- a static queue beside a fast one
+
+
+def test_a_static_queue_is_never_written_again(harness: StoreHarness) -> None:
+    static = harness.open_queue()
+    static.publish(publications(1, 100, body=b"static" * 3))
+    fast = harness.store.open_queue(QueueId(8), QueueName("/", "fast"), True)
+    harness.sync()
+    before = {path: data for path, data in harness.disk.snapshot().items() if f"/{QueueId(7)}/" in path}
+    for first in range(1001, 3001, 10):
+        fast.publish(publications(first, 10))
+        fast.ack([delivery.seq_id for delivery in fast.fetch(10, ack_required=True)])
+        harness.sync()
+    after = harness.disk.snapshot()
+    assert {path: after[path] for path in before} == before
+    assert sum("/8/" in path for path in after) < 10, "and the fast one keeps nothing that is settled"
