@@ -13,9 +13,10 @@ the shared stores, and their records name them (formats: `node.store.v1_format`)
 never reaches a segment. A segment in which everything is settled is deleted without being written again.
 
 **Carrying over.** A full journal is not moved at once, for its 32,768 entries would hold up the loop: the next journal
-begins, and each `flush` moves as many entries as it wrote, at least `MOVE_ENTRIES_MIN` (about a millisecond), so that
-a journal is moved before the next is full. Its file is deleted when the generation of the group commit in which the
-last of it was moved is durable. Until then a crash finds the publish twice, or half of the second: the journals win.
+begins, and each `flush` moves twice as many entries as it wrote, at least a `MOVE_FRACTION`-th of a journal (a
+millisecond), so that a journal is moved before the next is full. Its file is deleted when the generation of the group
+commit in which the last of it was moved is durable. Until then a crash finds the publish twice, or half of the second:
+the journals win.
 
 **Crash.** The last record about a position in the journals, in the order of their numbers, holds; about a position that
 no journal mentions, the last in its segment. That needs no order between the files' syncs but these three, all kept by
@@ -63,8 +64,8 @@ from node.store.v1_segment import Run, Segment, merge_runs, positions, run_bits,
 from node.store.v1_segment_files import SegmentFiles
 from node.store.v1_terms import pack_terms
 
-#: Entries moved from a full journal by a flush that wrote fewer: a millisecond, and so few that nobody notices them.
-MOVE_ENTRIES_MIN = 256
+#: A flush that writes little moves this part of a full journal, 256 entries with the usual size: a millisecond.
+MOVE_FRACTION = 128
 #: Entries that could be moved in the time it takes to open, append to and close one segment file.
 FILE_COST_ENTRIES = 8
 #: For moving everything.
@@ -96,6 +97,7 @@ class QueueIndexV1:
         self._group_commit = group_commit
         self.entries_per_segment = config.v1_segment_entries
         self._bits = self.entries_per_segment.bit_length() - 1
+        self._move_entries_min = max(1, config.v1_journal_entries_max // MOVE_FRACTION)
         self.files = SegmentFiles(disk, directory, queue_id, group_commit)
         #: Every segment with a live entry or a file. Filled by recovery.
         self.segments: dict[int, Segment] = {}
@@ -240,7 +242,7 @@ class QueueIndexV1:
             if journal.records >= self.config.v1_journal_entries_max:
                 self._begin_move()
         if self._moving is not None:
-            self._move(max(MOVE_ENTRIES_MIN, 2 * (len(settled) + len(publishes))))
+            self._move(max(self._move_entries_min, 2 * (len(settled) + len(publishes))))
         self._delete_moved()
         self._delete_finished(next_seq_id)
         return written
@@ -339,7 +341,7 @@ class QueueIndexV1:
         if journal.is_moved:
             self._moving = None
             self._moved.append((self._group_commit.open_generation, journal))
-            # Deleted segments leave before the journal that acked them does. The journal itself may still be due.
+            # New segments must have their names, and deleted ones be gone, before this journal is. The file may be due.
             self._group_commit.mark_dirty(self.disk.directory(self.directory))
             self._group_commit.mark_dirty(journal.file)
             journal.file.close()

@@ -66,10 +66,10 @@ class ParsedSegment:
         """Bytes of the body."""
         return self.body_bytes[seq_id & self.mask]
 
-    def parse_more(self, file_bytes: int) -> None:
-        """Parse the next piece of a file of ``file_bytes``."""
+    def parse_more(self, size: int, file_bytes: int) -> None:
+        """Parse the next ``size`` bytes of a file of ``file_bytes``."""
         start = self.parsed_bytes
-        data = self.file.pread(min(PARSE_BYTES, file_bytes - start), start)
+        data = self.file.pread(min(size, file_bytes - start), start)
         for record in intact_records(data, self.seed, start, start):
             self._note(record, data, start)
             self.parsed_bytes = record.end
@@ -100,6 +100,7 @@ class SegmentFiles:
         self._directory = directory
         self._queue_id = queue_id
         self._group_commit = group_commit
+        self.parse_bytes = PARSE_BYTES
         #: Least recently used first.
         self._parsed: dict[int, ParsedSegment] = {}
         #: Closed files that may wait for a sync, with the generation of their last write, oldest first.
@@ -112,13 +113,15 @@ class SegmentFiles:
     # -- writing
 
     def append(self, segment: Segment, runs: Sequence[Run], publishes: Sequence[Publish]) -> None:
-        """Write acks, then publishes, with one write, into the open generation. Makes the file if there is none."""
+        """Write acks, then publishes, with one write, into the open generation.
+
+        Makes the file if there is none; its name is the caller's to sync.
+        """
         number = segment.number
         path = self.path(number)
         parts: list[bytes] = []
         offset = start = segment.file_bytes
-        is_new = not start
-        if is_new:
+        if not start:
             file = self._disk.create(path)
             parts.append(SEGMENT_FORMAT.header(number, self._queue_id))
             offset = HEADER_BYTES
@@ -143,8 +146,6 @@ class SegmentFiles:
         self._group_commit.mark_dirty(file)
         # Keeps what is not synced yet due for the round.
         file.close()
-        if is_new:
-            self._group_commit.mark_dirty(self._disk.directory(self._directory))
         self._unsynced.append((self._group_commit.open_generation, file))
 
     def delete(self, segment: Segment) -> None:
@@ -186,13 +187,13 @@ class SegmentFiles:
         file_bytes = segment.file_bytes
         if not segment.is_written_once:
             while parsed.parsed_bytes < file_bytes:
-                parsed.parse_more(file_bytes)
+                parsed.parse_more(self.parse_bytes, file_bytes)
         places, mask = parsed.places, parsed.mask
         for seq_id in seq_ids:
             while not places[seq_id & mask]:
                 if parsed.parsed_bytes >= file_bytes:
                     raise StorageError(f"the entry of seq id {seq_id} in {self.path(number)} is damaged or missing")
-                parsed.parse_more(file_bytes)
+                parsed.parse_more(self.parse_bytes, file_bytes)
         return parsed
 
     def close(self) -> None:

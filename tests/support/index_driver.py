@@ -117,7 +117,7 @@ def _make_v1(
     transient: MemorySharedStore,
     config: StoreConfig,
 ) -> QueueIndex:
-    return QueueIndexV1(
+    index = QueueIndexV1(
         disk,
         DIRECTORY,
         QUEUE_ID,
@@ -126,6 +126,9 @@ def _make_v1(
         transient_store=transient,
         config=config,
     )
+    # Two or three records at once.
+    index.files.parse_bytes = 200
+    return index
 
 
 def _recover_v1(index: QueueIndex, report: RecoveryReport, terms: bytes | None) -> None:
@@ -264,6 +267,14 @@ class IndexDriver:
         """Lose power, recover, and compare."""
         self.disk.fail_sync_at = -1
         self.disk.crash(style, random.Random(seed))
+        self.recover(None)
+        assert self.report.corrupt == 0, self.report.problems
+
+    def die(self) -> None:
+        """The process dies, the machine does not: everything written is there. Recover, and compare."""
+        self.disk.crash_after = None
+        # The store makes durable what it finds.
+        self.persistent_store.sync()
         self.recover(None)
         assert self.report.corrupt == 0, self.report.problems
 

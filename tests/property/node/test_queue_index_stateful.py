@@ -7,6 +7,7 @@ by a subclass that names its `IndexKind`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -109,19 +110,28 @@ class QueueIndexMachine(RuleBasedStateMachine):
         self.driver.crash(style, seed)
         self.driver.after_recovery(self.driver.verify_crash())
 
+    @rule(operations=st.none() | st.integers(1, 12))
+    def die(self, operations: int | None) -> None:
+        """The process only, perhaps in the middle of something. What it then finds survives a crash."""
+        if operations is not None:
+            self.run_into_crash(operations)
+        self.driver.die()
+        self.driver.after_recovery(self.driver.verify_crash())
+
     @rule(style=st.sampled_from(CrashStyle), seed=st.integers(0, 1000), operations=st.integers(1, 12))
     def crash_soon(self, style: CrashStyle, seed: int, operations: int) -> None:
         """In the middle of a flush, a sync or a clean stop; and once more while recovering."""
+        self.run_into_crash(operations)
+        self.driver.crash_twice(style, seed, operations)
+        self.driver.after_recovery(self.driver.verify_crash())
+
+    def run_into_crash(self, operations: int) -> None:
         driver = self.driver
         driver.disk.crash_after = operations
-        try:
+        with suppress(SimulatedCrashError):
             driver.flush()
             driver.sync()
             driver.index.close(driver.next_seq_id)
-        except SimulatedCrashError:
-            pass
-        driver.crash_twice(style, seed, operations)
-        driver.after_recovery(driver.verify_crash())
 
 
 class QueueIndexV1Machine(QueueIndexMachine):

@@ -13,7 +13,6 @@ import pytest
 
 from node.errors import StorageError
 from node.message import Message
-from node.store import index_v1
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index_v1 import QueueIndexV1
 from node.store.index_v1_recovery import IN_SEGMENT, Problem, count_references_v1, recover_v1, stored_entries
@@ -74,10 +73,10 @@ def test_what_is_settled_while_in_the_journal_never_reaches_a_segment(driver: In
 
 
 def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_durable(driver: IndexDriver) -> None:
-    driver.publish(11)
+    driver.publish(1)
     driver.flush()
     assert files(driver) == ["0.jif"]
-    driver.publish(1)
+    driver.publish(11)
     driver.flush()
     assert sorted(files(driver)) == ["0.idx", "0.jif", "1.idx"]
     driver.flush()
@@ -88,8 +87,7 @@ def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_dura
     driver.check()
 
 
-def test_a_full_journal_is_moved_in_pieces(driver: IndexDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_v1, "MOVE_ENTRIES_MIN", 2)
+def test_a_full_journal_is_moved_in_pieces(driver: IndexDriver) -> None:
     driver.publish(11)
     driver.sync()
     driver.publish(1, big=True)
@@ -97,7 +95,7 @@ def test_a_full_journal_is_moved_in_pieces(driver: IndexDriver, monkeypatch: pyt
     assert files(driver) == ["0.idx", "0.jif"]
     driver.check()
     assert not index_of(driver)._moved
-    for _ in range(8):
+    for _ in range(12):
         driver.flush()
         driver.check()
     assert index_of(driver)._moved
@@ -283,6 +281,18 @@ def test_damage_found_while_running_is_an_error_for_what_it_hit_only(driver: Ind
     with pytest.raises(StorageError, match=r"seq id 0 .*damaged or missing"):
         driver.index.entries(0, 1, 1)
     assert driver.index.read([(1, _paged(driver.live[1]))]) == [driver.live[1].envelope()]
+
+
+def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.publish(1)
+    driver.sync()
+    for seq_id, path in ((0, f"{DIRECTORY}/0.idx"), (12, f"{DIRECTORY}/1.jif")):
+        entries = driver.index.entries(seq_id, seq_id + 1, 1)
+        assert driver.index.read(entries) == [driver.live[seq_id].envelope()]
+        driver.disk.flip_bit(path, 120)
+        with pytest.raises(StorageError, match=f"seq id {seq_id} in {path} is damaged"):
+            driver.index.read(entries)
 
 
 def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
