@@ -1,0 +1,97 @@
+"""The journal of an index of version 1: where everything is written first.
+
+A journal is a file that is only appended to, and what this process must remember of it: where in it the publishes are
+that are still live, and which entries of segment files it acks. A message that is acked while its publish is in a
+journal never reaches a segment.
+
+Journals are numbered. When one is full the next begins at once, and the full one is carried into the segments
+(`node.store.index_v1`), so that nobody waits for a journal of 32,768 entries to be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.store.disk import Disk, DiskFile
+from node.store.record import HEADER_BYTES
+from node.store.v1_format import JOURNAL_FORMAT, Publish, checksum_seed, pack_acks, pack_publishes
+from node.store.v1_segment import Run
+
+#: What one publish costs in memory: its place in two objects of 32 bytes and its share of a dictionary.
+ENTRY_MEMORY_BYTES = 110
+#: What one run of acks costs: a tuple, two numbers, its share of a list.
+RUN_MEMORY_BYTES = 128
+
+
+class Journal:
+    """See the module text. `write` raises `StorageError`."""
+
+    __slots__ = ("_bits", "acks", "file", "number", "path", "places", "records", "seed", "size")
+
+    def __init__(self, disk: Disk, directory: str, queue_id: int, number: int, entries: int) -> None:
+        self.number = number
+        self.path = f"{directory}/{number}{JOURNAL_FORMAT.suffix}"
+        self.seed = checksum_seed(JOURNAL_FORMAT, number)
+        self._bits = entries.bit_length() - 1
+        #: Segment -> live seq id -> place of its publish record here.
+        self.places: dict[int, dict[int, int]] = {}
+        #: Segment -> runs of settled entries whose publish is in the segment's file.
+        self.acks: dict[int, list[Run]] = {}
+        #: Records written: the journal's fullness.
+        self.records = 0
+        self.file: DiskFile = disk.create(self.path)
+        self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
+        #: Where the next record goes.
+        self.size = HEADER_BYTES
+
+    def write(self, runs: Sequence[Run], publishes: Sequence[Publish]) -> None:
+        """Append acks, then publishes, with one write, and remember the publishes."""
+        parts: list[bytes] = []
+        offset = pack_acks(runs, self.seed, self.size, parts)
+        places = pack_publishes(publishes, self.seed, offset, parts)
+        data = b"".join(parts)
+        self.file.pwrite(data, self.size)
+        self.size += len(data)
+        self.records += len(runs) + len(publishes)
+        bits = self._bits
+        by_segment = self.places
+        for publish, place in zip(publishes, places, strict=True):
+            seq_id = publish[0]
+            number = seq_id >> bits
+            members = by_segment.get(number)
+            if members is None:
+                members = by_segment[number] = {}
+            members[seq_id] = place
+
+    def forget(self, run: Run) -> list[int]:
+        """Settle positions; returns those that had a publish here."""
+        first, count = run
+        number = first >> self._bits
+        members = self.places.get(number)
+        if not members:
+            return []
+        found = [seq_id for seq_id in range(first, first + count) if members.pop(seq_id, None) is not None]
+        if not members:
+            del self.places[number]
+        return found
+
+    def find(self, seq_id: int) -> int | None:
+        """Place of a live publish."""
+        members = self.places.get(seq_id >> self._bits)
+        return None if members is None else members.get(seq_id)
+
+    def forget_segment(self, number: int) -> None:
+        """Everything in this segment is settled and its file is gone."""
+        assert number not in self.places, "a segment without live entries has no live publish"
+        self.acks.pop(number, None)
+
+    @property
+    def is_moved(self) -> bool:
+        """True if nothing of it is missing in the segments."""
+        return not self.places and not self.acks
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of what this journal costs."""
+        publishes = sum(map(len, self.places.values()))
+        return publishes * ENTRY_MEMORY_BYTES + sum(map(len, self.acks.values())) * RUN_MEMORY_BYTES

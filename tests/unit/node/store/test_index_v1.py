@@ -1,0 +1,366 @@
+"""What the index of version 1 writes, when, and what it tells of a damaged one.
+
+Segments have 8 entries here and a journal is full with 12 records. The model that all these promises are checked
+against at random is in tests/property/node/test_queue_index_stateful.py.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from node.errors import StorageError
+from node.message import Message
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
+from node.store.index_v1 import QueueIndexV1
+from node.store.index_v1_recovery import IN_SEGMENT, Problem, count_references_v1, recover_v1, stored_entries
+from node.store.simulated_disk import CrashStyle
+from tests.support.index_driver import DIRECTORY, SMALL, V1, IndexDriver
+
+
+@pytest.fixture
+def driver() -> IndexDriver:
+    return IndexDriver(V1)
+
+
+def index_of(driver: IndexDriver) -> QueueIndexV1:
+    assert isinstance(driver.index, QueueIndexV1)
+    return driver.index
+
+
+def files(driver: IndexDriver) -> list[str]:
+    return [name for name in driver.disk.list(DIRECTORY) if name != "quarantine"]
+
+
+def fill_journals(driver: IndexDriver) -> None:
+    """Twelve messages in the first two segments, their journal gone."""
+    driver.publish(12)
+    driver.sync()
+    driver.flush()
+    assert files(driver) == ["0.idx", "1.idx"]
+
+
+# -- what is written
+
+
+def test_a_turn_is_one_write(driver: IndexDriver) -> None:
+    driver.publish(1)
+    driver.flush()
+    before = driver.disk.operations
+    driver.publish(3)
+    driver.publish(2)
+    driver.settle([0])
+    driver.flush()
+    assert driver.disk.operations == before + 1
+
+
+def test_what_is_settled_within_the_turn_touches_no_file(driver: IndexDriver) -> None:
+    driver.settle(driver.publish(5))
+    driver.flush()
+    assert files(driver) == []
+
+
+def test_what_is_settled_while_in_the_journal_never_reaches_a_segment(driver: IndexDriver) -> None:
+    for _ in range(30):
+        seq_ids = driver.publish(2)
+        driver.sync()
+        driver.settle(seq_ids)
+        driver.sync()
+        assert not [name for name in files(driver) if name.endswith(".idx")]
+    assert len(files(driver)) <= 3, "journals that were full are deleted"
+
+
+def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_durable(driver: IndexDriver) -> None:
+    driver.publish(1)
+    driver.flush()
+    assert files(driver) == ["0.jif"]
+    driver.publish(11)
+    driver.flush()
+    assert sorted(files(driver)) == ["0.idx", "0.jif", "1.idx"]
+    driver.flush()
+    assert "0.jif" in files(driver), "what was moved is not durable yet"
+    driver.sync()
+    driver.flush()
+    assert files(driver) == ["0.idx", "1.idx"]
+    driver.check()
+
+
+def test_a_full_journal_is_moved_in_pieces(driver: IndexDriver) -> None:
+    driver.publish(11)
+    driver.sync()
+    driver.publish(1, big=True)
+    driver.flush()
+    assert files(driver) == ["0.idx", "0.jif"]
+    driver.check()
+    assert not index_of(driver)._moved
+    for _ in range(12):
+        driver.flush()
+        driver.check()
+    assert index_of(driver)._moved
+
+
+def test_a_settled_segment_is_deleted_without_being_written_again(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    size = driver.disk.snapshot()[f"{DIRECTORY}/0.idx"]
+    driver.settle(range(7))
+    driver.flush()
+    assert driver.disk.snapshot()[f"{DIRECTORY}/0.idx"] == size
+    driver.settle([7])
+    driver.flush()
+    assert sorted(files(driver)) == ["1.idx", "1.jif"]
+
+
+def test_acks_reach_the_segment_with_the_journal(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.settle([1, 2, 3])
+    driver.publish(11)
+    driver.sync()
+    driver.sync()
+    driver.crash(CrashStyle.DROP, 0)
+    assert sorted(driver.verify_crash()) == [0, *range(4, 23)]
+
+
+def test_a_small_message_is_embedded_and_a_big_one_shared(driver: IndexDriver) -> None:
+    driver.publish(1)
+    driver.publish(1, big=True)
+    driver.publish(1, big=True, persistent=False)
+    driver.flush()
+    assert len(driver.persistent_store.messages) == 1
+    assert len(driver.transient_store.messages) == 1
+    places = [paged.place for _, paged in driver.index.entries(0, 3, 3)]
+    assert places == [UNKNOWN_PLACE, IN_SHARED_STORE, IN_SHARED_STORE]
+    driver.settle([0, 1, 2])
+    assert not driver.persistent_store.messages
+    assert not driver.transient_store.messages
+
+
+def test_a_transient_message_marks_no_journal_for_the_sync(driver: IndexDriver) -> None:
+    driver.publish(1)
+    driver.sync()
+    driver.publish(1, persistent=False)
+    driver.settle([0])
+    driver.flush()
+    assert not driver.group_commit.has_dirty
+
+
+# -- reading
+
+
+def test_reading_merges_the_journal_over_the_segment(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.settle([3])
+    driver.publish_at({3: driver.message(big=True)})
+    driver.publish(2)
+    driver.flush()
+    driver.check()
+
+
+def test_only_two_segments_stay_parsed(driver: IndexDriver) -> None:
+    driver.publish(64)
+    driver.sync()
+    driver.read_all()
+    assert len(index_of(driver).files._parsed) == 2
+
+
+def test_settling_a_whole_embedded_segment_reads_nothing(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.disk.fail_reads = DIRECTORY
+    driver.settle_range(0, 100)
+    driver.flush()
+    assert driver.index.count_live(0, 100) == 0
+
+
+def test_a_full_segment_costs_counters_only() -> None:
+    driver = IndexDriver(V1, replace(SMALL, v1_segment_entries=1024, v1_journal_entries_max=2048))
+    driver.index.publish({seq_id: driver.message() for seq_id in range(1024 * 100)})
+    driver.index.close(1024 * 100)
+    assert driver.index.count_live(0, 1 << 40) == 1024 * 100
+    assert driver.index.memory_bytes < 100 * 200 + 10_000
+    driver.index.settle_range(0, 5)
+    assert driver.index.memory_bytes < 100 * 200 + 10_000 + 1024 // 8 + 28 * 1024
+
+
+# -- starting again
+
+
+def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: IndexDriver) -> None:
+    driver.publish(20)
+    driver.sync()
+    driver.settle([2, 3, 17])
+    driver.publish(1, persistent=False)
+    index = driver.index
+    index.drop_transient()
+    index.close(driver.next_seq_id)
+    assert sorted(files(driver)) == ["0.idx", "1.idx", "2.idx"]
+    driver.disk.fail_reads = DIRECTORY
+    driver.index = driver._make()
+    report = RecoveryReport(clean=True)
+    assert recover_v1(index_of(driver), report, index.terms(), store_is_damaged=False) == 24
+    assert (report.clean, report.messages, report.body_bytes, report.transient) == (True, 17, 17 * 14, 0)
+    assert list(driver.index.live(0, 100)) == [0, 1, *range(4, 17), 18, 19]
+
+
+def test_transient_entries_that_survived_a_clean_stop_are_dropped(driver: IndexDriver) -> None:
+    driver.publish(2)
+    driver.publish(3, persistent=False)
+    driver.publish(1, big=True, persistent=False)
+    driver.index.close(driver.next_seq_id)
+    driver.recover(driver.index.terms())
+    assert (driver.report.clean, driver.report.messages, driver.report.transient) == (True, 2, 4)
+    assert list(driver.index.live(0, 10)) == [0, 1]
+
+
+def test_transient_entries_are_dropped_after_a_crash(driver: IndexDriver) -> None:
+    driver.publish(9)
+    driver.publish(3, persistent=False)
+    driver.sync()
+    driver.crash(CrashStyle.DROP, 0)
+    assert sorted(driver.verify_crash()) == list(range(9))
+    assert driver.report.transient == 3
+    driver.crash(CrashStyle.DROP, 0)
+    assert driver.report.transient == 0, "dropped once"
+
+
+def test_terms_that_do_not_fit_the_files_lead_to_a_scan(driver: IndexDriver) -> None:
+    driver.publish(5)
+    driver.sync()
+    driver.index.close(driver.next_seq_id)
+    terms = driver.index.terms()
+    for wrong in (b"", terms[:-1], terms[:10] + b"x" + terms[11:]):
+        driver.recover(wrong)
+        assert not driver.report.clean
+        assert driver.report.corrupt == 1
+        assert len(driver.read_all()) == 5
+
+
+def test_an_entry_whose_message_is_lost_is_dropped(driver: IndexDriver) -> None:
+    """Never wholly written if the store is sound; damage if the store is damaged."""
+    driver.publish(2, big=True)
+    driver.sync()
+    driver.disk.crash(CrashStyle.DROP, random.Random(0))
+    for store_is_damaged, counts in ((False, (1, 0)), (True, (0, 1))):
+        disk = driver.disk
+        index = driver._make()
+        assert isinstance(index, QueueIndexV1)
+        report = RecoveryReport(clean=False)
+        if driver.persistent_store.contains(driver.live[0].msg_id):
+            driver.persistent_store.release(driver.live[0].msg_id)
+        before = disk.snapshot()
+        recover_v1(index, report, None, store_is_damaged=store_is_damaged)
+        assert (report.torn, report.corrupt) == counts
+        assert list(index.live(0, 10)) == [1]
+        # The second round finds the same files.
+        index.abandon()
+        for path in disk.snapshot():
+            disk.unlink(path)
+        for path, content in before.items():
+            disk.create(path).pwrite(content, 0)
+
+
+def test_damage_is_reported_quarantined_and_gone_after_the_recovery(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.publish(3)
+    driver.sync()
+    for path in (f"{DIRECTORY}/0.idx", f"{DIRECTORY}/1.jif"):
+        driver.disk.flip_bit(path, 120)
+    driver.recover(None)
+    assert driver.report.corrupt == 2
+    assert "0.idx: damage at 64" in driver.report.problems[1]
+    assert len(driver.disk.list(f"{DIRECTORY}/quarantine")) == 2
+    assert sorted(driver.read_all()) == [*range(1, 12), 13, 14]
+    driver.recover(None)
+    assert driver.report.corrupt == 0
+    assert sorted(driver.read_all()) == [*range(1, 12), 13, 14]
+
+
+def test_damage_found_while_running_is_an_error_for_what_it_hit_only(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.disk.flip_bit(f"{DIRECTORY}/0.idx", 120)
+    with pytest.raises(StorageError, match=r"seq id 0 .*damaged or missing"):
+        driver.index.entries(0, 1, 1)
+    assert driver.index.read([(1, _paged(driver.live[1]))]) == [driver.live[1].envelope()]
+
+
+def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.publish(1)
+    driver.sync()
+    for seq_id, path in ((0, f"{DIRECTORY}/0.idx"), (12, f"{DIRECTORY}/1.jif")):
+        entries = driver.index.entries(seq_id, seq_id + 1, 1)
+        assert driver.index.read(entries) == [driver.live[seq_id].envelope()]
+        driver.disk.flip_bit(path, 120)
+        with pytest.raises(StorageError, match=f"seq id {seq_id} in {path} is damaged"):
+            driver.index.read(entries)
+
+
+def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.config = replace(SMALL, v1_segment_entries=4)
+    with pytest.raises(StorageError, match="segments of another size"):
+        driver.recover(None)
+
+
+def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:
+    driver.publish(12)
+    driver.flush()
+    driver.disk.fail_syncs = "0.idx"
+    with pytest.raises(StorageError):
+        driver.sync()
+    driver.flush()
+    assert "0.jif" in files(driver)
+    with pytest.raises(StorageError):
+        driver.index.close(driver.next_seq_id)
+
+
+# -- for the store and the tools
+
+
+def test_references_are_counted_in_all_files(driver: IndexDriver) -> None:
+    driver.publish(2)
+    driver.publish(10, big=True)
+    driver.sync()
+    driver.publish(2, big=True)
+    driver.publish(1, big=True, persistent=False)
+    driver.settle([2, 12])
+    driver.flush()
+    assert count_references_v1(driver.disk, DIRECTORY) == driver.persistent_store.references
+    assert sum(driver.persistent_store.references.values()) == 10
+
+
+def test_tools_see_every_entry_and_every_problem(driver: IndexDriver) -> None:
+    fill_journals(driver)
+    driver.publish(2)
+    driver.sync()
+    driver.disk.flip_bit(f"{DIRECTORY}/1.idx", 80)
+    problems: list[Problem] = []
+    before = driver.disk.operations
+    entries = list(stored_entries(driver.disk, DIRECTORY, problems.append))
+    assert driver.disk.operations == before, "read only"
+    assert [entry.seq_id for entry in entries] == [*range(8), *range(9, 14)]
+    assert [entry.journal for entry in entries] == [IN_SEGMENT] * 11 + [1, 1]
+    assert [(problem.path, problem.torn) for problem in problems] == [(f"{DIRECTORY}/1.idx", False)]
+
+
+def test_deleting_gives_every_reference_back(driver: IndexDriver) -> None:
+    driver.publish(10, big=True)
+    driver.sync()
+    driver.publish(5, big=True)
+    driver.publish(5, big=True, persistent=False)
+    driver.flush()
+    driver.publish(1, big=True)
+    driver.index.delete()
+    assert not driver.persistent_store.references
+    assert not driver.transient_store.references
+
+
+def test_settle_range_counts_pending_and_written(driver: IndexDriver) -> None:
+    driver.publish(3)
+    driver.flush()
+    driver.publish(3, big=True)
+    assert driver.index.settle_range(1, 5, keep=[3]) == Range(3, 14 + 14 + 94)
+
+
+def _paged(message: Message) -> PagedMessage:
+    return PagedMessage(message.msg_id, len(message.body), message.persistent)
