@@ -105,6 +105,7 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
         "message_bytes": status.ready_bytes + status.unacked_bytes,
         "consumers": role.process.consumer_count,
         "memory": status.memory_bytes,
+        "backing_queue_status": role.local.backing_queue_status(),
         "state": queue_state(role.mirrored),
     }
 

@@ -614,6 +614,31 @@ class VariableQueue:
         """Ready messages per stage."""
         return self._stages.counts
 
+    def backing_queue_status(self) -> dict[str, int | float | str | None]:
+        """The state of the engine in the words of RabbitMQ's ``backing_queue_status``; rates in messages per second."""
+        q1, q2, delta, q3, q4 = self._stages.counts
+        rates = self.rates
+        return {
+            "mode": "lazy" if self.is_lazy else "default",
+            "version": self._storage.index.version,
+            "q1": q1,
+            "q2": q2,
+            "delta": delta,
+            "q3": q3,
+            "q4": q4,
+            "len": len(self._stages),
+            "pending_acks": len(self._unacked),
+            "target_ram_count": "infinity" if self.target_ram_count is None else self.target_ram_count,
+            "ram_msg_count": self._stages.ram_count,
+            "ram_ack_count": self._unacked_ram,
+            "next_seq_id": self._next_seq_id,
+            "num_unconfirmed": len(self._tokens.waiting),
+            "avg_ingress_rate": round(rates.ingress.per_s, 1),
+            "avg_egress_rate": round(rates.egress.per_s, 1),
+            "avg_ack_ingress_rate": round(rates.ack_in.per_s, 1),
+            "avg_ack_egress_rate": round(rates.ack_out.per_s, 1),
+        }
+
     def status(self) -> BackingQueueStatus:
         """See `BackingQueue.status`."""
         stages = self._stages
