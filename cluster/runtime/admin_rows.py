@@ -10,10 +10,10 @@ from typing import Any
 
 from cluster.listing_columns import LISTINGS, Listing
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
-from cluster.mirroring.master import MirroredQueue
 from cluster.runtime.roles import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, Table
 from node.amqp.server.listing import ConnectionListing
+from node.flow.stage import STAGE_MEMORY_MS, HopView, SlowPath
 from node.ids import NodeName
 from node.queues.backing_queue import BackingQueueStatus
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
@@ -94,6 +94,7 @@ def static_queue_row(
 def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -> Row:
     """What only the master's node knows."""
     status: BackingQueueStatus = role.mirrored.status()
+    slowest = role.process.flow.slowest(STAGE_MEMORY_MS)
     streaming = [process_id(node, role.queue.queue_id, members) for node in role.mirrored.streaming_mirrors()]
     return {
         "streaming_mirror_pids": streaming,
@@ -105,14 +106,17 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
         "message_bytes": status.ready_bytes + status.unacked_bytes,
         "consumers": role.process.consumer_count,
         "memory": status.memory_bytes,
-        "state": queue_state(role.mirrored),
+        "flow_slowest_hop": None if slowest is None else slowest.receiver,
+        "flow_balance": None if slowest is None else slowest.balance,
+        "flow_blocked_ms": None if slowest is None else slowest.blocked_ms,
+        "state": queue_state(role),
     }
 
 
-def queue_state(mirrored: MirroredQueue) -> str:
-    """``running``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
-    progress = mirrored.sync_progress()
-    return "running" if progress is None else f"{{syncing, {progress.synced}}}"
+def queue_state(role: MasterRole) -> str:
+    """``running``, ``flow``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    progress = role.mirrored.sync_progress()
+    return role.process.flow.stage.state(STAGE_MEMORY_MS) if progress is None else f"{{syncing, {progress.synced}}}"
 
 
 def policy_row(policy: PolicyRecord) -> Row:
@@ -205,6 +209,59 @@ def channel_rows(node: NodeName, incarnation: int, number: int, connection: Conn
         }
         for channel in connection.channels
     ]
+
+
+def flow_row(
+    node: NodeName,
+    pid: str,
+    name: str,
+    path: SlowPath,
+    queue: QueueRecord | None,
+    record: MastershipRecord | None,
+    beyond: HopView | None,
+) -> Row:
+    """One way down from a connection. ``beyond`` is the slowest hop behind the queue.
+
+    The slowest hop of all is the last one that is blocked: what stands before it only waits for it.
+    """
+    hops = list(path.hops)
+    words = [f"{node} connection {name}"]
+    names: list[str] = []
+    for hop in hops:
+        words.append(hop.receiver if isinstance(hop.receiver, str) else _queue_words(queue, record))
+        names.append(" -> ".join(words[-2:]))
+    if path.channel == 0 and queue is not None:
+        words.append(_queue_words(queue, record))
+    if beyond is not None:
+        before = words[-1]
+        words.append(str(beyond.receiver))
+        # Where bytes are what has run out, whoever holds most of them is named, though its own credit is not used up.
+        if beyond.is_blocked or not any(hop.is_blocked for hop in hops) or path.channel == 0:
+            hops.append(beyond)
+            names.append(f"{before} -> {beyond.receiver}")
+    blocked = [hop for hop in hops if hop.is_blocked]
+    slowest = blocked[-1] if blocked and path.channel else hops[-1]
+    return {
+        "node": node,
+        "connection": pid,
+        "name": name,
+        "channel": path.channel or None,
+        "vhost": None if queue is None else queue.vhost,
+        "queue": None if queue is None else queue.name,
+        "master": None if record is None else record.master,
+        "chain": f"{' -> '.join(words)}: {'blocked' if blocked else 'free again'}",
+        "slowest_hop": names[hops.index(slowest)],
+        "balance": slowest.balance,
+        "blocked_ms": max((hop.blocked_ms for hop in hops), default=0),
+        "state": "blocked" if blocked else "free",
+    }
+
+
+def _queue_words(queue: QueueRecord | None, record: MastershipRecord | None) -> str:
+    if queue is None:
+        return "a deleted queue"
+    where = "" if record is None else f" on {record.master}"
+    return f"queue {queue.vhost} {queue.name}{where}"
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from cluster.sessions.messages import (
     SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionGrant,
     SessionMessage,
@@ -28,6 +29,7 @@ from cluster.sessions.messages import (
 )
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
 from node.errors import ChannelError, StorageError
+from node.flow.credit import Credit, FlowControl, Hop
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
 from node.queues.backing_queue import Delivery
@@ -36,6 +38,7 @@ from node.queues.events import (
     ConfirmPublished,
     ConsumerSpec,
     Deliver,
+    GrantCredit,
     QueueEffect,
     RejectPublished,
 )
@@ -93,6 +96,7 @@ class ClusterGateway:
         mastership: Callable[[QueueId], MastershipRecord | None],
         queue_record: Callable[[QueueId], QueueRecord | None],
         loop: asyncio.AbstractEventLoop,
+        flow: FlowControl | None = None,
     ) -> None:
         self._node = node
         self._local = local
@@ -100,6 +104,7 @@ class ClusterGateway:
         self._mastership = mastership
         self._queue_record = queue_record
         self._loop = loop
+        self._flow = flow or FlowControl()
         self._sinks: dict[int, QueueChannelSink] = {}
         #: Queues that a channel has used: the ones to tell when it closes.
         self._used: dict[int, set[QueueId]] = {}
@@ -138,6 +143,9 @@ class ClusterGateway:
         for channel_id, publishes in route.unconfirmed.items():
             if (sink := self._sinks.get(channel_id)) is not None:
                 sink.queue_confirmed(queue_id, list(publishes))
+        for channel_id, hop in route.hops.items():
+            if hop.reset():
+                self._sinks[channel_id].queue_hop_changed(hop)
         route.opened.set()  # whoever waits finds the queue gone
 
     def routed_queues(self) -> list[QueueId]:
@@ -172,6 +180,8 @@ class ClusterGateway:
                 self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=False)
             elif isinstance(effect, RejectPublished):
                 self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
+            elif isinstance(effect, GrantCredit):
+                self._pay(route, effect.channel.channel_id, effect.messages)
             elif isinstance(effect, CancelConsumer):
                 self._consumer_cancelled(route, effect.channel.channel_id, effect.consumer_tag)
 
@@ -190,6 +200,8 @@ class ClusterGateway:
             self._delivered(route, message.channel_id, message.consumer_tag, deliveries)
         elif isinstance(message, SessionConfirm):
             self._confirmed(route, message.channel_id, message.publish_seqs, message.rejected)
+        elif isinstance(message, SessionCredit):
+            self._pay(route, message.channel_id, message.messages)
         elif isinstance(message, SessionReply):
             waiting = self._calls.pop(message.call_id, None)
             if waiting is not None and not waiting[2].done():
@@ -216,6 +228,8 @@ class ClusterGateway:
                 self._sinks[channel.channel_id].queue_confirmed(queue_id, tracked)
             return
         channel_id = channel.channel_id
+        if channel_id not in route.hops:
+            self._begin_credit(route, channel_id)
         if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
             route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
             if route.state is not RouteState.OPEN:
@@ -224,6 +238,8 @@ class ClusterGateway:
             route.untracked.extend((channel_id, message) for message in messages)
         if route.state is RouteState.OPEN:
             self._send_publishes(route, channel_id, publish_seqs, messages)
+        else:
+            self._pay(route, channel_id, -len(messages))
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "ack", seq_ids)
@@ -252,6 +268,7 @@ class ClusterGateway:
                 continue
             for key in [key for key in route.consumers if key.channel == channel]:
                 del route.consumers[key]
+            route.hops.pop(channel_id, None)
             publishes = route.unconfirmed.pop(channel_id, {})
             route.first_unsent.pop(channel_id, None)
             if route.state is not RouteState.OPEN:
@@ -261,6 +278,14 @@ class ClusterGateway:
                 self._call(route, lambda process: process.channel_down(channel))
             elif channel_id in route.local_channels:
                 self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
+
+    def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
+        counts = {
+            queue_id: len(route.unconfirmed.get(channel.channel_id, ()))
+            for queue_id in self._used.get(channel.channel_id, ())
+            if (route := self._routes.get(queue_id)) is not None
+        }
+        return max(counts, key=lambda queue_id: counts[queue_id]) if any(counts.values()) else None
 
     # --- QueueGateway: cold ---
 
@@ -384,7 +409,9 @@ class ClusterGateway:
         if is_local:
             self._resume(route)
         else:
-            self._links.send(route.master, SessionOpen(route.queue_id, route.session, route.epoch))
+            self._links.send(
+                route.master, SessionOpen(route.queue_id, route.session, route.epoch, self._credit(route).more_after)
+            )
 
     def _opened(self, route: Route, message: SessionOpened) -> None:
         if not message.refused:
@@ -401,6 +428,8 @@ class ClusterGateway:
     def _resume(self, route: Route) -> None:
         """The session stands: send again what was never answered, attach the consumers again."""
         route.open()
+        for channel_id in route.hops:
+            self._begin_credit(route, channel_id)
         unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
             self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
@@ -457,6 +486,28 @@ class ClusterGateway:
         if route.consumers.pop(key, None) is not None and (sink := self._sinks.get(channel_id)) is not None:
             sink.queue_cancelled_consumer(route.queue_id, consumer_tag)
 
+    # --- credit ---
+
+    def _credit(self, route: Route) -> Credit:
+        return self._flow.in_process if route.master == self._node else self._flow.between_nodes
+
+    def _begin_credit(self, route: Route, channel_id: int) -> None:
+        """Nothing of the channel is in flight to the queue: it never published to it, or the session is new."""
+        hop = route.hops.get(channel_id)
+        credit = self._credit(route)
+        if hop is None:
+            route.hops[channel_id] = Hop(route.queue_id, credit)
+        elif hop.reset(credit):
+            self._sinks[channel_id].queue_hop_changed(hop)
+        if route.master == self._node and route.state is RouteState.OPEN:
+            self._process(route).flow.begin(ChannelKey(self._node, channel_id), credit.more_after)
+
+    def _pay(self, route: Route, channel_id: int, messages: int) -> None:
+        """Grants of the master, less what was sent to it."""
+        hop = route.hops.get(channel_id)
+        if hop is not None and hop.change(messages):
+            self._sinks[channel_id].queue_hop_changed(hop)
+
     # --- hot helpers ---
 
     def _process(self, route: Route) -> QueueProcess:
@@ -491,7 +542,11 @@ class ClusterGateway:
         if route.master == self._node:
             channel = ChannelKey(self._node, channel_id)
             self._call(route, lambda process: process.publish(channel, messages, publish_seqs, is_resent=is_resent))
+            process = self._local.process(queue_id)
+            granted = 0 if process is None else process.flow.take(channel)
+            self._pay(route, channel_id, granted - len(messages))
             return
+        self._pay(route, channel_id, -len(messages))
         route.local_channels.add(channel_id)
         self._links.send(
             route.master,
@@ -618,6 +673,7 @@ class ClusterGateway:
     def check_invariants(self) -> None:
         for route in self._routes.values():
             route.check_invariants()
+            assert route.hops.keys() <= self._sinks.keys(), "credit is kept for open channels only"
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
         for owner, session, _ in self._calls.values():
             assert session == owner.session, "calls of an ended session have been failed"

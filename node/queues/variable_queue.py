@@ -35,7 +35,7 @@ from itertools import islice
 from node.errors import StorageError
 from node.ids import ORIGIN_BYTES, MsgId, OriginId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import PagedMessage, RecoveryReport
@@ -89,6 +89,9 @@ class VariableQueue:
         "_unflushed_bytes",
         "_unflushed_duplicates",
         "_unflushed_tokens",
+        "_unflushed_untracked",
+        "_untracked",
+        "_untracked_fifo",
     )
 
     def __init__(self, storage: QueueStorage | None, group_commit: GroupCommit, config: StoreConfig) -> None:
@@ -120,6 +123,10 @@ class VariableQueue:
         self._unflushed_duplicates: list[Hashable] = []
         self._unflushed_bytes = 0
         self._has_called_for_flush = False
+        #: Stored messages without token: all that are not durable, those not flushed, and (generation, number).
+        self._untracked = 0
+        self._unflushed_untracked = 0
+        self._untracked_fifo: deque[tuple[int, int]] = deque()
         #: (generation, seq ids with tokens, tokens of duplicates), generations ascending.
         self._confirm_fifo: deque[tuple[int, list[int], list[Hashable]]] = deque()
         self._confirmed: list[Hashable] = []
@@ -188,6 +195,7 @@ class VariableQueue:
         storage = self._storage
         stored: dict[int, Message] = {}
         confirmed, awaiting, unflushed_tokens = self._confirmed, self._awaiting, self._unflushed_tokens
+        awaiting_before = len(awaiting)
         for message, token in publications:
             place[seq_id] = message
             size += len(message.body)
@@ -208,6 +216,9 @@ class VariableQueue:
             if stored:
                 self._stored += len(stored)
                 storage.index.publish(stored)
+                untracked = len(stored) - (len(awaiting) - awaiting_before)
+                self._untracked += untracked
+                self._unflushed_untracked += untracked
                 self._collected(storage, size)
             elif seq_id >= storage.renew_at:
                 self._call_for_flush(storage)
@@ -461,6 +472,20 @@ class VariableQueue:
         tokens, self._confirmed = self._confirmed, []
         return tokens
 
+    @property
+    def in_flight_messages(self) -> int:
+        """See `BackingQueue.in_flight_messages`. One without token counts until its generation is durable."""
+        fifo = self._untracked_fifo
+        if fifo:
+            durable = self._durable_write_generation()
+            while fifo and fifo[0][0] <= durable:
+                self._untracked -= fifo.popleft()[1]
+        return len(self._awaiting) + self._untracked
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        """See `BackingQueue.mirrors_in_flight`."""
+        return ()
+
     # -- disk
 
     def flush_writes(self) -> None:
@@ -484,6 +509,9 @@ class VariableQueue:
             waiting = (self._last_write_generation, self._unflushed_tokens, self._unflushed_duplicates)
             self._confirm_fifo.append(waiting)
             self._unflushed_tokens, self._unflushed_duplicates = [], []
+        if self._unflushed_untracked:
+            self._untracked_fifo.append((self._last_write_generation, self._unflushed_untracked))
+            self._unflushed_untracked = 0
         if over_limit:
             self._page_out(over_limit)
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from node.ids import MsgId, OriginId, SeqId, split_msg_id
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 
 
 class MemoryBackingQueue:
@@ -20,6 +20,8 @@ class MemoryBackingQueue:
         self.hold_confirms = hold_confirms
         #: Messages that may still be fetched; ``None`` = no limit.
         self.fetch_limit: int | None = None
+        #: What mirrors have still to do, as a mirrored queue would say.
+        self.in_mirrors: Sequence[MirrorInFlight] = ()
         self.is_deleted = False
         self.is_terminated = False
         #: Every message that `discard` accounted for, `drop` removed, or `ack` settled: what tests ask about.
@@ -159,6 +161,13 @@ class MemoryBackingQueue:
     def drain_confirmed(self) -> list[Hashable]:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
+
+    @property
+    def in_flight_messages(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        return self.in_mirrors
 
     # --- the rest ---
 

@@ -12,12 +12,14 @@ from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionMessage,
     SessionOpened,
     SessionReply,
 )
 from node.errors import StorageError
+from node.flow.credit import FlowControl, Hop
 from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
@@ -26,7 +28,7 @@ from node.topology.records import QueueRecord
 from tests.support.memory_backing_queue import MemoryBackingQueue
 
 QUEUE = QueueId(7)
-TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionCredit, SessionConsumerCancelled, SessionReply)
 
 
 def message(counter: int, body: bytes = b"body", origin: bytes = b"origin-1") -> Message:
@@ -50,6 +52,8 @@ class RecordingSink:
         self.confirmed: list[int] = []
         self.rejected: list[int] = []
         self.cancelled: list[str] = []
+        self.hop: Hop | None = None
+        self.is_blocked = False
 
     def queue_delivered(self, queue_id: int, session: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
         self.delivered += [(consumer_tag, each.message.body, each.redelivered) for each in deliveries]
@@ -64,6 +68,11 @@ class RecordingSink:
     def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
         self.cancelled.append(consumer_tag)
 
+    def queue_hop_changed(self, hop: Hop) -> None:
+        self.hop = hop
+        assert hop.is_blocked is not self.is_blocked, "told of a change that is none"
+        self.is_blocked = hop.is_blocked
+
 
 class SessionNode:
     """One node: gateway, session host and at most one queue process."""
@@ -73,7 +82,7 @@ class SessionNode:
         self.network = network
         self.queue: QueueProcess | None = None
         self.gateway = ClusterGateway(
-            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop()
+            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop(), network.flow
         )
         self.host = SessionHost(self, self.send)
 
@@ -112,6 +121,7 @@ class SessionNetwork:
     def __init__(self, *names: str) -> None:
         self.cut: set[NodeName] = set()
         self.current: MastershipRecord | None = None
+        self.flow = FlowControl()
         self._wires: dict[tuple[NodeName, NodeName], deque[SessionMessage]] = {}
         self.nodes = {NodeName(name): SessionNode(name, self) for name in names}
 

@@ -229,6 +229,9 @@ def test_every_field_is_reached_by_some_key() -> None:
         queue_index_embed_msgs_below = 0
         msg_store_file_size_limit = 64kb
         durability = flush
+        credit_flow_default_credit.more_after = 51
+        msg_store_credit_disc_bound.initial = 4001
+        cluster.credit.initial = 4001
         cluster_partition_handling = ignore
         mirroring_sync_batch_size = 1
         mirroring_sync_max_throughput = 1
