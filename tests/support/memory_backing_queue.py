@@ -152,11 +152,10 @@ class MemoryBackingQueue:
         else:
             self._confirmed.append(token)
 
-    def make_safe(self) -> None:
-        """Everything accepted so far is durable now."""
-        for tokens in self._waiting.values():
-            self._confirmed.extend(tokens)
-        self._waiting.clear()
+    def make_safe(self, count_max: int | None = None) -> None:
+        """What was accepted so far is durable now, or the oldest ``count_max`` messages of it."""
+        for seq_id in list(self._waiting)[:count_max]:
+            self._confirmed.extend(self._waiting.pop(seq_id))
 
     def drain_confirmed(self) -> list[Hashable]:
         confirmed, self._confirmed = self._confirmed, []

@@ -87,7 +87,7 @@ class SessionNode:
         self.host = SessionHost(self, self.send)
 
     def master(self, backing_queue: BackingQueue) -> None:
-        self.queue = QueueProcess(queue_record(QUEUE), backing_queue)
+        self.queue = QueueProcess(queue_record(QUEUE), backing_queue, flow=self.network.flow)
 
     # LocalQueues and Links
 

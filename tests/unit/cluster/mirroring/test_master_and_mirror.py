@@ -654,3 +654,45 @@ def test_a_quiet_queue_wants_no_turn_and_one_that_fills_a_mirror_does() -> None:
     before = pair.master.wants_turn
     pair.master.start_sync()
     assert (before, pair.master.wants_turn) == (False, True)
+
+
+# --- credit flow ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_mirror_has_to_apply_and_what_its_disk_has_to_write_are_told_apart() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    pair.master.publish(publications(4, 2, persistent=False))
+    (before,) = pair.master.mirrors_in_flight()
+    assert before[:3] == (N2, 5, 0), "it counts from the publish on, sent or not"
+    pair.to_mirror()
+    (sent,) = pair.master.mirrors_in_flight()
+    assert sent.unapplied_bytes > 0
+    pair.to_master()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 3, 0)], "transient messages need no disk"
+    pair.mirror_local.sync()
+    pair.to_master()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
+
+
+def test_a_synchronised_mirror_that_cannot_be_reached_counts_until_the_record_drops_it() -> None:
+    pair = Pair()
+    pair.master.publish(publications(1, 3))
+    pair.master.take_messages()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 3, 0, 0)]
+    pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
+    assert pair.master.mirrors_in_flight() == []
+
+
+def test_a_mirror_that_holds_no_confirms_slows_nobody() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3))
+    assert pair.master.mirrors_in_flight() == []
+
+
+def test_the_queue_knows_what_its_own_store_has_to_do() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    assert pair.master.in_flight_messages == 3
+    pair.master_local.sync()
+    assert pair.master.in_flight_messages == 0

@@ -328,7 +328,7 @@ async def test_a_commit_that_cannot_be_followed_stops_the_node(
 async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:
     bench.mesh.broken = {N2}
     for node in (N2, N3):
-        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch))
+        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch, 800))
     await bench.settle()
     assert bench.mesh.reset == [N2]
     assert N3 in [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)]
@@ -350,7 +350,7 @@ async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_retur
 async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
     queue = bench.runtime.queue_record(queue_id)
-    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch)])
+    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     here: list[object] = []
     bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
     mine = ConfirmPublished(ChannelKey(N1, 1), [1])

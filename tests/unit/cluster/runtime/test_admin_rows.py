@@ -1,0 +1,87 @@
+"""What the credit flow looks like to people: `list_flow` names the chain and its slowest hop."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.runtime.admin_rows import Row, flow_row
+from node.flow.stage import HopView, SlowPath
+from node.ids import QueueId
+from tests.support.queue_sets import N1, N2, mastership, queue_record
+
+ORDERS = queue_record(7)
+CHANNEL = HopView("channel 1", -12, 900, True)
+QUEUE = HopView(QueueId(7), -30, 1_000, True)
+MIRROR = HopView("mirror n3", -40, 1_200, True)
+FREE_CHANNEL, FREE_QUEUE = HopView("channel 1", 50, 0, False), HopView(QueueId(7), 50, 0, False)
+BYTES = HopView("unconfirmed bytes", -5, 300, True)
+
+
+def row(path: SlowPath, beyond: HopView | None) -> Row:
+    return flow_row(N1, "<n1.1.4.0>", "a:1 -> b:2", path, ORDERS, mastership(ORDERS, N2), beyond)
+
+
+@pytest.mark.parametrize(
+    ("path", "beyond", "chain", "slowest_hop", "balance", "blocked_ms"),
+    [
+        (
+            SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id),
+            MIRROR,
+            "n1 connection a:1 -> b:2 -> channel 1 -> queue / q7 on n2 -> mirror n3: blocked",
+            "queue / q7 on n2 -> mirror n3",
+            -40,
+            1_200,
+        ),
+        (  # the master grants in a moment, or it cannot be asked
+            SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id),
+            None,
+            "n1 connection a:1 -> b:2 -> channel 1 -> queue / q7 on n2: blocked",
+            "channel 1 -> queue / q7 on n2",
+            -30,
+            1_000,
+        ),
+        (  # the store behind a blocked queue is not blocked at this moment
+            SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id),
+            HopView("store", 900, 0, False),
+            "n1 connection a:1 -> b:2 -> channel 1 -> queue / q7 on n2 -> store: blocked",
+            "channel 1 -> queue / q7 on n2",
+            -30,
+            1_000,
+        ),
+        (
+            SlowPath(1, (FREE_CHANNEL, FREE_QUEUE), ORDERS.queue_id),
+            HopView("store", 900, 0, False),
+            "n1 connection a:1 -> b:2 -> channel 1 -> queue / q7 on n2 -> store: free again",
+            "queue / q7 on n2 -> store",
+            900,
+            0,
+        ),
+        (  # large messages: the hop that has most of them is named, though it counts messages and has credit left
+            SlowPath(0, (BYTES,), ORDERS.queue_id),
+            HopView("mirror n3", 3_990, 0, False),
+            "n1 connection a:1 -> b:2 -> unconfirmed bytes -> queue / q7 on n2 -> mirror n3: blocked",
+            "queue / q7 on n2 -> mirror n3",
+            3_990,
+            300,
+        ),
+    ],
+)
+def test_a_path_ends_at_its_slowest_hop(
+    path: SlowPath, beyond: HopView | None, chain: str, slowest_hop: str, balance: int, blocked_ms: int
+) -> None:
+    got = row(path, beyond)
+    assert (got["chain"], got["slowest_hop"]) == (chain, slowest_hop)
+    assert (got["balance"], got["blocked_ms"]) == (balance, blocked_ms)
+    assert got["state"] == ("blocked" if chain.endswith(": blocked") else "free")
+
+
+def test_a_row_says_what_it_is_about() -> None:
+    got = row(SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id), MIRROR)
+    about = ("node", "connection", "name", "channel", "vhost", "queue", "master")
+    assert [got[column] for column in about] == ["n1", "<n1.1.4.0>", "a:1 -> b:2", 1, "/", "q7", "n2"]
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_no_error() -> None:
+    path = SlowPath(1, (FREE_CHANNEL, FREE_QUEUE), ORDERS.queue_id)
+    got = flow_row(N1, "<n1.1.4.0>", "c", path, None, None, None)
+    assert got["chain"] == "n1 connection c -> channel 1 -> a deleted queue: free again"
