@@ -78,7 +78,7 @@ class Connection:
         paths: list[SlowPath] = []
         by_hop = {channel.hop: channel for channel in self.channels.values()}
         for hop in self.flow.slow_hops(CONNECTION_MEMORY_MS):
-            view, channel = self.flow.view(hop), by_hop.get(hop)
+            view, channel = self.flow.view(hop, CONNECTION_MEMORY_MS), by_hop.get(hop)
             if hop is self._bytes_hop:
                 channel = max(self.channels.values(), key=lambda each: each.unconfirmed, default=None)
                 paths.append(SlowPath(0, (view,), None if channel is None else channel.busiest_queue()))

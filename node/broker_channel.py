@@ -169,7 +169,7 @@ class Channel:
         """How it goes on from the connection's hop ``view`` to this channel."""
         hops = self.flow.slow_hops(CONNECTION_MEMORY_MS)
         paths = [
-            SlowPath(self.number, (view, self.flow.view(hop)), hop.receiver)
+            SlowPath(self.number, (view, self.flow.view(hop, CONNECTION_MEMORY_MS)), hop.receiver)
             for hop in hops
             if not isinstance(hop.receiver, str)
         ]

@@ -13,9 +13,9 @@ protocol is described in `cluster.mirroring.messages`, the argument why nothing 
   horizon limits deliveries.
 
 Bounds. `mirrors_in_flight` says what each mirror that holds confirms has still to do; publishers are slowed by credit
-(`node.flow.credit`) long before the window is full. What is in flight to a mirror and not applied is limited by
-`WINDOW_BYTES` and `WINDOW_FRAMES`, whatever it consists of. If a mirror falls behind the whole window nothing more is sent
-to it, and nothing is kept for it either: when it has applied what was sent, a new attach finds the difference by
+(`node.flow.credit`) before the window is full. What is in flight to a mirror and not applied is limited by
+`WINDOW_BYTES` and `WINDOW_FRAMES`, whatever it consists of. If a mirror falls behind the whole window nothing more is
+sent to it, and nothing is kept for it either: when it has applied what was sent, a new attach finds the difference by
 content and fills it, reading from the local queue. So a slow mirror costs a comparison, never memory.
 """
 

@@ -248,11 +248,10 @@ class NodeAdmin:
             return role.process.flow.slowest(CONNECTION_MEMORY_MS)
         if record.is_down or not self._runtime.is_up(record.master):
             return None
-        columns = ("name", "flow_slowest_hop", "flow_balance", "flow_blocked_ms")
+        columns = ("name", "flow_slowest_hop", "flow_balance", "flow_blocked_ms", "flow_state")
         for row in await self._peers.rows("ListQueues", [record.master], queue.vhost, columns):
             if row["name"] == queue.name and row["flow_slowest_hop"] is not None:
-                blocked_ms = row["flow_blocked_ms"]
-                return HopView(row["flow_slowest_hop"], row["flow_balance"], blocked_ms, row["flow_balance"] <= 0)
+                return HopView(*(row[column] for column in columns[1:]))
         return None
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:

@@ -107,6 +107,7 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
         "consumers": role.process.consumer_count,
         "memory": status.memory_bytes,
         "flow_slowest_hop": None if slowest is None else slowest.receiver,
+        "flow_state": None if slowest is None else slowest.state,
         "flow_balance": None if slowest is None else slowest.balance,
         "flow_blocked_ms": None if slowest is None else slowest.blocked_ms,
         "state": queue_state(role),
@@ -222,25 +223,20 @@ def flow_row(
 ) -> Row:
     """One way down from a connection. ``beyond`` is the slowest hop behind the queue.
 
-    The slowest hop of all is the last one that is blocked: what stands before it only waits for it.
+    The hops of a path are blocked, or were of late, each because of the next one: so the last is the slowest.
     """
     hops = list(path.hops)
     words = [f"{node} connection {name}"]
-    names: list[str] = []
-    for hop in hops:
-        words.append(hop.receiver if isinstance(hop.receiver, str) else _queue_words(queue, record))
-        names.append(" -> ".join(words[-2:]))
-    if path.channel == 0 and queue is not None:
+    words += [hop.receiver if isinstance(hop.receiver, str) else _queue_words(queue, record) for hop in hops]
+    is_out_of_bytes = path.channel == 0
+    if is_out_of_bytes and queue is not None:
         words.append(_queue_words(queue, record))
-    if beyond is not None:
-        before = words[-1]
+    # The credit behind the queue is in messages. Where bytes have run out it may be left, and yet it is there they are.
+    if beyond is not None and (is_out_of_bytes or beyond.state != "open"):
+        hops.append(beyond)
         words.append(str(beyond.receiver))
-        # Where bytes are what has run out, whoever holds most of them is named, though its own credit is not used up.
-        if beyond.is_blocked or not any(hop.is_blocked for hop in hops) or path.channel == 0:
-            hops.append(beyond)
-            names.append(f"{before} -> {beyond.receiver}")
-    blocked = [hop for hop in hops if hop.is_blocked]
-    slowest = blocked[-1] if blocked and path.channel else hops[-1]
+    slowest = hops[-1]
+    state = "blocked" if any(hop.state == "blocked" for hop in hops) else "freed"
     return {
         "node": node,
         "connection": pid,
@@ -249,11 +245,11 @@ def flow_row(
         "vhost": None if queue is None else queue.vhost,
         "queue": None if queue is None else queue.name,
         "master": None if record is None else record.master,
-        "chain": f"{' -> '.join(words)}: {'blocked' if blocked else 'free again'}",
-        "slowest_hop": names[hops.index(slowest)],
+        "chain": f"{' -> '.join(words)}: {state}",
+        "slowest_hop": " -> ".join(words[-2:]),
         "balance": slowest.balance,
-        "blocked_ms": max((hop.blocked_ms for hop in hops), default=0),
-        "state": "blocked" if blocked else "free",
+        "blocked_ms": max(hop.blocked_ms for hop in hops),
+        "state": state,
     }
 
 

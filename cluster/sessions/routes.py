@@ -12,8 +12,8 @@ Everything a client may not lose is kept on the route until the master has answe
   the master recognises by message id those that it has (`BackingQueue.is_duplicate`).
 - ``untracked``: publishes without confirms that found no open session. Bounded: such a publisher asked for no
   promise, and the oldest go first.
-- ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every session,
-  at whose opening what is unconfirmed is sent again and paid for again;
+- ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
+  session, at whose opening what is unconfirmed is sent again and paid for again.
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
 """
 

@@ -21,7 +21,8 @@ class HopView(NamedTuple):
     balance: int
     #: For how long it has been blocked; 0 if it is not at the moment.
     blocked_ms: int
-    is_blocked: bool
+    #: ``blocked``, ``freed`` (it was blocked of late), or ``open``.
+    state: str
 
 
 class SlowPath(NamedTuple):
@@ -82,12 +83,13 @@ class Stage:
             return [self._last_hop]
         return []
 
-    def view(self, hop: Hop) -> HopView:
+    def view(self, hop: Hop, memory_ms: int) -> HopView:
         """One of its hops, for a listing."""
-        blocked_ms = 0
+        now_ms = self._flow.now_ms
         if hop.is_blocked and hop.blocked_since_ms is not None:
-            blocked_ms = self._flow.now_ms - hop.blocked_since_ms
-        return HopView(hop.receiver, hop.balance, blocked_ms, hop.is_blocked)
+            return HopView(hop.receiver, hop.balance, now_ms - hop.blocked_since_ms, "blocked")
+        is_recent = hop.freed_ms is not None and now_ms - hop.freed_ms <= memory_ms
+        return HopView(hop.receiver, hop.balance, 0, "freed" if is_recent else "open")
 
     def check_invariants(self) -> None:
         for hop in self._blocked:

@@ -109,7 +109,7 @@ class QueueFlow:
         slow = self.stage.slow_hops(memory_ms) or [hop for hop in self._hops() if hop.in_flight]
         if not slow:
             return None
-        return self.stage.view(min(slow, key=lambda hop: hop.balance / hop.credit.initial))
+        return self.stage.view(min(slow, key=lambda hop: hop.balance / hop.credit.initial), memory_ms)
 
     def check_invariants(self) -> None:
         self.stage.check_invariants()

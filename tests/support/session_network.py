@@ -53,7 +53,7 @@ class RecordingSink:
         self.rejected: list[int] = []
         self.cancelled: list[str] = []
         self.hop: Hop | None = None
-        self.is_blocked = False
+        self._waits = False
 
     def queue_delivered(self, queue_id: int, session: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
         self.delivered += [(consumer_tag, each.message.body, each.redelivered) for each in deliveries]
@@ -70,8 +70,12 @@ class RecordingSink:
 
     def queue_hop_changed(self, hop: Hop) -> None:
         self.hop = hop
-        assert hop.is_blocked is not self.is_blocked, "told of a change that is none"
-        self.is_blocked = hop.is_blocked
+        assert hop.is_blocked is not self._waits, "told of a change that is none"
+        self._waits = hop.is_blocked
+
+    def waits(self) -> bool:
+        """Its credit towards the queue is used up."""
+        return self._waits
 
 
 class SessionNode:

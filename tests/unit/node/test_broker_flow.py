@@ -49,9 +49,9 @@ async def test_a_publisher_is_stopped_hop_by_hop_and_goes_on_when_the_store_does
     assert (client.connection.flow_state, client.channel.flow_state) == ("flow", "flow")
     assert in_store(bench) == 70, "nothing was thrown away or kept back"
     (path,) = client.connection.slow_paths()
-    assert [(hop.receiver, hop.balance, hop.is_blocked) for hop in path.hops] == [
-        ("channel 1", 0, True),
-        (1, -10, True),
+    assert [(hop.receiver, hop.balance, hop.state) for hop in path.hops] == [
+        ("channel 1", 0, "blocked"),
+        (1, -10, "blocked"),
     ]
     assert (path.channel, path.queue_id) == (1, 1)
     bench.make_safe()
@@ -132,7 +132,7 @@ async def test_flow_is_shown_a_while_longer(bench: BrokerBench) -> None:
     bench.flow.advance(STAGE_MEMORY_MS + 1)
     assert (client.connection.state, client.channel.flow_state) == ("flow", "running")
     (path,) = client.connection.slow_paths()
-    assert not any(hop.is_blocked for hop in path.hops)
+    assert [hop.state for hop in path.hops] == ["freed", "freed"]
     bench.flow.advance(CONNECTION_MEMORY_MS + 1)
     assert (client.connection.state, client.connection.slow_paths()) == ("running", [])
 

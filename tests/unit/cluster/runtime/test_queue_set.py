@@ -461,7 +461,7 @@ def granted(node: QueueSetNode) -> int:
 def slowest(process: QueueProcess) -> str:
     hop = process.flow.slowest(0)
     assert hop is not None
-    return f"{hop.receiver} {'blocked' if hop.is_blocked else 'free'}"
+    return f"{hop.receiver} {hop.state}"
 
 
 def test_a_mirror_that_does_not_apply_is_the_slowest_hop_and_holds_grants_back() -> None:
@@ -493,7 +493,7 @@ def test_a_mirror_whose_disk_is_slow_is_named_apart_from_the_mirror() -> None:
         network[N1].turn()
     assert slowest(process) == "mirror n2 -> store blocked"
     network.pump()
-    assert slowest(process) == "mirror n2 -> store free"
+    assert slowest(process) == "mirror n2 -> store freed"
     assert granted(network[N1]) == 45
 
 
@@ -512,7 +512,7 @@ def test_a_slow_disk_of_the_master_is_its_store() -> None:
     assert (granted(network[N1]), slowest(process)) == (60, "store blocked")
     network[N1].sync()
     network[N1].turn()
-    assert (granted(network[N1]), slowest(process)) == (70, "store free")
+    assert (granted(network[N1]), slowest(process)) == (70, "store freed")
 
 
 def test_a_record_without_the_slow_mirror_frees_the_publishers() -> None:

@@ -421,16 +421,16 @@ async def test_credit_is_used_up_by_a_slow_master_and_given_back(
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 39))
     await network.pump()
-    assert not sink.is_blocked, "the store has room"
+    assert not sink.waits(), "the store has room"
     gateway.publish(channel, QUEUE, *batch(40, 1))
     await network.pump()
     gateway.publish(channel, QUEUE, *batch(41, credit))
     await network.pump()
-    assert sink.is_blocked
+    assert sink.waits()
     assert gateway.busiest_queue(channel) == QUEUE
     slow.make_safe()
     await network.pump()
-    assert not sink.is_blocked
+    assert not sink.waits()
     assert len(sink.confirmed) == 40 + credit
     assert gateway.busiest_queue(channel) is None
 
@@ -455,14 +455,14 @@ async def test_credit_towards_a_queue_without_master_is_used_up_and_begins_anew_
     gateway.publish(channel, QUEUE, *batch(1, 35))
     await network.pump()
     network.lose("n2")
-    assert not sink.is_blocked
+    assert not sink.waits()
     gateway.publish(channel, QUEUE, *batch(36, 5))
     gateway.publish(channel, QUEUE, *batch(41, 35))
-    assert sink.is_blocked, "nobody grants anything"
+    assert sink.waits(), "nobody grants anything"
     network["n3"].master(MemoryBackingQueue())
     network.move(record("n3", 2))
     await network.pump()
-    assert not sink.is_blocked
+    assert not sink.waits()
     assert sorted(sink.confirmed) == list(range(1, 76))
     assert sink.hop is not None
     assert sink.hop.balance >= 40 - 8 + 1, "all of it was paid for once and granted once"
@@ -475,12 +475,12 @@ async def test_credit_changes_with_a_queue_that_moves_to_this_node(
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 80))
     await network.pump()
-    assert sink.is_blocked
+    assert sink.waits()
     network.lose("n2")
     network["n1"].master(MemoryBackingQueue())
     network.move(record("n1", 2))
     await network.pump()
-    assert not sink.is_blocked
+    assert not sink.waits()
     assert sink.hop is not None
     assert sink.hop.credit == (20, 5)
 
@@ -493,7 +493,7 @@ async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNet
     gateway.close_channel(channel)
     slow.make_safe()
     await network.pump()
-    assert sink.is_blocked, "nobody is told any more"
+    assert sink.waits(), "nobody is told any more"
     process = network["n2"].queue
     assert process is not None
     assert process.flow.take_all() == []
@@ -503,6 +503,6 @@ async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, 
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 40))
-    assert sink.is_blocked
+    assert sink.waits()
     gateway.queue_deleted(QUEUE)
-    assert not sink.is_blocked
+    assert not sink.waits()
