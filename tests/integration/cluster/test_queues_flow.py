@@ -83,6 +83,7 @@ def test_a_frozen_mirror_slows_its_publishers_and_is_named(cluster: LiveCluster,
                 return next((row for row in rows if "mirror n3: blocked" in row["chain"]), None)
 
             path = eventually(slowed, "a path to the mirror on n3")
+            assert path is not None
             assert (path["node"], path["queue"], path["state"]) == (entry, queue, "blocked")
             assert path["slowest_hop"] == f"queue / {queue} on n1 -> mirror n3"
             assert path["chain"].startswith(f"{entry} connection 127.0.0.1:")
