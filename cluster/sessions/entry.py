@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.credits import ChannelCredits
 from cluster.sessions.messages import (
     SessionCall,
     SessionChannelClosed,
@@ -29,7 +30,7 @@ from cluster.sessions.messages import (
 )
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
 from node.errors import ChannelError, StorageError
-from node.flow.credit import Credit, FlowControl, Hop
+from node.flow.credit import FlowControl
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
 from node.queues.backing_queue import Delivery
@@ -104,8 +105,8 @@ class ClusterGateway:
         self._mastership = mastership
         self._queue_record = queue_record
         self._loop = loop
-        self._flow = flow or FlowControl()
         self._sinks: dict[int, QueueChannelSink] = {}
+        self._credits = ChannelCredits(node, flow or FlowControl(), self._sinks, local.process)
         #: Queues that a channel has used: the ones to tell when it closes.
         self._used: dict[int, set[QueueId]] = {}
         self._routes: dict[QueueId, Route] = {}
@@ -143,9 +144,7 @@ class ClusterGateway:
         for channel_id, publishes in route.unconfirmed.items():
             if (sink := self._sinks.get(channel_id)) is not None:
                 sink.queue_confirmed(queue_id, list(publishes))
-        for channel_id, hop in route.hops.items():
-            if hop.reset():
-                self._sinks[channel_id].queue_hop_changed(hop)
+        self._credits.close_route(route)
         route.opened.set()  # whoever waits finds the queue gone
 
     def routed_queues(self) -> list[QueueId]:
@@ -181,7 +180,7 @@ class ClusterGateway:
             elif isinstance(effect, RejectPublished):
                 self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
             elif isinstance(effect, GrantCredit):
-                self._pay(route, effect.channel.channel_id, effect.messages)
+                self._credits.pay(route, effect.channel.channel_id, effect.messages)
             elif isinstance(effect, CancelConsumer):
                 self._consumer_cancelled(route, effect.channel.channel_id, effect.consumer_tag)
 
@@ -201,7 +200,7 @@ class ClusterGateway:
         elif isinstance(message, SessionConfirm):
             self._confirmed(route, message.channel_id, message.publish_seqs, message.rejected)
         elif isinstance(message, SessionCredit):
-            self._pay(route, message.channel_id, message.messages)
+            self._credits.pay(route, message.channel_id, message.messages)
         elif isinstance(message, SessionReply):
             waiting = self._calls.pop(message.call_id, None)
             if waiting is not None and not waiting[2].done():
@@ -228,8 +227,7 @@ class ClusterGateway:
                 self._sinks[channel.channel_id].queue_confirmed(queue_id, tracked)
             return
         channel_id = channel.channel_id
-        if channel_id not in route.hops:
-            self._begin_credit(route, channel_id)
+        self._credits.open_channel(route, channel_id)
         if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
             route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
             if route.state is not RouteState.OPEN:
@@ -239,7 +237,7 @@ class ClusterGateway:
         if route.state is RouteState.OPEN:
             self._send_publishes(route, channel_id, publish_seqs, messages)
         else:
-            self._pay(route, channel_id, -len(messages))
+            self._credits.sent(route, channel_id, len(messages))
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "ack", seq_ids)
@@ -410,7 +408,7 @@ class ClusterGateway:
             self._resume(route)
         else:
             self._links.send(
-                route.master, SessionOpen(route.queue_id, route.session, route.epoch, self._credit(route).more_after)
+                route.master, SessionOpen(route.queue_id, route.session, route.epoch, self._credits.more_after(route))
             )
 
     def _opened(self, route: Route, message: SessionOpened) -> None:
@@ -428,8 +426,7 @@ class ClusterGateway:
     def _resume(self, route: Route) -> None:
         """The session stands: send again what was never answered, attach the consumers again."""
         route.open()
-        for channel_id in route.hops:
-            self._begin_credit(route, channel_id)
+        self._credits.open_route(route)
         unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
             self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
@@ -486,28 +483,6 @@ class ClusterGateway:
         if route.consumers.pop(key, None) is not None and (sink := self._sinks.get(channel_id)) is not None:
             sink.queue_cancelled_consumer(route.queue_id, consumer_tag)
 
-    # --- credit ---
-
-    def _credit(self, route: Route) -> Credit:
-        return self._flow.in_process if route.master == self._node else self._flow.between_nodes
-
-    def _begin_credit(self, route: Route, channel_id: int) -> None:
-        """Nothing of the channel is in flight to the queue: it never published to it, or the session is new."""
-        hop = route.hops.get(channel_id)
-        credit = self._credit(route)
-        if hop is None:
-            route.hops[channel_id] = Hop(route.queue_id, credit)
-        elif hop.reset(credit):
-            self._sinks[channel_id].queue_hop_changed(hop)
-        if route.master == self._node and route.state is RouteState.OPEN:
-            self._process(route).flow.begin(ChannelKey(self._node, channel_id), credit.more_after)
-
-    def _pay(self, route: Route, channel_id: int, messages: int) -> None:
-        """Grants of the master, less what was sent to it."""
-        hop = route.hops.get(channel_id)
-        if hop is not None and hop.change(messages):
-            self._sinks[channel_id].queue_hop_changed(hop)
-
     # --- hot helpers ---
 
     def _process(self, route: Route) -> QueueProcess:
@@ -542,11 +517,9 @@ class ClusterGateway:
         if route.master == self._node:
             channel = ChannelKey(self._node, channel_id)
             self._call(route, lambda process: process.publish(channel, messages, publish_seqs, is_resent=is_resent))
-            process = self._local.process(queue_id)
-            granted = 0 if process is None else process.flow.take(channel)
-            self._pay(route, channel_id, granted - len(messages))
+            self._credits.sent(route, channel_id, len(messages))
             return
-        self._pay(route, channel_id, -len(messages))
+        self._credits.sent(route, channel_id, len(messages))
         route.local_channels.add(channel_id)
         self._links.send(
             route.master,
@@ -673,7 +646,7 @@ class ClusterGateway:
     def check_invariants(self) -> None:
         for route in self._routes.values():
             route.check_invariants()
-            assert route.hops.keys() <= self._sinks.keys(), "credit is kept for open channels only"
+            self._credits.check_invariants(route)
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
         for owner, session, _ in self._calls.values():
             assert session == owner.session, "calls of an ended session have been failed"

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 #: Small, so that the frozen mirror has little to catch up with and the test is soon over.
 CREDIT = ("msg_store_credit_disc_bound.initial=800", "cluster.credit.initial=800")
+#: What they let through, twice over: the credit of each hop and what one read of the socket holds.
+BOUND_MESSAGES = 10_000
 #: A frozen node counts as alive for as long as a test may need it to.
 PATIENCE = ("cluster.silence_timeout_ms=60000",)
 
@@ -91,9 +93,11 @@ def test_a_frozen_mirror_slows_its_publishers_and_is_named(cluster: LiveCluster,
             with ThreadPoolExecutor() as pool:
                 connections = pool.submit(listed, cluster, "connections", entry, "state")
                 channels = pool.submit(listed, cluster, "channels", entry, "state")
-                queues = pool.submit(listed, cluster, "queues", "n1", "name", "state", "flow_slowest_hop")
+                queues = pool.submit(listed, cluster, "queues", "n1", "name", "messages", "state", "flow_slowest_hop")
             assert connections.result() == channels.result() == [{"state": "flow"}]
-            assert {"name": queue, "state": "flow", "flow_slowest_hop": "mirror n3"} in queues.result()
+            (row,) = [row for row in queues.result() if row["name"] == queue]
+            assert (row["state"], row["flow_slowest_hop"]) == ("flow", "mirror n3")
+            assert row["messages"] < BOUND_MESSAGES
             asyncio.run(cluster.local.resume("n3"))
             taken = flood.published
             eventually(lambda: flood.published > taken + 2_000, "the publisher goes on")

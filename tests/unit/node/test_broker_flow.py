@@ -10,6 +10,7 @@ import pytest
 from node import broker as broker_module
 from node.flow.credit import Credit, FlowControl
 from node.flow.stage import CONNECTION_MEMORY_MS, STAGE_MEMORY_MS
+from node.topology.commands import DeleteQueue
 from tests.support.broker_bench import BrokerBench, Client, request
 
 
@@ -150,6 +151,15 @@ async def test_a_queue_that_is_deleted_frees_its_publishers(bench: BrokerBench) 
     publish_while_read(bench, client, batch=10, turns=100)
     await other.channel.delete_queue("q", if_unused=False, if_empty=False)
     bench.run()
+    assert client.control.pauses == 0
+
+
+async def test_what_a_deletion_held_back_frees_its_publishers_as_well(bench: BrokerBench) -> None:
+    client, (queue_id, *_) = await publisher(bench), bench.storages
+    await bench.gateway.delete_if(queue_id, False, False)
+    publish_while_read(bench, client, batch=10, turns=100)
+    assert client.control.pauses == 1, "the sealed queue processes nothing"
+    bench.catalogue.apply(DeleteQueue("/", "q", queue_id))
     assert client.control.pauses == 0
 
 

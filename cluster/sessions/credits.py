@@ -1,0 +1,82 @@
+"""The credit of this node's channels towards queues, wherever their masters are (`node.flow.credit`).
+
+The balances lie on the routes (`Route.hops`). The hop to a queue on this node is settled as soon as the queue process
+has taken a batch; the hop to another node is paid when the master's `SessionCredit` arrives. While a route is not open
+what is published costs, and nobody grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cluster.sessions.routes import Route, RouteState
+from node.flow.credit import Credit, FlowControl, Hop
+from node.ids import ChannelKey, NodeName, QueueId
+from node.queues.gateway import QueueChannelSink
+from node.queues.queue_process import QueueProcess
+
+
+class ChannelCredits:
+    """Changes the balances and tells the channels. ``sinks`` are the open channels, by channel id."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        flow: FlowControl,
+        sinks: Mapping[int, QueueChannelSink],
+        process: Callable[[QueueId], QueueProcess | None],
+    ) -> None:
+        self._node = node
+        self._flow = flow
+        self._sinks = sinks
+        self._process = process
+
+    def more_after(self, route: Route) -> int:
+        """The steps in which the master grants."""
+        return self._credit(route).more_after
+
+    def _credit(self, route: Route) -> Credit:
+        return self._flow.in_process if route.master == self._node else self._flow.between_nodes
+
+    def open_channel(self, route: Route, channel_id: int) -> None:
+        """The channel is about to publish: it has credit, whether the route is open or not."""
+        if channel_id not in route.hops:
+            route.hops[channel_id] = Hop(route.queue_id, self._credit(route))
+            self._announce(route, channel_id)
+
+    def open_route(self, route: Route) -> None:
+        """A new session: nothing is in flight to its master."""
+        credit = self._credit(route)
+        for channel_id, hop in route.hops.items():
+            self._announce(route, channel_id)
+            if hop.reset(credit):
+                self._sinks[channel_id].queue_hop_changed(hop)
+
+    def _announce(self, route: Route, channel_id: int) -> None:
+        """A queue on this node begins to count for the channel; elsewhere the first publish of a session does that."""
+        process = self._process(route.queue_id)
+        if route.master == self._node and route.state is RouteState.OPEN and process is not None:
+            process.flow.begin(ChannelKey(self._node, channel_id), self._credit(route).more_after)
+
+    def sent(self, route: Route, channel_id: int, messages: int) -> None:
+        """Messages are on their way, or wait for a session; a queue on this node has taken them already."""
+        process = self._process(route.queue_id)
+        granted = 0
+        if route.master == self._node and process is not None:
+            granted = process.flow.take(ChannelKey(self._node, channel_id))
+        self.pay(route, channel_id, granted - messages)
+
+    def pay(self, route: Route, channel_id: int, messages: int) -> None:
+        """Grants of the master, less what was sent to it."""
+        hop = route.hops.get(channel_id)
+        if hop is not None and hop.change(messages):
+            self._sinks[channel_id].queue_hop_changed(hop)
+
+    def close_route(self, route: Route) -> None:
+        """The queue is deleted: nobody waits for it."""
+        for channel_id, hop in route.hops.items():
+            if hop.reset():
+                self._sinks[channel_id].queue_hop_changed(hop)
+
+    def check_invariants(self, route: Route) -> None:
+        assert route.hops.keys() <= self._sinks.keys(), "credit is kept for open channels only"
