@@ -167,12 +167,10 @@ class Channel:
 
     def slow_paths(self, view: HopView) -> list[SlowPath]:
         """How it goes on from the connection's hop ``view`` to this channel."""
-        hops = self.flow.slow_hops(CONNECTION_MEMORY_MS)
-        paths = [
-            SlowPath(self.number, (view, self.flow.view(hop, CONNECTION_MEMORY_MS)), hop.receiver)
-            for hop in hops
-            if not isinstance(hop.receiver, str)
-        ]
+        paths: list[SlowPath] = []
+        for hop in self.flow.slow_hops(CONNECTION_MEMORY_MS):
+            queue_id = None if isinstance(hop.receiver, str) else hop.receiver
+            paths.append(SlowPath(self.number, (view, self.flow.view(hop, CONNECTION_MEMORY_MS)), queue_id))
         return paths or [SlowPath(self.number, (view,), None)]
 
     def busiest_queue(self) -> QueueId | None:

@@ -424,7 +424,7 @@ class NodeRuntime:
         self._verdicts(self._detector.reconnect_refused(peer))
 
     def on_link_uncongested(self, peer: NodeName) -> None:
-        """Nobody waits for a link here: credit and windows bound what is on its way."""
+        self.gateway.link_free(peer)
 
     def _verdicts(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
@@ -501,6 +501,9 @@ class NodeRuntime:
                 # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
                 log.exception("messages for %s could not be sent", node)
                 self.mesh.reset_link(node, f"messages could not be sent: {error!r}")
+
+    def is_congested(self, node: NodeName) -> bool:
+        return self.mesh.is_congested(node)
 
     def is_up(self, node: NodeName) -> bool:
         return node in self.mesh.up_peers

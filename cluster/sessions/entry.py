@@ -81,6 +81,9 @@ class Links(Protocol):
 
     def is_up(self, node: NodeName) -> bool: ...
 
+    def is_congested(self, node: NodeName) -> bool:
+        """Much waits to be sent to ``node``; `ClusterGateway.link_free` follows."""
+
 
 class SessionLost(Exception):
     """The session ended before the answer: ask again on the next one."""
@@ -106,7 +109,7 @@ class ClusterGateway:
         self._queue_record = queue_record
         self._loop = loop
         self._sinks: dict[int, QueueChannelSink] = {}
-        self._credits = ChannelCredits(node, flow or FlowControl(), self._sinks, local.process)
+        self._credits = ChannelCredits(node, flow or FlowControl(), self._sinks, local.process, links.is_congested)
         #: Queues that a channel has used: the ones to tell when it closes.
         self._used: dict[int, set[QueueId]] = {}
         self._routes: dict[QueueId, Route] = {}
@@ -156,7 +159,12 @@ class ClusterGateway:
             if route.master == node and route.state is RouteState.WAITING:
                 self._open(route)
 
+    def link_free(self, node: NodeName) -> None:
+        """The link to ``node`` is congested no longer."""
+        self._credits.link_free(node)
+
     def link_down(self, node: NodeName) -> None:
+        self._credits.link_free(node)
         for route in self._routes.values():
             if route.master == node:
                 self._lose(route)
@@ -260,6 +268,7 @@ class ClusterGateway:
     def close_channel(self, channel: ChannelKey) -> None:
         channel_id = channel.channel_id
         self._sinks.pop(channel_id, None)
+        self._credits.close_channel(channel_id)
         for queue_id in self._used.pop(channel_id, ()):
             route = self._routes.get(queue_id)
             if route is None:

@@ -33,8 +33,9 @@ Invariant of every hop: balance + in flight + pending = initial, where in flight
 and pending is what was processed and not granted. ``more_after`` is at most ``initial``, so a hop with nothing in
 flight always has a positive balance unless its receiver withholds: nobody waits for a grant that does not come.
 
-Bounds. Beyond the credit of a blocked hop each hop above it lets its own credit through and at most one batch more; in
-bytes the same is done once, by the connection (`node.broker`), and for the window of a mirror.
+Bounds. Beyond the credit of a blocked hop each hop above it lets its own credit through and at most one batch more.
+Large messages are bounded in bytes at three places: what a connection has unconfirmed (`node.broker`), what waits to be
+sent over the link to another node (`cluster.sessions.credits`), and what a mirror has to apply (`MIRROR_BYTES`).
 
 What can be seen. Every hop knows its balance and since when it is blocked; `Stage` collects the hops of one sender, so
 the path of blocked hops from a connection downwards ends at the slowest one.

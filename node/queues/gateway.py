@@ -37,7 +37,7 @@ class QueueChannelSink(Protocol):
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None: ...
 
     def queue_hop_changed(self, hop: Hop) -> None:
-        """The hop from the channel to a queue (its ``receiver``) was blocked or freed."""
+        """A hop from the channel to a queue, or to what lies on the way there, was blocked or freed."""
 
 
 class QueueGateway(Protocol):

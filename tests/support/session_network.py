@@ -118,6 +118,9 @@ class SessionNode:
     def is_up(self, node: NodeName) -> bool:
         return node not in self.network.cut
 
+    def is_congested(self, node: NodeName) -> bool:
+        return (self.name, node) in self.network.congested
+
 
 class SessionNetwork:
     """Delivers in order per directed pair; a cut loses what is under way."""
@@ -126,6 +129,8 @@ class SessionNetwork:
         self.cut: set[NodeName] = set()
         self.current: MastershipRecord | None = None
         self.flow = FlowControl()
+        #: Links, by sender and receiver, on which too much waits to be sent.
+        self.congested: set[tuple[str, str]] = set()
         self._wires: dict[tuple[NodeName, NodeName], deque[SessionMessage]] = {}
         self.nodes = {NodeName(name): SessionNode(name, self) for name in names}
 

@@ -89,6 +89,13 @@ def test_a_row_says_what_it_is_about() -> None:
     assert [got[column] for column in about] == ["n1", "<n1.1.4.0>", "a:1 -> b:2", 1, "/", "q7", "n2"]
 
 
+def test_a_link_has_no_queue() -> None:
+    path = SlowPath(1, (CHANNEL, HopView("link to n2", 0, 400, "blocked")), None)
+    got = flow_row(N1, "<n1.1.4.0>", "c", path, None, None, None)
+    assert got["chain"] == "n1 connection c -> channel 1 -> link to n2: blocked"
+    assert got["slowest_hop"] == "channel 1 -> link to n2"
+
+
 def test_a_queue_that_was_deleted_meanwhile_is_no_error() -> None:
     path = SlowPath(1, (FREE_CHANNEL, FREE_QUEUE), ORDERS.queue_id)
     got = flow_row(N1, "<n1.1.4.0>", "c", path, None, None, None)

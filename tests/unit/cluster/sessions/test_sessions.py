@@ -10,7 +10,7 @@ import pytest
 from cluster.sessions import entry as entry_module
 from node.errors import ChannelError, StorageError
 from node.flow.credit import Credit
-from node.ids import ChannelKey
+from node.ids import ChannelKey, NodeName
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import ConsumerSpec
@@ -506,3 +506,39 @@ async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, 
     assert sink.waits()
     gateway.queue_deleted(QUEUE)
     assert not sink.waits()
+
+
+async def test_who_publishes_over_a_congested_link_waits_for_it(network: SessionNetwork) -> None:
+    gateway, sink, other = network["n1"].gateway, RecordingSink(), RecordingSink()
+    channel, reader = gateway.open_channel(sink), gateway.open_channel(other)
+    gateway.publish(channel, QUEUE, *batch(1, 1))
+    await network.pump()
+    assert not sink.waits()
+    network.congested.add(("n1", "n2"))
+    gateway.publish(channel, QUEUE, *batch(2, 1))
+    gateway.publish(channel, QUEUE, *batch(3, 1))
+    assert sink.hop is not None
+    assert (sink.waits(), sink.hop.receiver, other.waits()) == (True, "link to n2", False)
+    gateway.close_channel(reader)
+    network.congested.clear()
+    gateway.link_free(NodeName("n2"))
+    assert not sink.waits()
+    await network.pump()
+    assert sink.confirmed == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ending", ["broken", "closed"])
+async def test_a_link_that_breaks_or_a_channel_that_closes_ends_the_wait(network: SessionNetwork, ending: str) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    network.congested.add(("n1", "n2"))
+    gateway.publish(channel, QUEUE, *batch(1, 1))
+    assert sink.waits()
+    if ending == "broken":
+        network.lose("n2")
+        assert not sink.waits()
+    else:
+        gateway.close_channel(channel)
+        gateway.link_free(NodeName("n2"))
+        assert sink.waits(), "nobody is told any more"
+    gateway.check_invariants()
