@@ -158,6 +158,7 @@ class Daemon:
             random_bytes=secrets.token_bytes,
             properties=self._server_properties(),
             alternate_exchange=self._alternate_exchange,
+            flow=self._runtime.flow,
         )
         self._runtime.on_policy_changed = self._broker.router.forget_routes
         self._peers = AdminPeers(lambda node: peers[node], config.cluster_cookie)

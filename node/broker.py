@@ -4,9 +4,9 @@ It knows neither sockets nor disks nor other nodes: the AMQP server calls it thr
 is read and changed through a `Catalogue`, queues are reached through a `QueueGateway`, and users are known to an
 `Authenticator`. A broker that is alone and a node of a cluster differ only in what is handed in.
 
-Flow. Publishes that their queues have not confirmed yet are counted per connection. Above
-`UNCONFIRMED_MESSAGES_MAX` or `UNCONFIRMED_BYTES_MAX` the connection's socket is not read; below half of both it is
-again. While an alarm is raised (`raise_alarm`), connections that publish are paused the same way.
+Flow (`node.flow.credit`). A connection has a hop to each of its channels, and one in bytes: what its queues have not
+confirmed yet, on whatever channel (`UNCONFIRMED_BYTES`). While one of them is blocked the connection's socket is not
+read. While an alarm is raised (`raise_alarm`), connections that publish are paused the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from node.amqp.ports import ChannelSink, ConnectionControl, ConnectionInfo
 from node.auth import Authenticator, log_in
 from node.broker_channel import Channel
 from node.errors import AmqpError, ConnectionFailure
+from node.flow.credit import Credit, FlowControl, Hop, MeasuredHop
+from node.flow.stage import CONNECTION_MEMORY_MS, SlowPath, Stage
 from node.ids import NodeName
 from node.queues.gateway import QueueGateway
 from node.routing.router import AlternateExchange, Router, argued_alternate_exchange
@@ -29,11 +31,8 @@ from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
-#: Publishes of one connection that may be under way. At 10,000 messages/s this is a second of work for the queues,
-#: far above one group commit and one round trip to the mirrors, so it stops only a publisher that outruns them.
-UNCONFIRMED_MESSAGES_MAX = 10_000
-#: The same in body bytes, for large messages: what one connection can make this node hold.
-UNCONFIRMED_BYTES_MAX = 32 * 1024 * 1024
+#: Body bytes of one connection that may be unconfirmed: what it can make this node hold if its messages are large.
+UNCONFIRMED_BYTES = Credit(32 * 1024 * 1024, 16 * 1024 * 1024)
 #: Random bytes in a connection's identity: enough that no two connections of a cluster ever share one.
 _CONNECTION_ID_BYTES = 8
 
@@ -53,8 +52,9 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.unconfirmed_messages = 0
         self.unconfirmed_bytes = 0
-        #: Reading is paused because too much is under way.
-        self.is_in_flow = False
+        #: Reading is paused while it is blocked.
+        self.flow = Stage(broker.flow)
+        self._bytes_hop = MeasuredHop("unconfirmed bytes", UNCONFIRMED_BYTES)
         #: Reading is paused because it published while an alarm was raised.
         self.is_blocked = False
         self._is_closed = False
@@ -66,7 +66,25 @@ class Connection:
             return "blocked"
         if self.broker.alarm:
             return "blocking"
-        return "flow" if self.is_in_flow else "running"
+        return self.flow_state
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` if the socket is not read for want of credit, or was not of late; else ``running``."""
+        return self.flow.state(CONNECTION_MEMORY_MS)
+
+    def slow_paths(self) -> list[SlowPath]:
+        """Where its credit went: the blocked hops down to queues, or those that were blocked of late."""
+        paths: list[SlowPath] = []
+        by_hop = {channel.hop: channel for channel in self.channels.values()}
+        for hop in self.flow.slow_hops(CONNECTION_MEMORY_MS):
+            view, channel = self.flow.view(hop, CONNECTION_MEMORY_MS), by_hop.get(hop)
+            if hop is self._bytes_hop:
+                channel = max(self.channels.values(), key=lambda each: each.unconfirmed, default=None)
+                paths.append(SlowPath(0, (view,), None if channel is None else channel.busiest_queue()))
+            elif channel is not None:
+                paths += channel.slow_paths(view)
+        return paths
 
     def open_channel(self, number: int, sink: ChannelSink) -> Channel:
         assert number not in self.channels, "the server closes a channel before it opens the number again"
@@ -120,11 +138,8 @@ class Connection:
         """Publishes are on their way to queues."""
         self.unconfirmed_messages += messages
         self.unconfirmed_bytes += size_bytes
-        if not self.is_in_flow and (
-            self.unconfirmed_messages > UNCONFIRMED_MESSAGES_MAX or self.unconfirmed_bytes > UNCONFIRMED_BYTES_MAX
-        ):
-            self.is_in_flow = True
-            self.control.pause_reading()
+        if self._bytes_hop.measure(self.unconfirmed_bytes):
+            self.hop_changed(self._bytes_hop)
         if self.broker.alarm and not self.is_blocked:
             self.is_blocked = True
             self.control.pause_reading()
@@ -133,13 +148,16 @@ class Connection:
         """Queues answered for publishes, or their channel is gone."""
         self.unconfirmed_messages -= messages
         self.unconfirmed_bytes -= size_bytes
-        if (
-            self.is_in_flow
-            and self.unconfirmed_messages <= UNCONFIRMED_MESSAGES_MAX // 2
-            and self.unconfirmed_bytes <= UNCONFIRMED_BYTES_MAX // 2
-        ):
-            self.is_in_flow = False
-            self.control.resume_reading()
+        if self._bytes_hop.measure(self.unconfirmed_bytes):
+            self.hop_changed(self._bytes_hop)
+
+    def hop_changed(self, hop: Hop) -> None:
+        """A hop of this connection was blocked or freed."""
+        if self.flow.note(hop):
+            if self.flow.is_blocked:
+                self.control.pause_reading()
+            else:
+                self.control.resume_reading()
 
     def alarm_changed(self, reason: str) -> None:
         """An alarm was raised (``reason`` not empty) or cleared."""
@@ -156,6 +174,10 @@ class Connection:
             "the connection counts what its channels have under way"
         )
         assert self.unconfirmed_bytes >= 0, "nothing ends twice"
+        self.flow.check_invariants()
+        self._bytes_hop.check_invariants()
+        blocked = any(channel.hop.is_blocked for channel in self.channels.values()) or self._bytes_hop.is_blocked
+        assert self.flow.is_blocked == blocked, "a connection is blocked exactly while one of its hops is"
         for channel in self.channels.values():
             channel.check_invariants()
 
@@ -173,12 +195,14 @@ class Broker:
         random_bytes: Callable[[int], bytes],
         properties: Mapping[str, Any],
         alternate_exchange: AlternateExchange = argued_alternate_exchange,
+        flow: FlowControl | None = None,
     ) -> None:
         self.node = node
         self.catalogue = catalogue
         self.authenticator = authenticator
         self.gateway = gateway
         self.random_bytes = random_bytes
+        self.flow = flow or FlowControl()
         self.router = Router(catalogue.topology, alternate_exchange)
         #: Open connections by a number of their own.
         self.connections: dict[int, Connection] = {}

@@ -24,6 +24,7 @@ from typing import Any
 
 from node.config_keys import KEYS, Address, Key, Member, parse_address, reference_table
 from node.errors import ConfigError
+from node.flow.credit import Credit
 from node.ids import NodeName
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+\Z")
@@ -78,6 +79,10 @@ class NodeConfig:
     msg_store_file_size_limit_bytes: int
     #: ``fsync``: a confirm waits for the disk. ``flush``: it waits for the operating system only.
     durability: str
+    #: Credit of the hops inside a node, to the store, and between nodes (`node.flow.credit`).
+    credit_flow_default_credit: Credit
+    msg_store_credit_disc_bound: Credit
+    cluster_credit: Credit
     cluster_partition_handling: str
     mirroring_sync_batch_size: int
     #: Bytes per second and queue; 0 means no limit.
@@ -212,6 +217,9 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
         queue_index_embed_msgs_below_bytes=reader.get("queue_index_embed_msgs_below"),
         msg_store_file_size_limit_bytes=reader.get("msg_store_file_size_limit"),
         durability=reader.get("durability"),
+        credit_flow_default_credit=_read_credit(reader, "credit_flow_default_credit"),
+        msg_store_credit_disc_bound=_read_credit(reader, "msg_store_credit_disc_bound"),
+        cluster_credit=_read_credit(reader, "cluster.credit"),
         cluster_partition_handling=reader.get("cluster_partition_handling"),
         mirroring_sync_batch_size=reader.get("mirroring_sync_batch_size"),
         mirroring_sync_max_throughput_bytes=reader.get("mirroring_sync_max_throughput"),
@@ -281,6 +289,16 @@ def _read_loopback_users(reader: _Reader) -> frozenset[str]:
     has_none = reader.where("loopback_users") != "the default"
     users = {} if has_none else {"guest": True}
     return frozenset(user for user, is_bound in (users | chosen).items() if is_bound)
+
+
+def _read_credit(reader: _Reader, name: str) -> Credit:
+    credit = Credit(reader.get(f"{name}.initial"), reader.get(f"{name}.more_after"))
+    if credit.more_after > credit.initial:
+        raise ConfigError(
+            f"{reader.where(f'{name}.more_after')}: `{name}.more_after` is {credit.more_after}; it must not be more "
+            f"than `{name}.initial` ({credit.initial}), or a sender that has used up its credit would wait for ever"
+        )
+    return credit
 
 
 def _check_timing(reader: _Reader) -> None:

@@ -21,6 +21,8 @@ FRAME_MIN_BYTES = 4096
 FRAME_CEILING_BYTES = 64 * MIB
 #: As in RabbitMQ: a larger message could not be handled in one piece.
 MESSAGE_CEILING_BYTES = 512 * MIB
+#: Credit beyond this bounds nothing: the publishers' bytes are bounded before it is used up.
+_CREDIT_CEILING = 1_000_000
 #: A queue index entry with an embedded message has to fit one write; the reference warns above this, too.
 EMBED_CEILING_BYTES = MIB
 
@@ -179,6 +181,28 @@ def _size(low: int, high: int) -> Callable[[str], int]:
 
 _NO_CEILING = 2**53
 
+
+def _credit_keys(name: str, default: tuple[int, int], where: str) -> tuple[Key, Key]:
+    """The two numbers of a credit, in messages."""
+    initial, more_after = default
+    return (
+        Key(
+            f"{name}.initial",
+            "messages",
+            str(initial),
+            f"Credit flow, {where}: messages that a sender may have unprocessed.",
+            _integer(1, _CREDIT_CEILING),
+        ),
+        Key(
+            f"{name}.more_after",
+            "messages",
+            str(more_after),
+            f"Credit flow, {where}: more credit is granted after so many are processed; at most `{name}.initial`.",
+            _integer(1, _CREDIT_CEILING),
+        ),
+    )
+
+
 #: Every key there is. Order: as an operator meets them; it is the order of the reference table.
 KEYS: tuple[Key, ...] = (
     Key("node_name", "name", "n1", "Name of this node, unique in its cluster and the same for ever.", _parse_node_name),
@@ -281,6 +305,13 @@ KEYS: tuple[Key, ...] = (
         "What a publisher confirm of a persistent message waits for: the disk, or only the operating system.",
         _choice("fsync", "flush"),
     ),
+    *_credit_keys(
+        "credit_flow_default_credit",
+        (200, 50),
+        "connection to channel to queue, inside a node",
+    ),
+    *_credit_keys("msg_store_credit_disc_bound", (4000, 800), "queue to its message store, here and on a mirror"),
+    *_credit_keys("cluster.credit", (4000, 800), "channel to a queue mastered elsewhere, and queue to mirror"),
     Key(
         "cluster_partition_handling",
         "pause_minority, ignore",

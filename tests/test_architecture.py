@@ -49,6 +49,7 @@ PURE = (
     "node/routing",
     "node/topology",
     "node/queues",
+    "node/flow",
     "cluster/raft",
     "cluster/metadata",
     "cluster/mirroring",

@@ -39,6 +39,7 @@ from cluster.runtime.admin_rows import (
     connection_row,
     consumer_rows,
     exchange_row,
+    flow_row,
     live_queue_row,
     policy_row,
     static_queue_row,
@@ -50,6 +51,7 @@ from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection,
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.errors import WarrenError
+from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
 from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost
 from node.topology.records import QueueRecord
@@ -226,6 +228,31 @@ class NodeAdmin:
             for row in channel_rows(node, incarnation, number, each)
         ]
         return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
+
+    async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        chosen = check_columns(LISTINGS["list_flow"], columns)
+        rows: list[Row] = []
+        for number, connection in enumerate(self._connections(), 1):
+            pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+            for path in connection.slow_paths:
+                queue = None if path.queue_id is None else self._runtime.find_queue(path.queue_id)
+                record = None if queue is None else self._state.masterships[queue.queue_id]
+                beyond = None if queue is None or record is None else await self._hop_beyond(queue, record)
+                rows.append(flow_row(self._runtime.node, pid, connection.name, path, queue, record, beyond))
+        return table("list_flow", chosen, rows + await self._of_peers("ListFlow", "", chosen, local))
+
+    async def _hop_beyond(self, queue: QueueRecord, record: MastershipRecord) -> HopView | None:
+        """The slowest of the hops from a queue on, wherever its master is; ``None`` if nothing waits there."""
+        role = self._runtime.queues.roles.get(queue.queue_id)
+        if isinstance(role, MasterRole):
+            return role.process.flow.slowest(CONNECTION_MEMORY_MS)
+        if record.is_down or not self._runtime.is_up(record.master):
+            return None
+        columns = ("name", "flow_slowest_hop", "flow_balance", "flow_blocked_ms", "flow_state")
+        for row in await self._peers.rows("ListQueues", [record.master], queue.vhost, columns):
+            if row["name"] == queue.name and row["flow_slowest_hop"] is not None:
+                return HopView(*(row[column] for column in columns[1:]))
+        return None
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         self._require_vhost(vhost)

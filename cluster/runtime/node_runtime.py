@@ -55,6 +55,7 @@ from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionMessage,
     SessionOpened,
@@ -65,6 +66,7 @@ from cluster.wire.convert import QueueFrameMessage
 from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError, WarrenError
+from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import DeleteUnused, QueueEffect
 from node.queues.options import QueueOptions, queue_options
@@ -75,7 +77,14 @@ from node.topology.records import QueueRecord
 log = logging.getLogger(__name__)
 
 _MIRRORING = (Attach, AttachReply, AttachRefused, Ops, OpsAck)
-_TO_ENTRY_NODE = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+_TO_ENTRY_NODE = (
+    SessionOpened,
+    SessionDeliver,
+    SessionConfirm,
+    SessionCredit,
+    SessionConsumerCancelled,
+    SessionReply,
+)
 #: Throttles, stalls and silences are measured in seconds; a tenth of one is fine enough.
 TICK_S = 0.1
 #: A tick that comes so much too late means that this node was frozen, or its loop was busy: it heard nobody meanwhile.
@@ -135,11 +144,24 @@ class NodeRuntime:
             on_durable=self._durable,
             on_failure=self._sync_failed,
         )
+        self.flow = FlowControl(
+            in_process=config.credit_flow_default_credit,
+            store=config.msg_store_credit_disc_bound,
+            between_nodes=config.cluster_credit,
+        )
         self.queues = QueueSet(
-            self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
+            self.node,
+            files,
+            group_commit,
+            self,
+            call_soon=self._loop.call_soon,
+            incarnation=incarnation,
+            flow=self.flow,
         )
         files.on_queue_failed = self.queues.touch
-        self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self.find_queue, self._loop)
+        self.gateway = ClusterGateway(
+            self.node, self.queues, self, self.mastership, self.find_queue, self._loop, self.flow
+        )
         self.sessions = SessionHost(self.queues, self.send)
         peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
@@ -223,6 +245,7 @@ class NodeRuntime:
         now_ms = self._now_ms()
         pause_ms = now_ms - self._ticked_ms - int(TICK_S * 1000)
         self._ticked_ms = now_ms
+        self.flow.advance(now_ms)
         if pause_ms >= PAUSE_MS:
             log.warning("this node stood still for %d ms", pause_ms)
             self._detector.excuse(pause_ms, now_ms)
@@ -403,7 +426,7 @@ class NodeRuntime:
         self._verdicts(self._detector.reconnect_refused(peer))
 
     def on_link_uncongested(self, peer: NodeName) -> None:
-        """Nobody waits for a link here: windows and confirms bound what is on its way."""
+        self.gateway.link_free(peer)
 
     def _verdicts(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
@@ -480,6 +503,9 @@ class NodeRuntime:
                 # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
                 log.exception("messages for %s could not be sent", node)
                 self.mesh.reset_link(node, f"messages could not be sent: {error!r}")
+
+    def is_congested(self, node: NodeName) -> bool:
+        return self.mesh.is_congested(node)
 
     def is_up(self, node: NodeName) -> bool:
         return node in self.mesh.up_peers

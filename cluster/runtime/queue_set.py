@@ -32,6 +32,7 @@ from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
 from node.errors import StorageError
+from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
@@ -95,8 +96,10 @@ class QueueSet:
         *,
         call_soon: Callable[[Callable[[], None]], object],
         incarnation: Incarnation,
+        flow: FlowControl | None = None,
     ) -> None:
         self._node = node
+        self._flow = flow or FlowControl()
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
         self._attach_id_base = incarnation << 32
         self._files = files
@@ -228,7 +231,7 @@ class QueueSet:
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, mirrored: MirroredQueue
     ) -> None:
-        process = QueueProcess(queue, mirrored, self._port.queue_options(queue))
+        process = QueueProcess(queue, mirrored, self._port.queue_options(queue), self._flow)
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)
         self._processes[record.queue_id] = process
         for node in self._port.linked_nodes():

@@ -131,6 +131,9 @@ class AdminClient:
     def list_channels(self, columns: Sequence[str] = ()) -> Table:
         return self._list(self._stub.ListChannels, "", columns)
 
+    def list_flow(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListFlow, "", columns)
+
     def list_consumers(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
         return self._list(self._stub.ListConsumers, vhost, columns)
 

@@ -139,6 +139,9 @@ class AdminPort(Protocol):
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         """Of the cluster's queues, or (``local``) of those mastered on the node asked."""
 
+    async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        """Paths of the credit flow that slow connections down: of the cluster's, or (``local``) of the node's."""
+
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
 
     async def list_bindings(self, vhost: str, columns: Sequence[str]) -> Table: ...

@@ -124,6 +124,10 @@ class AdminService(AdminServicer):
         await self._check_cookie(context)
         return await self._table(self._port.list_channels(list(request.columns), local=request.local), context)
 
+    async def ListFlow(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_flow(list(request.columns), local=request.local), context)
+
     async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
         listing = self._port.list_consumers(request.vhost, list(request.columns), local=request.local)

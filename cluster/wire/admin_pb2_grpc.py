@@ -129,6 +129,11 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Table.FromString,
                 _registered_method=True)
+        self.ListFlow = channel.unary_unary(
+                '/warren.admin.Admin/ListFlow',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Table.FromString,
+                _registered_method=True)
         self.AddUser = channel.unary_unary(
                 '/warren.admin.Admin/AddUser',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.User.SerializeToString,
@@ -288,6 +293,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFlow(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AddUser(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -431,6 +442,11 @@ def add_AdminServicer_to_server(servicer, server):
             ),
             'ListPermissions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPermissions,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.Listing.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Table.SerializeToString,
+            ),
+            'ListFlow': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFlow,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Listing.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Table.SerializeToString,
             ),
@@ -986,6 +1002,33 @@ class Admin:
             request,
             target,
             '/warren.admin.Admin/ListPermissions',
+            cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFlow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/ListFlow',
             cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Table.FromString,
             options,

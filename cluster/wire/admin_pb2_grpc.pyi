@@ -54,6 +54,7 @@ class AdminStub:
     ListVhosts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListUsers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListPermissions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
+    ListFlow: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     AddUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
@@ -85,6 +86,7 @@ class AdminAsyncStub(AdminStub):
     ListVhosts: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListUsers: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListPermissions: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
+    ListFlow: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     AddUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
     ChangePassword: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
@@ -223,6 +225,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
 
     @_abc_1.abstractmethod
     def ListPermissions(
+        self,
+        request: _admin_pb2.Listing,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Table, _abc.Awaitable[_admin_pb2.Table]]: ...
+
+    @_abc_1.abstractmethod
+    def ListFlow(
         self,
         request: _admin_pb2.Listing,
         context: _ServicerContext,

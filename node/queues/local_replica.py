@@ -52,7 +52,7 @@ class LocalReplica(VariableQueue):
         stored = added if is_lazy else persistent
         self._ready_bytes += size
         self._persistent += len(persistent)
-        self._unflushed_persistent += len(persistent)
+        self._unflushed_untracked += len(persistent)
         self._persistent_bytes += sum([len(message.body) for message, _ in persistent.values()])
         self._origins.accept_any([message.msg_id for message in messages])
         if self._digest_cache:

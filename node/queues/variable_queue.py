@@ -33,7 +33,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId, SeqId
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.confirm_tokens import ConfirmTokens
 from node.queues.origins import Origins
 from node.queues.rates import QueueRates
@@ -86,8 +86,8 @@ class VariableQueue:
         "_unacked_ram",
         "_unacked_ram_bytes",
         "_unflushed_bytes",
-        "_unflushed_persistent",
-        "_unsynced",
+        "_unflushed_untracked",
+        "_untracked",
         "is_disk_full",
         "rates",
         "target_ram_count",
@@ -114,14 +114,14 @@ class VariableQueue:
         self._persistent = 0
         self._persistent_bytes = 0
         self._tokens = ConfirmTokens()
-        #: Collected since the last flush: bytes, and persistent messages (also those settled since).
+        #: Collected since the last flush: bytes, and persistent messages without a token (also those settled since).
         self._unflushed_bytes = 0
-        self._unflushed_persistent = 0
+        self._unflushed_untracked = 0
         self._has_called_for_flush = False
         #: Generation of the last message written.
         self._last_write_generation = 0
-        #: (generation, persistent messages written in it), generations ascending, not durable yet.
-        self._unsynced: deque[tuple[int, int]] = deque()
+        #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
+        self._untracked: deque[tuple[int, int]] = deque()
         self._origins = Origins()
         #: Digests of segments that have not changed since they were computed.
         self._digest_cache: dict[int, SegmentDigest] = {}
@@ -193,7 +193,7 @@ class VariableQueue:
         """Give messages the tail positions and let the index collect what is stored. Returns them and their bytes."""
         self._require_service()
         first = seq_id = self._next_seq_id
-        size = persistent_bytes = persistent = 0
+        size = persistent_bytes = persistent = untracked = 0
         is_durable, tokens = self._is_durable, self._tokens
         stored: dict[int, Message] = {}
         at_once: list[Hashable] = []
@@ -208,6 +208,8 @@ class VariableQueue:
                 persistent_bytes += body_size
                 if token is not None:
                     tokens.hold(seq_id, token)
+                else:
+                    untracked += 1
             else:
                 if stores_all:
                     stored[seq_id] = message
@@ -217,7 +219,7 @@ class VariableQueue:
         self._next_seq_id = seq_id
         self._persistent += persistent
         self._persistent_bytes += persistent_bytes
-        self._unflushed_persistent += persistent
+        self._unflushed_untracked += untracked
         tokens.confirm(at_once)
         self._origins.accept([message.msg_id for message in messages])
         if self._digest_cache:
@@ -560,25 +562,27 @@ class VariableQueue:
             self._fail(error)
             return
         self.is_disk_full = False
-        self._unflushed_bytes = self._unflushed_persistent = 0
         if written:
-            generation = self._last_write_generation = self._group_commit.open_generation
-            unsynced = self._unsynced
-            if unsynced and unsynced[-1][0] == generation:
-                written += unsynced.pop()[1]
-            unsynced.append((generation, written))
+            self._last_write_generation = self._group_commit.open_generation
+        if self._unflushed_untracked:
+            self._untracked.append((self._last_write_generation, self._unflushed_untracked))
+        self._unflushed_bytes = self._unflushed_untracked = 0
         self._tokens.flushed(self._last_write_generation)
         if storage.index.has_unflushed:
             self._call_for_flush()
 
     @property
     def in_flight_messages(self) -> int:
-        """Persistent messages given to the storage and not durable yet (some of them may be settled)."""
-        unsynced = self._unsynced
+        """See `BackingQueue.in_flight_messages`. One without token counts until its generation is durable."""
+        untracked = self._untracked
         durable = self._durable_write_generation()
-        while unsynced and unsynced[0][0] <= durable:
-            unsynced.popleft()
-        return sum([count for _, count in unsynced]) + self._unflushed_persistent
+        while untracked and untracked[0][0] <= durable:
+            untracked.popleft()
+        return len(self._tokens.waiting) + self._unflushed_untracked + sum([count for _, count in untracked])
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        """See `BackingQueue.mirrors_in_flight`."""
+        return ()
 
     def _fail(self, error: StorageError) -> None:
         if self._failure is None:

@@ -388,6 +388,8 @@ class ConnectionShell(asyncio.Protocol):
         state = machine.state.value
         if machine.state is ConnectionState.RUNNING and self._blocked_reason:
             state = "blocked" if self._reading_paused else "blocking"
+        elif machine.state is ConnectionState.RUNNING and self._broker is not None:
+            state = self._broker.flow_state
         return ConnectionListing(
             name=self.name,
             peer_host=self._peer[0],
@@ -404,6 +406,7 @@ class ConnectionShell(asyncio.Protocol):
             sent_bytes=self._sent_bytes,
             send_pending_bytes=self._transport.get_write_buffer_size(),
             client_properties=machine.client_properties,
+            slow_paths=() if self._broker is None else tuple(self._broker.slow_paths()),
         )
 
 

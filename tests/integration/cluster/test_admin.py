@@ -94,6 +94,7 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
     (lambda c: c.shutdown(), ("shutdown",), None),
     (lambda c: c.list_connections(["user"]), ("list_connections", ["user"], ("local", False)), LISTED),
     (lambda c: c.list_channels(), ("list_channels", [], ("local", False)), LISTED),
+    (lambda c: c.list_flow(["chain"]), ("list_flow", ["chain"], ("local", False)), LISTED),
     (lambda c: c.list_consumers("v"), ("list_consumers", "v", [], ("local", False)), LISTED),
     (lambda c: c.list_exchanges("v"), ("list_exchanges", "v", []), LISTED),
     (lambda c: c.list_bindings("v"), ("list_bindings", "v", []), LISTED),

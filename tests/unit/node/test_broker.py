@@ -12,6 +12,7 @@ from pamqp import commands, header
 from node import broker as broker_module
 from node.amqp.ports import ConnectionInfo
 from node.errors import AmqpError, ChannelError, ConnectionFailure
+from node.flow.credit import Credit
 from node.ids import split_msg_id
 from node.queues.events import ConsumerSpec
 from node.routing.properties import encode_headers, headers_of
@@ -147,25 +148,10 @@ async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text:
 # --- flow and alarms ---
 
 
-async def test_a_publisher_that_outruns_its_queues_is_paused(
-    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_MESSAGES_MAX", 4)
-    bench.hold_confirms = True
-    client = bench.client()
-    await client.declare("q")
-    client.channel.publish([request() for _ in range(4)])
-    assert client.control.pauses == 0
-    client.channel.publish([request()])
-    assert (client.control.pauses, client.connection.state) == (1, "flow")
-    bench.make_safe()
-    assert (client.control.pauses, client.connection.state) == (0, "running")
-
-
 async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES_MAX", 10)
+    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES", Credit(10, 5))
     bench.hold_confirms = True
     client = bench.client()
     await client.declare("q")

@@ -229,6 +229,9 @@ def test_every_field_is_reached_by_some_key() -> None:
         queue_index_embed_msgs_below = 0
         msg_store_file_size_limit = 64kb
         durability = flush
+        credit_flow_default_credit.more_after = 51
+        msg_store_credit_disc_bound.initial = 4001
+        cluster.credit.initial = 4001
         cluster_partition_handling = ignore
         mirroring_sync_batch_size = 1
         mirroring_sync_max_throughput = 1
@@ -241,3 +244,22 @@ def test_every_field_is_reached_by_some_key() -> None:
     one, other = config_of(""), config_of(THREE_NODES + changed)
     for item in dataclasses.fields(NodeConfig):
         assert getattr(one, item.name) != getattr(other, item.name), item.name
+
+
+# --- credit flow ---
+
+
+def test_credit_has_the_figures_of_the_mission_by_default() -> None:
+    config = config_of("")
+    assert config.credit_flow_default_credit == (200, 50)
+    assert config.msg_store_credit_disc_bound == (4000, 800)
+    assert config.cluster_credit == (4000, 800)
+
+
+def test_credit_that_could_never_be_granted_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("credit_flow_default_credit.more_after = 201")
+    assert str(caught.value) == (
+        "node.conf, line 1: `credit_flow_default_credit.more_after` is 201; it must not be more than "
+        "`credit_flow_default_credit.initial` (200), or a sender that has used up its credit would wait for ever"
+    )

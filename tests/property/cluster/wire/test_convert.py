@@ -91,7 +91,8 @@ consumers = st.builds(
 verbs = st.sampled_from(["consume", "cancel", "get", "purge", "counts", "delete_if"])
 flag = st.booleans()
 session_messages = st.one_of(
-    st.builds(sessions.SessionOpen, number, number, number),
+    st.builds(sessions.SessionOpen, number, number, number, number),
+    st.builds(sessions.SessionCredit, number, number, number, number),
     st.builds(sessions.SessionPublish, number, number, number, lists_of(number), blob),
     st.builds(
         sessions.SessionSettle,

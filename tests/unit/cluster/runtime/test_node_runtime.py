@@ -30,7 +30,7 @@ from cluster.runtime.metadata_group import NoQuorumError
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.roles import MasterRole, MirrorRole
-from cluster.sessions.messages import SessionConfirm, SessionOpen
+from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
 from node.errors import ConnectionFailure, StorageError
@@ -40,6 +40,8 @@ from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+from tests.support.messages import make_message
+from tests.support.session_network import RecordingSink
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 FAILURE = StorageError("no space left on device")
@@ -60,6 +62,10 @@ class FakeMesh:
         self.sent: list[tuple[NodeName, QueueFrameMessage]] = []
         self.reset: list[NodeName] = []
         self.broken: set[NodeName] = set()
+        self.congested: set[NodeName] = set()
+
+    def is_congested(self, peer: NodeName) -> bool:
+        return peer in self.congested
 
     def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
         if peer in self.broken:
@@ -328,7 +334,7 @@ async def test_a_commit_that_cannot_be_followed_stops_the_node(
 async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:
     bench.mesh.broken = {N2}
     for node in (N2, N3):
-        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch))
+        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch, 800))
     await bench.settle()
     assert bench.mesh.reset == [N2]
     assert N3 in [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)]
@@ -350,7 +356,7 @@ async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_retur
 async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
     queue = bench.runtime.queue_record(queue_id)
-    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch)])
+    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     here: list[object] = []
     bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
     mine = ConfirmPublished(ChannelKey(N1, 1), [1])
@@ -359,6 +365,32 @@ async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: Runt
     assert here == [mine]
     confirms = [(node, message) for node, message in bench.mesh.sent if isinstance(message, SessionConfirm)]
     assert confirms == [(N2, SessionConfirm(queue_id, 5, 9, [2, 3]))]
+
+
+async def test_credit_and_congestion_of_another_node_reach_the_channels_here(bench: RuntimeBench) -> None:
+    queue_id, sink, gateway = bench.declare("q", N2), RecordingSink(), bench.runtime.gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, queue_id, [make_message(1)], [1])
+    await bench.settle()
+    (opening,) = [message for _, message in bench.mesh.sent if isinstance(message, SessionOpen)]
+    assert opening.more_credit_after == bench.runtime.config.cluster_credit.more_after
+    bench.runtime.on_queue_frames(N2, [SessionOpened(queue_id, opening.session)])
+    credit = bench.runtime.config.cluster_credit.initial
+    counters = range(2, credit + 1)
+    gateway.publish(channel, queue_id, [make_message(each) for each in counters], counters)
+    assert sink.waits()
+    bench.runtime.on_queue_frames(N2, [SessionCredit(queue_id, opening.session, channel.channel_id, 800)])
+    assert not sink.waits()
+    bench.mesh.congested.add(N2)
+    gateway.publish(channel, queue_id, [make_message(credit + 1)], [credit + 1])
+    assert sink.waits()
+    bench.runtime.on_link_uncongested(N2)
+    assert not sink.waits()
+
+
+async def test_the_time_of_the_credit_flow_goes_on(bench: RuntimeBench) -> None:
+    await bench.pass_time(300)
+    assert bench.runtime.flow.now_ms == bench.now_ms == 300
 
 
 async def test_an_unused_auto_delete_queue_is_deleted_by_a_commit(bench: RuntimeBench) -> None:

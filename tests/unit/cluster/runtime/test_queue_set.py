@@ -6,10 +6,14 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.flow.credit import Credit
 from node.ids import Epoch, SeqId
+from node.queues.events import GrantCredit
 from node.queues.options import QueueOptions
+from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import (
+    CLIENT,
     N1,
     N2,
     QueueSetNetwork,
@@ -433,3 +437,92 @@ def test_a_deletion_gets_past_a_queue_whose_disk_fails() -> None:
     assert node.role(Q) == "none"
     node.queues.queue_deleted(Q)
     assert not node.has_files(Q)
+
+
+# --- credit flow ---
+
+
+def publisher_of(network: QueueSetNetwork) -> QueueProcess:
+    """n1 masters the queue, n2 mirrors it. Credit: {20, 5} to the queue, {40, 8} to each store and the mirror."""
+    flow = network[N1].flow
+    flow.in_process = Credit(20, 5)
+    flow.store = flow.between_nodes = Credit(40, 8)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    process = network[N1].process(Q)
+    process.flow.begin(CLIENT, 5)
+    return process
+
+
+def granted(node: QueueSetNode) -> int:
+    return sum(each.messages for each in node.effects if isinstance(each, GrantCredit))
+
+
+def slowest(process: QueueProcess) -> str:
+    hop = process.flow.slowest(0)
+    assert hop is not None
+    return f"{hop.receiver} {hop.state}"
+
+
+def test_a_mirror_that_does_not_apply_is_the_slowest_hop_and_holds_grants_back() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    for _ in range(2):
+        network[N1].turn()
+        network[N1].sync()  # the master's own disk is quick, but the wire to n2 does not move
+    network[N1].turn()
+    assert slowest(process) == "mirror n2 blocked"
+    assert granted(network[N1]) == 0
+    network.pump()
+    assert granted(network[N1]) == 45
+    assert network[N1].confirmed() == list(range(1, 46))
+
+
+def test_a_mirror_whose_disk_is_slow_is_named_apart_from_the_mirror() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    network[N1].turn()
+    network[N1].sync()
+    for _ in range(3):
+        for wire in list(network.wires):
+            while network.wires[wire]:
+                network[wire[1]].queues.receive(wire[0], network.wires[wire].popleft())
+        network[N2].turn()  # applies and answers, but never syncs
+        network[N1].turn()
+    assert slowest(process) == "mirror n2 -> store blocked"
+    network.pump()
+    assert slowest(process) == "mirror n2 -> store freed"
+    assert granted(network[N1]) == 45
+
+
+def test_a_slow_disk_of_the_master_is_its_store() -> None:
+    network = QueueSetNetwork(N1)
+    network[N1].flow.store = Credit(40, 8)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    process = network[N1].process(Q)
+    process.flow.begin(CLIENT, 5)
+    network[N1].publish(Q, 1, 30)
+    network[N1].publish(Q, 31, 30, persistent=False)
+    network[N1].turn()
+    assert (granted(network[N1]), process.flow.stage.state(0)) == (60, "running"), "transient messages owe it nothing"
+    network[N1].publish(Q, 61, 10)
+    network[N1].turn()
+    assert (granted(network[N1]), slowest(process)) == (60, "store blocked")
+    network[N1].sync()
+    network[N1].turn()
+    assert (granted(network[N1]), slowest(process)) == (70, "store freed")
+
+
+def test_a_record_without_the_slow_mirror_frees_the_publishers() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    network[N1].turn()
+    network[N1].sync()
+    network[N1].turn()
+    assert slowest(process) == "mirror n2 blocked"
+    network[N1].queues.follow(Q, mastership(Q, N1, epoch=1))
+    network[N1].turn()
+    assert granted(network[N1]) == 45

@@ -217,6 +217,17 @@ async def test_blocked_is_told_and_listed(client: Client, broker: FakeBroker) ->
     assert client.shell.listing().state == "running"
 
 
+async def test_flow_is_the_brokers_to_know_and_listed_unless_an_alarm_says_more(
+    client: Client, broker: FakeBroker
+) -> None:
+    broker.connections[0].flow_state = "flow"
+    listing = client.shell.listing()
+    assert [listing.state, *(channel.state for channel in listing.channels)] == ["flow", "flow"]
+    broker.controls[0].blocked("low on memory")
+    assert client.shell.listing().state == "blocking"
+    broker.connections[0].flow_state = "running"
+
+
 async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Client, broker: FakeBroker) -> None:
     await client.send(Confirm.Select(), Queue.Declare(queue="q"))
     good, bad = publish_bytes(1), publish_bytes(1, exchange="missing")
