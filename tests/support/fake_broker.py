@@ -120,6 +120,12 @@ class FakeConnection:
         self.broker = broker
         self.channels: list[FakeChannel] = []
         self.is_closed = False
+        self.state = "running"
+        #: What `may_publish` answers.
+        self.is_welcome = True
+
+    def may_publish(self) -> bool:
+        return self.is_welcome
 
     def open_channel(self, number: int, sink: ChannelSink) -> FakeChannel:
         channel = FakeChannel(self, number, sink)

@@ -37,7 +37,7 @@ class ConnectionListing:
     local_port: int
     user: str
     vhost: str
-    #: ``starting`` ... ``running``, ``blocking`` (an alarm is set), ``blocked`` (and its socket is not read).
+    #: ``starting`` ... ``running``, ``flow``, ``blocking`` (an alarm is set), ``blocked`` (and a publish waits for it).
     state: str
     channels: tuple[ChannelListing, ...]
     heartbeat_s: int
