@@ -8,7 +8,7 @@ Flow. Publishes that their queues have not confirmed yet are counted per connect
 `UNCONFIRMED_MESSAGES_MAX` or `UNCONFIRMED_BYTES_MAX` the connection's socket is not read; below half of both it is
 again.
 
-Alarms. While memory or disk runs short anywhere in the cluster (`raise_alarm`), nobody may publish. A connection that
+Alarms. While memory or disk runs short anywhere in the cluster (`set_alarm`), nobody may publish. A connection that
 has published before is told at once (``connection.blocked``), so that a client that cares can stop; one that has never
 published is not told, because consumers are to go on and some clients give up a connection that stays blocked. Both are
 ``blocking`` until they publish: then the publish and everything behind it waits (`Connection.may_publish`), the socket
@@ -253,16 +253,11 @@ class Broker:
                 log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
                 await self.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
 
-    def raise_alarm(self, reason: str) -> None:
-        """Publishers must stop (mission F3). Raised again with another reason: who is told from now on hears that one."""
-        assert reason, "clients are told why"
-        self._set_alarm(reason)
+    def set_alarm(self, reason: str) -> None:
+        """Publishers must stop (mission F3), for this reason; empty: they may go on.
 
-    def clear_alarm(self) -> None:
-        """No node is short of anything: publishers go on."""
-        self._set_alarm("")
-
-    def _set_alarm(self, reason: str) -> None:
+        Another reason during an alarm is for those who are told from now on.
+        """
         has_changed = bool(reason) != bool(self.alarm)
         self.alarm = reason
         if has_changed:

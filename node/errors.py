@@ -62,5 +62,9 @@ class StorageError(WarrenError):
     """The disk refused an operation, or what it holds is damaged."""
 
 
+class DiskFullError(StorageError):
+    """There is no room: nothing was damaged, and the same operation may succeed when there is room again."""
+
+
 class ConfigError(WarrenError):
     """The configuration cannot be used; the text says which key and what to write instead."""

@@ -5,6 +5,7 @@ Who hears what::
     mesh  --consensus-->  RaftDriver  --committed-->  MetadataGroup  --events-->  follow the records (roles, routes)
     mesh  --frames----->  QueueSet (mirroring) / ClusterGateway, SessionHost (sessions)
     mesh  --links------>  FailureDetector --down--> the leader proposes NodeDown
+    clock --tick------->  ResourceAlarms --change--> the broker here, the nodes elsewhere
     turn  --effects---->  ClusterGateway (channels here), SessionHost (channels elsewhere)
     disk  --durable---->  QueueSet (confirms, acknowledgements)
 
@@ -23,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
+from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import (
     AddMirror,
     Command,
@@ -49,7 +51,9 @@ from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.sync_thread import SyncThread
+from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
 from cluster.sessions.entry import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
@@ -62,6 +66,7 @@ from cluster.sessions.messages import (
 )
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_bytes
 from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError, WarrenError
@@ -100,6 +105,7 @@ class NodeRuntime:
         incarnation: Incarnation,
         group_commit: GroupCommit,
         files: NodeQueueFiles,
+        probe: ResourceProbe,
         on_fatal: Callable[[str], None],
         on_quorum: Callable[[bool], None],
     ) -> None:
@@ -139,6 +145,8 @@ class NodeRuntime:
             self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
         )
         files.on_queue_failed = self.queues.touch
+        self.alarms = self._make_alarms(probe)
+        self.alarms.on_own_change = self._tell_alarms
         self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self.find_queue, self._loop)
         self.sessions = SessionHost(self.queues, self.send)
         peers = [member.name for member in config.members if member.name != self.node]
@@ -146,6 +154,18 @@ class NodeRuntime:
         self._detector = FailureDetector(detector_config, peers, self._now_ms())
         self.mesh: Mesh
         self.raft: RaftDriver
+
+    def _make_alarms(self, probe: ResourceProbe) -> ResourceAlarms:
+        config = self.config
+        return ResourceAlarms(
+            self.node,
+            available_memory_bytes(physical_memory_bytes(), memory_group_limits(), config.total_memory_override_bytes),
+            MemoryWatermark(config.memory_watermark_relative or 0.0, config.memory_watermark_absolute_bytes),
+            config.memory_paging_ratio,
+            DiskFreeLimit(config.disk_free_limit_absolute_bytes or 0, config.disk_free_limit_relative),
+            probe,
+            self.queues,
+        )
 
     # --- life ---
 
@@ -230,6 +250,7 @@ class NodeRuntime:
         if self._ticks % REPROPOSE_EVERY_TICKS == 0:
             self._propose_all_down()
         self.queues.tick(now_ms)
+        self.alarms.tick(now_ms)
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
 
@@ -361,7 +382,10 @@ class NodeRuntime:
         is_up = event.new is not None and event.new.is_up
         self.raft.peers_changed()
         if event.node != self.node:
-            if not is_up:
+            if is_up:
+                self.alarms.node_up(event.node)
+            else:
+                self.alarms.node_down(event.node, is_linked=self.is_up(event.node))
                 self.sessions.node_lost(event.node)
                 self._dropped = {entry for entry in self._dropped if entry[1] != event.node}
         elif not is_up and self._is_active and not self.is_stopping:
@@ -381,12 +405,15 @@ class NodeRuntime:
                 self.queues.receive(peer, message)
             elif isinstance(message, _TO_ENTRY_NODE):
                 self.gateway.receive(peer, message)
+            elif isinstance(message, NodeAlarms):
+                self.alarms.receive(peer, message)
             else:
                 self.sessions.receive(peer, message)
 
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         self._verdicts(self._detector.heard(peer, self._now_ms()))
         self.raft.link_up(peer)
+        self._append(peer, self.alarms.own_alarms())
         self.queues.link_up(peer)
         self.gateway.link_up(peer)
 
@@ -395,6 +422,7 @@ class NodeRuntime:
         self.raft.peers_changed()
         self.queues.link_down(peer)
         self.gateway.link_down(peer)
+        self.alarms.link_lost(peer)
         self.sessions.node_lost(peer)
 
     def on_peer_refused(self, peer: NodeName) -> None:
@@ -468,6 +496,18 @@ class NodeRuntime:
         if not self._outgoing:
             self._loop.call_soon(self._flush_outgoing)
         self._outgoing.setdefault(node, []).append(message)
+
+    def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        """Until this node stops."""
+        self.alarms.set_memory_watermark(watermark, self._now_ms())
+
+    def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        """Until this node stops."""
+        self.alarms.set_disk_limit(limit, self._now_ms())
+
+    def _tell_alarms(self, alarms: NodeAlarms) -> None:
+        for peer in self.mesh.up_peers:
+            self._append(peer, alarms)
 
     def _flush_outgoing(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}

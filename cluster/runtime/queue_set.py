@@ -387,6 +387,26 @@ class QueueSet:
                 if role.mirrored.wants_turn:
                     self.touch(queue_id)
 
+    # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
+
+    def paging_queue_ids(self) -> Sequence[QueueId]:
+        """Every queue with a copy here: mirrors hold as much memory as masters."""
+        return list(self.roles)
+
+    def ram_durations_s(self, queue_ids: Sequence[QueueId], now_ms: int) -> list[float]:
+        """Seconds of its traffic that each of these queues holds in memory; those that are gone are left out."""
+        roles = self.roles
+        return [roles[queue_id].local.ram_duration_s(now_ms) for queue_id in queue_ids if queue_id in roles]
+
+    def set_ram_duration_targets(self, queue_ids: Sequence[QueueId], seconds: float) -> None:
+        """How many seconds of traffic these queues may hold in memory. What they page out is written at once."""
+        for queue_id in queue_ids:
+            role = self.roles.get(queue_id)
+            if role is not None:
+                with self._guarded(queue_id):
+                    role.local.set_ram_duration_target(seconds)
+        self._port.request_sync()
+
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: limits and the way of synchronisation hold at once."""
         for queue_id, role in list(self.roles.items()):

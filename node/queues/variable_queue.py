@@ -28,6 +28,7 @@ token is given back any more.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -80,6 +81,7 @@ class VariableQueue:
         "_origins",
         "_paged",
         "_ram_bytes",
+        "_ram_duration_target_s",
         "_ready",
         "_ready_bytes",
         "_storage",
@@ -131,6 +133,8 @@ class VariableQueue:
         self._digest_cache: dict[int, SegmentDigest] = {}
         self._failure: StorageError | None = None
         self._durable_at_failure = 0
+        #: Seconds of traffic whose messages may stay in memory.
+        self._ram_duration_target_s = math.inf
         if storage is not None:
             self._adopt(storage)
 
@@ -704,6 +708,16 @@ class VariableQueue:
     def _open_before(self) -> int:
         """The generation before the open one: all its writes were flushed before it closed."""
         return self._group_commit.open_generation - 1
+
+    # -- paging
+
+    def ram_duration_s(self, now_ms: int) -> float:
+        """See `node.alarms.memory_monitor.PagingQueue`. Rates are not measured: no traffic is claimed."""
+        return math.inf
+
+    def set_ram_duration_target(self, seconds: float) -> None:
+        """See `node.alarms.memory_monitor.PagingQueue`."""
+        self._ram_duration_target_s = seconds
 
     # -- the rest
 

@@ -16,12 +16,13 @@ Neither waits for a running sync: the last of the two to finish closes the descr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from pathlib import Path
 from typing import Protocol
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 
 
 class DiskFile(Protocol):
@@ -142,7 +143,8 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def _failure(operation: str, path: str, error: OSError) -> StorageError:
-    return StorageError(f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})")
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    return kind(f"{operation} of {path} failed: {error.strerror or error} (errno {error.errno})")
 
 
 class RealFile:

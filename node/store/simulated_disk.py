@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.store.disk import DirectorySync, DiskFile
 
 
@@ -206,7 +206,7 @@ class SimulatedDisk:
         if self.fail_writes is not None and self.fail_writes in path:
             raise StorageError(f"write of {path} failed: injected error (errno 5)")
         if growth_bytes and growth_bytes > self.free_bytes(path):
-            raise StorageError(f"write of {path} failed: No space left on device (errno 28)")
+            raise DiskFullError(f"write of {path} failed: No space left on device (errno 28)")
 
     def before_read(self, path: str) -> None:
         """Raise the fault that is due, if one is."""

@@ -228,6 +228,10 @@ def test_every_field_is_reached_by_some_key() -> None:
         max_message_size = 1
         queue_index_embed_msgs_below = 0
         msg_store_file_size_limit = 64kb
+        vm_memory_high_watermark.absolute = 1GiB
+        vm_memory_high_watermark_paging_ratio = 0.6
+        total_memory_available_override_value = 2GiB
+        disk_free_limit.relative = 1.5
         durability = flush
         cluster_partition_handling = ignore
         mirroring_sync_batch_size = 1

@@ -40,6 +40,7 @@ from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+from tests.support.resources import FakeProbe
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 FAILURE = StorageError("no space left on device")
@@ -122,11 +123,12 @@ class RuntimeBench:
         self.disk = SimulatedDisk()
         group_commit = GroupCommit()
         self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig())
+        self.probe = FakeProbe()
         self.mesh = FakeMesh()
         self.log = FakeLog(self)
         config = build_config(parse_settings(CONFIG, "node.conf"))
         self.runtime = NodeRuntime(
-            config, Incarnation(1), group_commit, self.files, self.fatal.append, lambda _has_quorum: None
+            config, Incarnation(1), group_commit, self.files, self.probe, self.fatal.append, lambda _has_quorum: None
         )
         self.runtime._now_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.runtime._ticked_ms = 0
