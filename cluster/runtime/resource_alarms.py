@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: Pause between two requests to return memory; doubled up to the second number while they are not worth it. glibc takes
 #: 10 ms per 100 MB that it returns (measured), and some milliseconds to find nothing in a large heap.
 RETURN_INTERVAL_MIN_MS = 500
-RETURN_INTERVAL_MAX_MS = 16_000
+RETURN_INTERVAL_MAX_MS = 4000
 #: What a request must bring to be worth it.
 RETURN_WORTH_BYTES = 1024 * 1024
 
@@ -83,6 +83,7 @@ class ResourceAlarms:
         self._sweep.step(self.memory, self._queues, now_ms, is_disk_alarmed=self.disk.is_alarmed)
         if not self.memory.is_paging:
             self._return_interval_ms = RETURN_INTERVAL_MIN_MS
+            self._next_return_ms = min(self._next_return_ms, now_ms + RETURN_INTERVAL_MIN_MS)
         elif now_ms >= self._next_return_ms:
             self._return_memory(now_ms)
 

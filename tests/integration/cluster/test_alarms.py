@@ -106,7 +106,7 @@ class Publisher:
         else:
             self._publish()
 
-    def _closed(self, _: Any, reason: Exception) -> None:
+    def _closed(self, _: Any, reason: BaseException) -> None:
         if not self._is_stopping:
             self._failure = repr(reason)
         self._connection.ioloop.stop()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.membership.detector import Verdict
+from cluster.membership.messages import NodeAlarms
 from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import (
     AddMirror,
@@ -32,6 +33,8 @@ from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.roles import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
+from node.alarms.registry import Alarm
 from node.config import build_config, parse_settings
 from node.errors import ConnectionFailure, StorageError
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
@@ -385,3 +388,60 @@ async def test_a_client_is_told_when_nothing_can_be_proposed(
     monkeypatch.setattr(bench.log, "propose", refuse)
     with pytest.raises(ConnectionFailure, match="INTERNAL_ERROR - 20000 proposals"):
         await bench.runtime.metadata.submit(CreateVhost("another"))
+
+
+# --- alarms ---
+
+
+def alarms_sent(bench: RuntimeBench) -> list[tuple[NodeName, NodeAlarms]]:
+    return [(peer, message) for peer, message in bench.mesh.sent if isinstance(message, NodeAlarms)]
+
+
+async def test_an_alarm_is_said_to_every_peer_when_it_changes_and_to_each_at_link_up(bench: RuntimeBench) -> None:
+    bench.probe.used_bytes = bench.runtime.alarms.memory.limit_bytes + 1
+    await bench.pass_time(200)
+    raised = NodeAlarms((Alarm.MEMORY,))
+    assert alarms_sent(bench) == [(N2, raised), (N3, raised)]
+    bench.runtime.on_link_up(N3, Incarnation(2))
+    await bench.settle()
+    assert alarms_sent(bench)[2:] == [(N3, raised)]
+    bench.probe.used_bytes = 0
+    await bench.pass_time(2000)
+    cleared = NodeAlarms(())
+    assert alarms_sent(bench)[3:] == [(N2, cleared), (N3, cleared)]
+    bench.runtime.on_link_up(N2, Incarnation(2))
+    await bench.settle()
+    assert alarms_sent(bench)[5:] == [(N2, cleared)], "the peer may remember an alarm that is over"
+
+
+async def test_an_alarm_of_a_peer_blocks_here_until_the_peer_is_declared_down(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    assert reasons == ["low on disk"]
+    bench.mesh.up_peers.remove(N2)
+    bench.runtime.on_link_down(N2, "reset")
+    await bench.settle()
+    assert reasons == ["low on disk"], "nobody knows yet whether it lives"
+    bench.runtime.on_peer_refused(N2)
+    await bench.settle()
+    assert reasons == ["low on disk", ""]
+
+
+async def test_a_peer_that_was_declared_down_by_mistake_blocks_again(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
+    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2"))
+    assert reasons == ["low on disk", "", "low on disk"]
+
+
+async def test_limits_set_by_an_operator_hold_at_once(bench: RuntimeBench) -> None:
+    bench.runtime.set_memory_watermark(MemoryWatermark(0.0))
+    bench.runtime.set_disk_free_limit(DiskFreeLimit(2**60))
+    assert bench.runtime.alarms.registry.reason == "low on memory & disk"
+    assert bench.runtime.alarms.listing() == [
+        {"resource": "memory", "node": "n1"},
+        {"resource": "disk", "node": "n1"},
+    ]

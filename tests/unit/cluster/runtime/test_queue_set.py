@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.errors import DiskFullError
 from node.ids import Epoch, SeqId
 from node.queues.options import QueueOptions
+from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import (
     N1,
@@ -433,3 +437,39 @@ def test_a_deletion_gets_past_a_queue_whose_disk_fails() -> None:
     assert node.role(Q) == "none"
     node.queues.queue_deleted(Q)
     assert not node.has_files(Q)
+
+
+# --- paging ---
+
+
+def test_every_copy_here_can_page_and_those_that_are_gone_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(VariableQueue, "ram_duration_s", lambda _queue, now_ms: now_ms / 1000)
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", lambda _queue, seconds: told.append(seconds))
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.follow(OTHER, mastership(OTHER, N1))
+    master, mirror = network[N1].queues, network[N2].queues
+    assert list(master.paging_queue_ids()) == [Q.queue_id, OTHER.queue_id]
+    assert list(mirror.paging_queue_ids()) == [Q.queue_id], "a mirror holds as much memory as its master"
+    master.queue_deleted(OTHER)
+    assert master.ram_durations_s([Q.queue_id, OTHER.queue_id], 5000) == [5.0]
+    master.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 2.5)
+    assert told == [2.5]
+
+
+def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = alone()
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    told: list[float] = []
+
+    def page(_queue: VariableQueue, seconds: float) -> None:
+        told.append(seconds)
+        if len(told) == 1:
+            raise DiskFullError("no room")
+
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", page)
+    node.queues.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 0.0)
+    assert told == [0.0, 0.0]
+    assert (node.role(Q), node.role(OTHER)) == ("none", "master")
+    node.queues.check_invariants()
