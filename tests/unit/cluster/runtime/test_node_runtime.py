@@ -445,3 +445,18 @@ async def test_limits_set_by_an_operator_hold_at_once(bench: RuntimeBench) -> No
         {"resource": "memory", "node": "n1"},
         {"resource": "disk", "node": "n1"},
     ]
+
+
+async def test_a_peers_next_life_begins_without_the_alarms_of_its_last(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    lose(bench, N2)
+    await bench.settle()
+    bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
+    bench.runtime.on_queue_frames(N3, [NodeAlarms((Alarm.DISK,))])
+    bench.log.commit(NodeDown(N3, Incarnation(1)))
+    bench.mesh.up_peers.remove(N3)
+    bench.runtime.on_link_down(N3, "reset")
+    bench.log.commit(NodeUp(N3, Incarnation(2), "n3:1", "n3:2"))
+    assert reasons == ["low on disk", "", "low on disk", ""]
