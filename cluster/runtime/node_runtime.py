@@ -92,6 +92,10 @@ REPROPOSE_EVERY_TICKS = 10
 TAKE_UP_SLICE_S = 0.05
 #: A mirror that was dropped because it did not answer is offered its place again this often.
 READMIT_EVERY_TICKS = 50
+#: Copies of queues that are out of service because the disk was full wait for room, looked for this often.
+LOOK_FOR_ROOM_EVERY_TICKS = 10
+#: Room that makes opening them worth while, whatever the limit of the alarm: with less they would soon fail again.
+ROOM_MIN_BYTES = 16 * 1024 * 1024
 #: An election takes two seconds at most; a cluster that has not noted a shutdown by then has other troubles.
 GOODBYE_TIMEOUT_S = 5.0
 
@@ -253,6 +257,8 @@ class NodeRuntime:
         self.alarms.tick(now_ms)
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
+        if self._ticks % LOOK_FOR_ROOM_EVERY_TICKS == 0:
+            self._look_for_room(now_ms)
 
     def spawn(self, work: Awaitable[Any], what: str) -> None:
         """Run something in the background; its failure is logged, not lost."""
@@ -552,7 +558,8 @@ class NodeRuntime:
             self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0]))
         else:
             log.error(
-                "queue %d has no synchronised mirror: it is unavailable until this node restarts on a disk that works",
+                "queue %d has no synchronised mirror: it is unavailable until the disk of this node has room again, "
+                "or, if it is not merely full, until this node restarts on a disk that works",
                 record.queue_id,
             )
 
@@ -581,6 +588,27 @@ class NodeRuntime:
                 self._propose(AddMirror(queue_id, record.epoch, node))
 
     # --- the disk ---
+
+    def _look_for_room(self, now_ms: int) -> None:
+        """Open what a full disk has put out of service, if it is no longer full.
+
+        A copy that others can replace waits until they have: opened, it lacks what was in memory only, and as long as
+        the record calls it synchronised nobody would know.
+        """
+        starved = self.queues.starved()
+        if not starved or not self.alarms.has_room(ROOM_MIN_BYTES, now_ms):
+            return
+        for queue_id in starved:
+            record = self.mastership(queue_id)
+            if record is None or record.is_down:
+                continue
+            if record.master == self.node and not record.synchronised:
+                log.info("queue %d: the disk has room again, the queue goes on", queue_id)
+                self.queues.forgive(queue_id)
+                self._take_up(queue_id)
+            elif self.node not in (record.master, *record.mirrors):
+                self.queues.forgive(queue_id)
+                self._propose(AddMirror(queue_id, record.epoch, self.node))
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

@@ -16,6 +16,10 @@ looked at again when g is on disk.
 Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
 process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
 (`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
+
+A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
+of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
+(`forgive`), which is the recovery of a restart, of this queue alone.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
 from node.queues.options import QueueOptions
@@ -44,6 +48,10 @@ log = logging.getLogger(__name__)
 
 #: Queues whose master may speak before its record is applied here: a whole node's failover, with room to spare.
 EARLY_QUEUES_MAX = 10_000
+
+
+#: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
+ATTACH_IDS_PER_LIFE = 1 << 20
 
 
 class QueueFiles(Protocol):
@@ -107,6 +115,8 @@ class QueueSet:
         self._processes: dict[QueueId, QueueProcess] = {}
         #: Queues whose storage failed here, with the record under which the cluster was told.
         self._failed: dict[QueueId, MastershipRecord] = {}
+        #: Queues whose copy here went out of service because the disk was full.
+        self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
         self._turn_is_scheduled = False
         #: What masters said before the record that makes us their mirror was applied here.
@@ -153,9 +163,22 @@ class QueueSet:
         queue_id = queue.queue_id
         log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
         self._failed[queue_id] = record
+        if isinstance(error, DiskFullError):
+            self._starved.add(queue_id)
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
         self._port.storage_failed(record)
+
+    def starved(self) -> list[QueueId]:
+        """Queues whose copy here is out of service because the disk was full."""
+        return sorted(self._starved)
+
+    def forgive(self, queue_id: QueueId) -> None:
+        """Forget why this copy is out of service: the next `follow` opens it again."""
+        self._starved.discard(queue_id)
+        self._failed.pop(queue_id, None)
+        # Its mirrors must not take what a master says in its second life for what it said in its first.
+        self._attach_id_base += ATTACH_IDS_PER_LIFE
 
     # --- roles ---
 
@@ -184,6 +207,7 @@ class QueueSet:
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
+        self._starved.discard(queue.queue_id)
         self._early.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.

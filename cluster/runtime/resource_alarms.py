@@ -96,6 +96,11 @@ class ResourceAlarms:
             self._return_interval_ms = min(2 * self._return_interval_ms, RETURN_INTERVAL_MAX_MS)
         self._next_return_ms = now_ms + self._return_interval_ms
 
+    def has_room(self, needed_bytes: int, now_ms: int) -> bool:
+        """Look at the disk now: is there no alarm, and so much free?"""
+        self._measure_disk(now_ms)
+        return not self.disk.is_alarmed and self.disk.free_bytes is not None and self.disk.free_bytes >= needed_bytes
+
     def set_memory_watermark(self, watermark: MemoryWatermark, now_ms: int) -> None:
         """Until the node stops."""
         self.watermark = watermark

@@ -549,7 +549,7 @@ class VariableQueue:
         if self._failure is None and self._storage is not None and self._group_commit.failure is not None:
             self._fail(self._group_commit.failure)
         if self._failure is not None:
-            raise StorageError(f"the queue is out of service: {self._failure}")
+            raise type(self._failure)(f"the queue is out of service: {self._failure}")
 
     # -- mirroring
 

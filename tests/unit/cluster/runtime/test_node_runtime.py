@@ -14,6 +14,7 @@ from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import (
     AddMirror,
     ChangeTopology,
+    ClearPolicy,
     Command,
     DropMirror,
     MoveMaster,
@@ -36,13 +37,15 @@ from cluster.wire.convert import QueueFrameMessage
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
 from node.config import build_config, parse_settings
-from node.errors import ConnectionFailure, StorageError
+from node.errors import ConnectionFailure, DiskFullError, StorageError
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
+from node.queues.backing_queue import Delivery
 from node.queues.events import ConfirmPublished, DeleteUnused
 from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+from tests.support.messages import make_message
 from tests.support.resources import FakeProbe
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
@@ -460,3 +463,100 @@ async def test_a_peers_next_life_begins_without_the_alarms_of_its_last(bench: Ru
     bench.runtime.on_link_down(N3, "reset")
     bench.log.commit(NodeUp(N3, Incarnation(2), "n3:1", "n3:2"))
     assert reasons == ["low on disk", "", "low on disk", ""]
+
+
+# --- a full disk ---
+
+FULL = DiskFullError("no space left on device")
+
+
+class ConfirmSink:
+    """Implements `node.queues.gateway.QueueChannelSink` for a channel that only publishes."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[int] = []
+        self.has_heard = asyncio.Event()
+
+    def queue_delivered(
+        self, queue_id: QueueId, session: int, consumer_tag: str, deliveries: Sequence[Delivery]
+    ) -> None: ...
+
+    def queue_confirmed(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None:
+        self.confirmed += publish_seqs
+        self.has_heard.set()
+
+    def queue_rejected(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None: ...
+
+    def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None: ...
+
+    async def wait(self) -> list[int]:
+        """Every confirm so far, after the next."""
+        async with asyncio.timeout(10):
+            await self.has_heard.wait()
+        self.has_heard.clear()
+        return self.confirmed
+
+
+async def test_a_queue_that_a_full_disk_stopped_goes_on_when_there_is_room(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))
+    queue_id, sink = bench.declare(), ConfirmSink()
+    gateway = bench.runtime.gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, queue_id, [make_message(1), make_message(2)], [1, 2])
+    assert await sink.wait() == [1, 2]
+
+    bench.disk.capacity_bytes = bench.disk.used_bytes
+    bench.probe.free_bytes = 0
+    gateway.publish(channel, queue_id, [make_message(3), make_message(4)], [3, 4])
+    await bench.pass_time(5000)
+    assert queue_id not in bench.runtime.queues.roles
+    assert (sink.confirmed, bench.fatal) == ([1, 2], [])
+
+    bench.disk.capacity_bytes = 1 << 40
+    bench.probe.free_bytes = 10**12
+    await bench.pass_time(1000)
+    assert await sink.wait() == [1, 2, 3, 4], "what was under way was sent again by itself"
+    role = bench.runtime.queues.roles[queue_id]
+    assert isinstance(role, MasterRole)
+    assert role.local.ready == 4
+
+
+async def test_a_mirror_that_left_for_want_of_room_asks_to_be_taken_back(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.set_disk_free_limit(DiskFreeLimit(10**9))
+    bench.probe.free_bytes = 10**9 - 1
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    await bench.pass_time(1000)
+    assert bench.record(queue_id).master == N2
+    assert N1 not in bench.record(queue_id).mirrors, "room enough, but not enough for the operator"
+    bench.probe.free_bytes = 10**9
+    await bench.pass_time(1000)
+    assert N1 in bench.record(queue_id).mirrors
+    assert isinstance(bench.runtime.queues.roles[queue_id], MirrorRole)
+
+
+async def test_a_copy_that_counts_as_synchronised_is_not_opened_before_the_cluster_has_dropped_it(
+    bench: RuntimeBench,
+) -> None:
+    queue_id = bench.declare()
+    assert bench.record(queue_id).synchronised == (N2, N3)
+    bench.log.is_silent = True
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    await bench.pass_time(3000)
+    assert queue_id not in bench.runtime.queues.roles
+    assert bench.runtime.queues.starved() == [queue_id]
+
+
+async def test_a_disk_that_is_broken_is_not_mended_by_room(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))
+    queue_id = bench.declare()
+    bench.runtime.queues.out_of_service(queue_id, FAILURE)
+    await bench.pass_time(5000)
+    assert queue_id not in bench.runtime.queues.roles
+
+
+async def test_a_deleted_queue_waits_for_no_room(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N1))
+    assert bench.runtime.queues.starved() == []

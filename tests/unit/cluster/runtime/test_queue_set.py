@@ -473,3 +473,20 @@ def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(mo
     assert told == [0.0, 0.0]
     assert (node.role(Q), node.role(OTHER)) == ("none", "master")
     node.queues.check_invariants()
+
+
+def test_a_copy_that_is_opened_again_does_not_repeat_its_attach_ids() -> None:
+    """What a mirror of the same epoch still says to the first life must not be taken for an answer to the second."""
+    network, record = QueueSetNetwork(N1, N2), mastership(Q, N1, N2, synchronised=())
+    network.follow(Q, record)
+    ids: list[int] = []
+    for _ in range(2):
+        network[N1].turn()
+        ids += [message.attach_id for message in network.wires[N1, N2] if isinstance(message, Attach)]
+        network.pump()
+        network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no room"))
+        assert network[N1].queues.starved() == [Q.queue_id]
+        network[N1].queues.forgive(Q.queue_id)
+        network[N1].queues.follow(Q, record)
+    assert len(set(ids)) == 2
+    assert network[N1].queues.starved() == []
