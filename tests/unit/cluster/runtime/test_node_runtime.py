@@ -526,8 +526,9 @@ async def test_a_mirror_that_left_for_want_of_room_asks_to_be_taken_back(bench: 
     bench.runtime.set_disk_free_limit(DiskFreeLimit(10**9))
     bench.probe.free_bytes = 10**9 - 1
     bench.runtime.queues.out_of_service(queue_id, FULL)
-    await bench.pass_time(1000)
+    await bench.settle()
     assert bench.record(queue_id).master == N2
+    await bench.pass_time(2000)
     assert N1 not in bench.record(queue_id).mirrors, "room enough, but not enough for the operator"
     bench.probe.free_bytes = 10**9
     await bench.pass_time(1000)
