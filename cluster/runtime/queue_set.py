@@ -35,6 +35,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
+from node.alarms.memory_monitor import PagingQueue
 from node.errors import DiskFullError, StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
@@ -427,8 +428,9 @@ class QueueSet:
         for queue_id in queue_ids:
             role = self.roles.get(queue_id)
             if role is not None:
+                copy: PagingQueue = role.local
                 with self._guarded(queue_id):
-                    role.local.set_ram_duration_target(seconds)
+                    copy.set_ram_duration_target(seconds)
         self._port.request_sync()
 
     def policy_changed(self) -> None:
