@@ -547,7 +547,8 @@ class VariableQueue:
         if self._failure is None and self._is_durable and self._group_commit.failure is not None:
             self._fail(self._group_commit.failure)
         if self._failure is not None:
-            raise StorageError(f"the queue is out of service: {self._failure}")
+            # The class of the error says whether there is hope: a full disk will have room again.
+            raise type(self._failure)(f"the queue is out of service: {self._failure}")
 
     # -- the rest
 
