@@ -23,9 +23,10 @@ from node.queues.variable_queue import VariableQueue
 from node.store.disk import Disk, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
-from node.store.msg_store import MessageStore, StoreRecovery
+from node.store.msg_store import MessageStore
 from node.store.queue_storage import QueueStorage, Stub, read_stub
 from node.store.store_config import StoreConfig
+from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24

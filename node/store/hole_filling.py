@@ -169,7 +169,7 @@ class HoleFilling:
             self.moved_bytes += size
             if moved >= STEP_BYTES or looked_at >= STEP_RECORDS // 2:
                 moved = looked_at = 0
-                self._files.mark_dirty(file)
+                # Not marked before the last step: a write would wait for an fsync of the same file.
                 yield
                 file = self._file()
 

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from node.ids import OriginId
+from node.ids import MsgId, OriginId
 from node.store.location_table import ENTRY_BYTES, PAGE_ENTRIES, Location, LocationTable
 from tests.support.messages import msg_id_of
 
@@ -80,7 +80,7 @@ def test_bytes_of_two_neighbours_are_not_mistaken_for_an_id() -> None:
     table = LocationTable()
     first = msg_id_of(1)
     table.add(first, 0, 0x01020304, 0x05060708, 0x090A0B0C)
-    spelled = bytes.fromhex("00000000" "01020304" "05060708" "090a0b0c")
+    spelled = MsgId(bytes.fromhex("000000000102030405060708090a0b0c"))
     assert spelled not in table
     assert table.get(spelled) is None
     table.add(spelled, 7, 8, 9, 1)
@@ -121,7 +121,7 @@ def test_a_dump_brings_the_same_table_back() -> None:
     load(dump).check_invariants()
     load(b"".join(LocationTable().dump())).check_invariants()
     for wrong in (dump[:-1], dump[:12], b"", dump[:7] + bytes((dump[7] ^ 1,)) + dump[8:]):
-        with pytest.raises(ValueError, match="cut off|does not fill"):
+        with pytest.raises(ValueError, match=r"cut off|does not fill"):
             load(wrong)
 
 

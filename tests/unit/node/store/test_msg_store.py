@@ -279,4 +279,3 @@ def test_the_status_counts(node: SharedStoreNode) -> None:
     assert (status.valid_bytes, status.total_bytes) == (4 * RECORD_BYTES, 5 * RECORD_BYTES)
     assert (status.compactions, status.moved_bytes) == (0, 0)
     assert status.table_bytes > 0
-
