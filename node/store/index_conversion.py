@@ -69,7 +69,7 @@ def versions_on_disk(disk: Disk, directory: str) -> set[int]:
 
 
 def conversion_source(disk: Disk, directory: str) -> int | None:
-    """The version that a conversion under way leaves; ``None`` if nothing was copied yet, so that both ways are open."""
+    """The version that a conversion under way leaves; ``None`` if nothing was copied yet, so both ways are open."""
     found = _read_cursor(disk, directory)
     return None if found is None else found[0]
 
