@@ -23,9 +23,10 @@ from node.queues.variable_queue import VariableQueue
 from node.store.disk import Disk, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
-from node.store.msg_store import MessageStore, StoreRecovery
+from node.store.msg_store import MessageStore
 from node.store.queue_storage import QueueStorage, Stub, read_stub
 from node.store.store_config import StoreConfig
+from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
@@ -78,7 +79,8 @@ class VhostStore:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
             references.update(count_references(disk, self._queue_directory(queue_id)))
-        self._msg_store = MessageStore(disk, store_directory, group_commit, config, references)
+        # Whether every queue stopped cleanly is not known here, so the store is scanned.
+        self._msg_store = MessageStore(disk, store_directory, group_commit, config, references, may_open_clean=False)
         group_commit.add_buffer(self)
 
     @property
