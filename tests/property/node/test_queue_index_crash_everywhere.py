@@ -17,9 +17,9 @@ from node.store.index import RecoveryReport
 from node.store.record import HEADER_BYTES
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
 from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT, Record, checksum_seed, scan_records
-from tests.support.index_driver import DIRECTORY, V1, IndexDriver, IndexKind, random_steps
+from tests.support.index_driver import DIRECTORY, V1, V2, IndexDriver, IndexKind, random_steps
 
-KINDS = [V1]
+KINDS = [V1, V2]
 #: Steps of the workload: more than 500 disk operations.
 STEPS = 500
 STYLES = list(CrashStyle)

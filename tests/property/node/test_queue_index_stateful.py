@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
-from tests.support.index_driver import V1, IndexDriver, IndexKind
+from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
 
 
 class QueueIndexMachine(RuleBasedStateMachine):
@@ -138,7 +138,11 @@ class QueueIndexV1Machine(QueueIndexMachine):
     kind = V1
 
 
-MACHINES = [QueueIndexV1Machine]
+class QueueIndexV2Machine(QueueIndexMachine):
+    kind = V2
+
+
+MACHINES = [QueueIndexV1Machine, QueueIndexV2Machine]
 
 
 def run_machine(machine: type[QueueIndexMachine], examples: int, steps: int) -> None:
