@@ -201,6 +201,7 @@ class ConvertingIndex:
         old, new = self._old, self._new
         if old is None:
             return False
+        assert count_max > 0, "a step does something"
         assert not new.has_unflushed_publishes, "copies are written at once, so that they are never seen collected"
         self._advance(old)
         if len(self._copied) + len(self._noted) >= PIECES_MAX:
@@ -208,7 +209,7 @@ class ConvertingIndex:
         entries = old.entries(self._position, _END, count_max)
         if entries:
             self._copy(old, entries)
-        elif not self._in_both and not self._copied and not self._noted:
+        elif not (self._copied or self._noted or old.count_live(0, _END)):
             self._finish(old)
         return self._old is not None
 
