@@ -109,12 +109,21 @@ class ConvertingDriver(IndexDriver):
         self.report.messages = self.index.count_live(0, 1 << 40)
 
 
+def fill(driver: ConvertingDriver, count: int) -> None:
+    """Enough for a conversion that takes its time."""
+    for _ in range(count // 10):
+        driver.publish(6)
+        driver.publish(4, big=True)
+        driver.sync()
+
+
 def convert_randomly(driver: ConvertingDriver, rng: random.Random, steps: int) -> None:
     """Work as before, with the conversion beginning after a third, and its steps in between."""
     for number in range(steps):
-        if number == steps // 3:
+        if number == steps // 6:
+            fill(driver, 40)
             driver.begin()
         random_steps(driver, rng, 1)
         if driver.new is not None and rng.random() < 0.4:
-            driver.step(rng.randint(1, 4))
+            driver.step(rng.randint(1, 2))
     assert SMALL.confirm_after_sync, "pieces wait for the group commit"

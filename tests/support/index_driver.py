@@ -114,6 +114,8 @@ class IndexKind:
     count_references: Callable[[Disk, str], Counter[MsgId]]
     #: Path of the file that got the acks of the last flush.
     ack_path: Callable[[QueueIndex, int], str]
+    #: True if a crash in the middle of a recovery leaves nothing that the next takes for damage.
+    recovers_after_crash_in_recovery: bool
 
 
 def _make_v1(
@@ -186,8 +188,8 @@ def _ack_path_v2(index: QueueIndex, seq_id: int) -> str:
     return f"{DIRECTORY}/{seq_id // SMALL.v2_segment_entries}.qi"
 
 
-V2 = IndexKind("v2", _make_v2, _recover_v2, _count_references_v2, _ack_path_v2)
-V1 = IndexKind("v1", _make_v1, _recover_v1, count_references_v1, _ack_path_v1)
+V2 = IndexKind("v2", _make_v2, _recover_v2, _count_references_v2, _ack_path_v2, False)
+V1 = IndexKind("v1", _make_v1, _recover_v1, count_references_v1, _ack_path_v1, True)
 
 
 def message_of(counter: int, *, big: bool = False, persistent: bool = True) -> Message:

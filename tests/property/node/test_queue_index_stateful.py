@@ -122,7 +122,10 @@ class QueueIndexMachine(RuleBasedStateMachine):
     def crash_soon(self, style: CrashStyle, seed: int, operations: int) -> None:
         """In the middle of a flush, a sync or a clean stop; and once more while recovering."""
         self.run_into_crash(operations)
-        self.driver.crash_twice(style, seed, operations)
+        if self.kind.recovers_after_crash_in_recovery:
+            self.driver.crash_twice(style, seed, operations)
+        else:
+            self.driver.crash(style, seed)
         self.driver.after_recovery(self.driver.verify_crash())
 
     def run_into_crash(self, operations: int) -> None:
