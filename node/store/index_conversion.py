@@ -69,9 +69,9 @@ def versions_on_disk(disk: Disk, directory: str) -> set[int]:
 
 
 def conversion_source(disk: Disk, directory: str) -> int | None:
-    """The version that a conversion under way leaves; ``None`` if nothing was copied yet, so both ways are open."""
-    found = _read_cursor(disk, directory)
-    return None if found is None else found[0]
+    """The version that a conversion under way leaves; ``None`` if nothing was copied yet: both ways are open."""
+    found = max(_read_cursors(disk, directory))
+    return None if found < 0 else (found & 1) + 1
 
 
 def remove_cursor(disk: Disk, directory: str) -> None:
@@ -91,23 +91,22 @@ def split_terms(terms: bytes) -> tuple[bytes | None, bytes]:
     return terms[start : start + old_bytes], terms[start + old_bytes : start + old_bytes + new_bytes]
 
 
-def _read_cursor(disk: Disk, directory: str) -> tuple[int, int] | None:
-    """The version converted from and the cursor; ``None`` without a (whole) cursor file."""
+def _read_cursors(disk: Disk, directory: str) -> list[int]:
+    """Both copies of the cursor; -1 for one that was not (wholly) written.
+
+    A copy is cursor << 1 | (version converted from - 1).
+    """
     path = f"{directory}/{CURSOR_NAME}"
     if not disk.exists(path):
-        return None
+        return [-1, -1]
     content = read_whole(disk, path)
     values: list[int] = []
     for offset in _CURSOR_OFFSETS:
         body = content[offset : offset + _CURSOR.size]
         checksum = content[offset + _CURSOR.size : offset + _CURSOR.size + CRC.size]
-        if len(checksum) == CRC.size and CRC.pack(crc32(body)) == checksum:
-            values.append(_CURSOR.unpack(body)[0])
-    if not values:
-        return None
-    # The header names the direction; a copy of the cursor carries it too, in its lowest bit.
-    value = max(values)
-    return (value & 1) + 1, value >> 1
+        is_whole = len(checksum) == CRC.size and CRC.pack(crc32(body)) == checksum
+        values.append(_CURSOR.unpack(body)[0] if is_whole else -1)
+    return values
 
 
 class _Piece(NamedTuple):
@@ -152,8 +151,8 @@ class ConvertingIndex:
         self._copied: deque[_Piece] = deque()
         #: The cursor is written, and waits to be durable; oldest first.
         self._noted: deque[_Piece] = deque()
-        #: Values in the two copies of the cursor file; -1 = not written by this process.
-        self._cursors = [-1, -1]
+        #: The two copies in the cursor file; see `_read_cursors`.
+        self._cursors = _read_cursors(disk, directory)
         #: Everything live in old below it is in both.
         self._position = 0
         self._resume()
@@ -177,13 +176,13 @@ class ConvertingIndex:
         """Settle in old what an interrupted conversion had copied."""
         old, new = self._old, self._new
         assert old is not None, "a conversion begins with an old index"
-        found = _read_cursor(self._disk, self._directory)
-        if found is None or found[0] != self._source:
+        last = max(self._cursors)
+        if last >= 0 and (last & 1) + 1 != self._source:
+            # Of an earlier conversion in the other direction, which ended just before a crash.
             remove_cursor(self._disk, self._directory)
-            cursor = 0
+            self._cursors = [-1, -1]
         else:
-            cursor = found[1]
-        old.settle_range(0, cursor, is_sized=False)
+            old.settle_range(0, last >> 1, is_sized=False)
         position = 0
         while position < _END and old.count_live(position, _END) and new.count_live(0, _END):
             first = next(old.live(position, _END))
@@ -202,6 +201,7 @@ class ConvertingIndex:
         old, new = self._old, self._new
         if old is None:
             return False
+        assert count_max > 0, "a step does something"
         assert not new.has_unflushed_publishes, "copies are written at once, so that they are never seen collected"
         self._advance(old)
         if len(self._copied) + len(self._noted) >= PIECES_MAX:
@@ -209,7 +209,7 @@ class ConvertingIndex:
         entries = old.entries(self._position, _END, count_max)
         if entries:
             self._copy(old, entries)
-        elif not self._in_both and not self._copied and not self._noted:
+        elif not (self._copied or self._noted or old.count_live(0, _END)):
             self._finish(old)
         return self._old is not None
 
@@ -255,12 +255,13 @@ class ConvertingIndex:
         try:
             if is_new:
                 file.pwrite(CURSOR_FORMAT.header(self._source, self._queue_id), 0)
-            body = _CURSOR.pack(cursor << 1 | self._source - 1)
+            value = cursor << 1 | self._source - 1
+            body = _CURSOR.pack(value)
             file.pwrite(body + CRC.pack(crc32(body)), _CURSOR_OFFSETS[lower])
         except StorageError:
             file.abandon()
             raise
-        self._cursors[lower] = cursor
+        self._cursors[lower] = value
         self._group_commit.mark_dirty(file)
         self._group_commit.mark_dirty(self._disk.directory(self._directory))
         file.close()
@@ -350,9 +351,11 @@ class ConvertingIndex:
         if self._old is None:
             return found
         # So many of old that enough are left of those only in it; the copied ones lie below all others.
-        more = self._old.entries(first, min(end, self._position), count_max + len(self._in_both))
-        more = [entry for entry in more if entry[0] not in self._in_both][:count_max]
-        if len(more) < count_max:
+        more: list[tuple[int, PagedMessage]] = []
+        if first < self._position:
+            more = self._old.entries(first, min(end, self._position), count_max + len(self._in_both))
+            more = [entry for entry in more if entry[0] not in self._in_both][:count_max]
+        if len(more) < count_max and self._position < end:
             more += self._old.entries(max(first, self._position), end, count_max - len(more))
         return sorted(found + more)[:count_max] if more else found
 

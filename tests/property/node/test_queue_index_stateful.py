@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
-from tests.support.index_driver import V1, IndexDriver, IndexKind
+from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
 
 
 class QueueIndexMachine(RuleBasedStateMachine):
@@ -122,7 +122,10 @@ class QueueIndexMachine(RuleBasedStateMachine):
     def crash_soon(self, style: CrashStyle, seed: int, operations: int) -> None:
         """In the middle of a flush, a sync or a clean stop; and once more while recovering."""
         self.run_into_crash(operations)
-        self.driver.crash_twice(style, seed, operations)
+        if self.kind.recovers_after_crash_in_recovery:
+            self.driver.crash_twice(style, seed, operations)
+        else:
+            self.driver.crash(style, seed)
         self.driver.after_recovery(self.driver.verify_crash())
 
     def run_into_crash(self, operations: int) -> None:
@@ -138,7 +141,11 @@ class QueueIndexV1Machine(QueueIndexMachine):
     kind = V1
 
 
-MACHINES = [QueueIndexV1Machine]
+class QueueIndexV2Machine(QueueIndexMachine):
+    kind = V2
+
+
+MACHINES = [QueueIndexV1Machine, QueueIndexV2Machine]
 
 
 def run_machine(machine: type[QueueIndexMachine], examples: int, steps: int) -> None:
