@@ -44,35 +44,35 @@ def main() -> None:
     parser.add_argument("--watermark", help="vm_memory_high_watermark.absolute, for instance 256MiB")
     options = parser.parse_args()
     settings = [f"vm_memory_high_watermark.absolute = {options.watermark}"] if options.watermark else []
-    with tempfile.TemporaryDirectory(prefix="warren-backlog-", dir=os.environ.get("WARREN_BENCH_DIR")) as directory:
-        with OneNode(directory, settings) as node:
-            node.control("set_policy", "mode", f"^{QUEUE}$", json.dumps({"queue-mode": options.mode}))
-            client = RawClient(node.port)
-            client.declare(QUEUE)
-            client.publish(QUEUE, 0, 2000, options.body_bytes)
-            client.consume(QUEUE, 0, 2000, options.body_bytes)
-            client.close()
-            process = psutil.Process(node.pid)
-            before = process.memory_info().rss
-            peak = before
-            looked = 0
+    scratch = tempfile.TemporaryDirectory(prefix="warren-backlog-", dir=os.environ.get("WARREN_BENCH_DIR"))
+    with scratch as directory, OneNode(directory, settings) as node:
+        node.control("set_policy", "mode", f"^{QUEUE}$", json.dumps({"queue-mode": options.mode}))
+        client = RawClient(node.port)
+        client.declare(QUEUE)
+        client.publish(QUEUE, 0, 2000, options.body_bytes)
+        client.consume(QUEUE, 0, 2000, options.body_bytes)
+        client.close()
+        process = psutil.Process(node.pid)
+        before = process.memory_info().rss
+        peak = before
+        looked = 0
 
-            def look(confirmed: int) -> None:
-                nonlocal peak, looked
-                if confirmed - looked >= 20_000:
-                    looked = confirmed
-                    peak = max(peak, process.memory_info().rss)
+        def look(confirmed: int) -> None:
+            nonlocal peak, looked
+            if confirmed - looked >= 20_000:
+                looked = confirmed
+                peak = max(peak, process.memory_info().rss)
 
-            publisher = RawClient(node.port)
-            fill_s = publisher.publish(
-                QUEUE, 0, options.messages, options.body_bytes, window=options.window, on_progress=look
-            )
-            after = process.memory_info().rss
-            listed = list_queue(node)
-            print(f"filled in {fill_s:.0f} s: {listed}", file=sys.stderr)
-            consumer = RawClient(node.port)
-            drain_s = consumer.consume(QUEUE, 0, options.messages, options.body_bytes)
-            left = list_queue(node)
+        publisher = RawClient(node.port)
+        fill_s = publisher.publish(
+            QUEUE, 0, options.messages, options.body_bytes, window=options.window, on_progress=look
+        )
+        after = process.memory_info().rss
+        listed = list_queue(node)
+        print(f"filled in {fill_s:.0f} s: {listed}", file=sys.stderr)
+        consumer = RawClient(node.port)
+        drain_s = consumer.consume(QUEUE, 0, options.messages, options.body_bytes)
+        left = list_queue(node)
     summary = {
         "bench": "backlog",
         "mode": options.mode,

@@ -153,7 +153,7 @@ def main() -> None:
                 measure(options.load_generator, f"bench-warm-{pair}", warm_up)
                 results[name].append(measure(options.load_generator, f"bench-{pair}", load))
             print(f"{name} {results[name][-1]}", file=sys.stderr)
-    summary = {
+    summary: dict[str, object] = {
         "bench": "side_by_side",
         "load": vars(load),
         "policy": definition,
