@@ -23,6 +23,10 @@ class ConvertingDriver(IndexDriver):
         #: Where the ack of a settled position goes; none if it goes to both.
         self._ack_goes_to_new: dict[int, bool] = {}
 
+    @property
+    def overwrites(self) -> bool:
+        return True
+
     def begin(self) -> None:
         """The policy changes."""
         self.flush()

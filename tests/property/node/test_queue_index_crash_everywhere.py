@@ -44,7 +44,7 @@ def run_workload(kind: IndexKind, *, crash_after: int | None = None, fail_sync_a
 def crash_in_every_style(driver: IndexDriver, seed: int) -> None:
     for style in STYLES:
         crashed = copy.deepcopy(driver)
-        if driver.kind.recovers_after_crash_in_recovery:
+        if not driver.overwrites:
             crashed.crash_twice(style, seed, seed % 9 + 1)
         else:
             crashed.crash(style, seed)
