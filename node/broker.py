@@ -6,7 +6,13 @@ is read and changed through a `Catalogue`, queues are reached through a `QueueGa
 
 Flow (`node.flow.credit`). A connection has a hop to each of its channels, and one in bytes: what its queues have not
 confirmed yet, on whatever channel (`UNCONFIRMED_BYTES`). While one of them is blocked the connection's socket is not
-read. While an alarm is raised (`raise_alarm`), connections that publish are paused the same way.
+read.
+
+Alarms. While memory or disk runs short anywhere in the cluster (`set_alarm`), nobody may publish. A connection that
+has published before is told at once (``connection.blocked``), so that a client that cares can stop; one that has never
+published is not told, because consumers are to go on and some clients give up a connection that stays blocked. Both are
+``blocking`` until they publish: then the publish and everything behind it waits (`Connection.may_publish`), the socket
+is read no more, and the connection is ``blocked``. When the alarm is cleared all go on where they were held up.
 """
 
 from __future__ import annotations
@@ -55,6 +61,10 @@ class Connection:
         #: Reading is paused while it is blocked.
         self.flow = Stage(broker.flow)
         self._bytes_hop = MeasuredHop("unconfirmed bytes", UNCONFIRMED_BYTES)
+        #: It is a publisher: it has published something.
+        self.has_published = False
+        #: It was told that publishers are blocked, and not yet that they no longer are.
+        self.is_told = False
         #: Reading is paused because it published while an alarm was raised.
         self.is_blocked = False
         self._is_closed = False
@@ -132,6 +142,37 @@ class Connection:
         except AmqpError as error:
             log.warning("exclusive queue %s of a closed connection stays: %s", record.queue_name, error)
 
+    # --- alarms ---
+
+    def may_publish(self) -> bool:
+        """See `BrokerConnection.may_publish`."""
+        self.has_published = True
+        if not self.broker.alarm:
+            return True
+        self._tell_blocked(self.broker.alarm)
+        if not self.is_blocked:
+            self.is_blocked = True
+            self.control.pause_reading()
+        return False
+
+    def alarm_changed(self, reason: str) -> None:
+        """The first alarm was raised (``reason`` not empty), or the last one cleared."""
+        if reason:
+            if self.has_published:
+                self._tell_blocked(reason)
+            return
+        if self.is_told:
+            self.is_told = False
+            self.control.unblocked()
+        if self.is_blocked:
+            self.is_blocked = False
+            self.control.resume_reading()
+
+    def _tell_blocked(self, reason: str) -> None:
+        if not self.is_told:
+            self.is_told = True
+            self.control.blocked(reason)
+
     # --- flow ---
 
     def publishes_begun(self, messages: int, size_bytes: int) -> None:
@@ -140,9 +181,6 @@ class Connection:
         self.unconfirmed_bytes += size_bytes
         if self._bytes_hop.measure(self.unconfirmed_bytes):
             self.hop_changed(self._bytes_hop)
-        if self.broker.alarm and not self.is_blocked:
-            self.is_blocked = True
-            self.control.pause_reading()
 
     def publishes_ended(self, messages: int, size_bytes: int) -> None:
         """Queues answered for publishes, or their channel is gone."""
@@ -159,16 +197,6 @@ class Connection:
             else:
                 self.control.resume_reading()
 
-    def alarm_changed(self, reason: str) -> None:
-        """An alarm was raised (``reason`` not empty) or cleared."""
-        if reason:
-            self.control.blocked(reason)
-            return
-        self.control.unblocked()
-        if self.is_blocked:
-            self.is_blocked = False
-            self.control.resume_reading()
-
     def check_invariants(self) -> None:
         assert self.unconfirmed_messages == sum(each.unconfirmed for each in self.channels.values()), (
             "the connection counts what its channels have under way"
@@ -178,6 +206,8 @@ class Connection:
         self._bytes_hop.check_invariants()
         blocked = any(channel.hop.is_blocked for channel in self.channels.values()) or self._bytes_hop.is_blocked
         assert self.flow.is_blocked == blocked, "a connection is blocked exactly while one of its hops is"
+        assert self.is_told or not self.is_blocked, "nobody is held up without being told"
+        assert self.broker.alarm or not self.is_told, "who was told of an alarm is told of its end"
         for channel in self.channels.values():
             channel.check_invariants()
 
@@ -224,9 +254,7 @@ class Broker:
         if not self.authenticator.may_enter(info.user, info.vhost):
             raise ConnectionFailure(530, f"access to vhost '{info.vhost}' refused for user '{info.user}'")
         number = next(self._numbers)
-        connection = self.connections[number] = Connection(self, number, info, control)
-        if self.alarm:
-            control.blocked(self.alarm)
+        self.connections[number] = connection = Connection(self, number, info, control)
         return connection
 
     def server_properties(self) -> Mapping[str, Any]:
@@ -249,19 +277,15 @@ class Broker:
                 log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
                 await self.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
 
-    def raise_alarm(self, reason: str) -> None:
-        """Publishers anywhere must stop (mission F3): they are told now and paused when they publish."""
-        assert reason, "clients are told why"
-        self._set_alarm(reason)
+    def set_alarm(self, reason: str) -> None:
+        """Publishers must stop (mission F3), for this reason; empty: they may go on.
 
-    def clear_alarm(self) -> None:
-        self._set_alarm("")
-
-    def _set_alarm(self, reason: str) -> None:
+        Another reason during an alarm is for those who are told from now on.
+        """
         has_changed = bool(reason) != bool(self.alarm)
         self.alarm = reason
         if has_changed:
-            for connection in self.connections.values():
+            for connection in list(self.connections.values()):
                 connection.alarm_changed(reason)
 
     def check_invariants(self) -> None:

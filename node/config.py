@@ -77,6 +77,16 @@ class NodeConfig:
     max_message_size_bytes: int
     queue_index_embed_msgs_below_bytes: int
     msg_store_file_size_limit_bytes: int
+    #: Fraction of the memory; ``None``: the next is given instead.
+    memory_watermark_relative: float | None
+    memory_watermark_absolute_bytes: int | None
+    memory_paging_ratio: float
+    #: ``None``: ask the system.
+    total_memory_override_bytes: int | None
+    #: ``None``: the next is given instead.
+    disk_free_limit_absolute_bytes: int | None
+    #: Times the memory.
+    disk_free_limit_relative: float | None
     #: ``fsync``: a confirm waits for the disk. ``flush``: it waits for the operating system only.
     durability: str
     #: Credit of the hops inside a node, to the store, and between nodes (`node.flow.credit`).
@@ -172,6 +182,10 @@ class _Reader:
     def where(self, name: str) -> str:
         return self._values[name][1] if name in self._values else "the default"
 
+    def is_set(self, name: str) -> bool:
+        """The operator has written this key."""
+        return name in self._values
+
     def family(self, name: str) -> dict[str, Any]:
         """Last word of the key -> value, for a key that ends in ``.N``; numbers in the order of counting."""
         prefix = name[:-1]
@@ -196,6 +210,10 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
     cluster_address = reader.get("cluster.advertised_address") or own_line or _reachable(cluster_listener)
     amqp_address = reader.get("advertised_address") or _reachable(amqp_listener, cluster_address.host)
     _check_timing(reader)
+    _check_one_of(reader, "vm_memory_high_watermark.relative", "vm_memory_high_watermark.absolute")
+    _check_one_of(reader, "disk_free_limit.relative", "disk_free_limit.absolute")
+    memory_absolute_bytes = reader.get("vm_memory_high_watermark.absolute")
+    disk_relative = reader.get("disk_free_limit.relative")
     return NodeConfig(
         node_name=node_name,
         data_dir=reader.get("data_dir"),
@@ -216,6 +234,12 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
         max_message_size_bytes=reader.get("max_message_size"),
         queue_index_embed_msgs_below_bytes=reader.get("queue_index_embed_msgs_below"),
         msg_store_file_size_limit_bytes=reader.get("msg_store_file_size_limit"),
+        memory_watermark_relative=_get_unless(reader, "vm_memory_high_watermark.relative", memory_absolute_bytes),
+        memory_watermark_absolute_bytes=memory_absolute_bytes,
+        memory_paging_ratio=reader.get("vm_memory_high_watermark_paging_ratio"),
+        total_memory_override_bytes=_read_total_memory(reader),
+        disk_free_limit_absolute_bytes=_get_unless(reader, "disk_free_limit.absolute", disk_relative),
+        disk_free_limit_relative=disk_relative,
         durability=reader.get("durability"),
         credit_flow_default_credit=_read_credit(reader, "credit_flow_default_credit"),
         msg_store_credit_disc_bound=_read_credit(reader, "msg_store_credit_disc_bound"),
@@ -282,6 +306,25 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
     if len(cookie) < COOKIE_MIN_CHARACTERS:
         raise ConfigError(f"{where}: the secret is too short; use {COOKIE_MIN_CHARACTERS} characters or more")
     return cookie
+
+
+def _check_one_of(reader: _Reader, first: str, second: str) -> None:
+    """Two ways to say one thing: both at once is a mistake, and which is meant cannot be known."""
+    if reader.is_set(first) and reader.is_set(second):
+        raise ConfigError(f"{reader.where(second)}: both `{first}` and `{second}` are set; keep one")
+
+
+def _get_unless(reader: _Reader, name: str, other: float | None) -> Any:
+    """The value of a key whose default does not count once the other way to say it was used."""
+    return reader.get(name) if other is None else None
+
+
+def _read_total_memory(reader: _Reader) -> int | None:
+    total_bytes: int | None = reader.get("total_memory_available_override_value")
+    if total_bytes is not None and total_bytes == 0:
+        name = "total_memory_available_override_value"
+        raise ConfigError(f"{reader.where(name)}: bad value `0` for `{name}`: no machine is without memory")
+    return total_bytes
 
 
 def _read_loopback_users(reader: _Reader) -> frozenset[str]:

@@ -48,6 +48,7 @@ from cluster.runtime.admin_rows import (
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.roles import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.errors import WarrenError
@@ -178,14 +179,13 @@ class NodeAdmin:
             "versions": {
                 self._runtime.node: {"warren_version": self._version, "python_version": platform.python_version()}
             },
-            "alarms": [],
+            "alarms": self._runtime.alarms.listing(),
             "partitions": {},
             "listeners": {self._runtime.node: [_listener(host, port, "amqp", "AMQP 0-9-1")]},
             "leader": self._runtime.raft.leader,
         }
 
     async def status(self) -> Mapping[str, Any]:
-        process = psutil.Process()
         data_dir = self._runtime.config.data_dir
         amqp, cluster = self._runtime.config.amqp_listener, self._runtime.config.cluster_listener
         return {
@@ -196,8 +196,9 @@ class NodeAdmin:
             "node_name": self._runtime.node,
             "python_version": platform.python_version(),
             "data_directory": str(data_dir),
-            "disk_free": psutil.disk_usage(str(data_dir)).free,
-            "memory": {"Total memory used (bytes)": process.memory_info().rss},
+            "disk_free": self._runtime.alarms.disk.free_bytes,
+            "memory": {"Total memory used (bytes)": psutil.Process().memory_info().rss},
+            **self._runtime.alarms.status(),
             "connection_count": len(self._connections()),
             "queue_count": sum(1 for _ in self._state.topology.all_queues()),
             "virtual_host_count": len(self._state.topology.vhosts()),
@@ -207,6 +208,12 @@ class NodeAdmin:
             ],
             "is_serving": self._runtime.is_serving,
         }
+
+    async def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        self._runtime.set_memory_watermark(watermark)
+
+    async def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        self._runtime.set_disk_free_limit(limit)
 
     async def shutdown(self) -> None:
         self._stop()

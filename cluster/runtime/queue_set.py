@@ -16,6 +16,10 @@ looked at again when g is on disk.
 Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
 process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
 (`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
+
+A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
+of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
+(`forgive`), which is the recovery of a restart, of this queue alone.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
-from node.errors import StorageError
+from node.alarms.memory_monitor import PagingQueue
+from node.errors import DiskFullError, StorageError
 from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
@@ -47,11 +52,15 @@ log = logging.getLogger(__name__)
 EARLY_QUEUES_MAX = 10_000
 
 
+#: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
+ATTACH_IDS_PER_LIFE = 1 << 20
+
+
 class QueueFiles(Protocol):
     """Local storage of queues, over all vhosts."""
 
-    def open_queue(self, queue: QueueRecord) -> LocalReplica:
-        """Open what the disk holds of this queue, or create it."""
+    def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
+        """Open what the disk holds of this queue, or create it; ``index_version`` ``None``: as configured."""
 
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
@@ -110,6 +119,8 @@ class QueueSet:
         self._processes: dict[QueueId, QueueProcess] = {}
         #: Queues whose storage failed here, with the record under which the cluster was told.
         self._failed: dict[QueueId, MastershipRecord] = {}
+        #: Queues whose copy here went out of service because the disk was full.
+        self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
         self._turn_is_scheduled = False
         #: What masters said before the record that makes us their mirror was applied here.
@@ -156,9 +167,22 @@ class QueueSet:
         queue_id = queue.queue_id
         log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
         self._failed[queue_id] = record
+        if isinstance(error, DiskFullError):
+            self._starved.add(queue_id)
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
         self._port.storage_failed(record)
+
+    def starved(self) -> list[QueueId]:
+        """Queues whose copy here is out of service because the disk was full."""
+        return sorted(self._starved)
+
+    def forgive(self, queue_id: QueueId) -> None:
+        """Forget why this copy is out of service: the next `follow` opens it again."""
+        self._starved.discard(queue_id)
+        self._failed.pop(queue_id, None)
+        # Its mirrors must not take what a master says in its second life for what it said in its first.
+        self._attach_id_base += ATTACH_IDS_PER_LIFE
 
     # --- roles ---
 
@@ -187,6 +211,7 @@ class QueueSet:
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
+        self._starved.discard(queue.queue_id)
         self._early.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
@@ -224,8 +249,9 @@ class QueueSet:
         self.touch(record.queue_id)
 
     def _open(self, queue: QueueRecord) -> LocalReplica:
-        local = self._files.open_queue(queue)
-        local.set_lazy(self._port.queue_options(queue).is_lazy)
+        options = self._port.queue_options(queue)
+        local = self._files.open_queue(queue, options.index_version)
+        local.set_lazy(options.is_lazy)
         return local
 
     def _start_master(
@@ -395,11 +421,33 @@ class QueueSet:
                 if role.mirrored.wants_turn:
                     self.touch(queue_id)
 
+    # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
+
+    def paging_queue_ids(self) -> Sequence[QueueId]:
+        """Every queue with a copy here: mirrors hold as much memory as masters."""
+        return list(self.roles)
+
+    def ram_durations_s(self, queue_ids: Sequence[QueueId], now_ms: int) -> list[float]:
+        """Seconds of its traffic that each of these queues holds in memory; those that are gone are left out."""
+        roles = self.roles
+        return [roles[queue_id].local.ram_duration_s(now_ms) for queue_id in queue_ids if queue_id in roles]
+
+    def set_ram_duration_targets(self, queue_ids: Sequence[QueueId], seconds: float) -> None:
+        """How many seconds of traffic these queues may hold in memory. What they page out is written at once."""
+        for queue_id in queue_ids:
+            role = self.roles.get(queue_id)
+            if role is not None:
+                copy: PagingQueue = role.local
+                with self._guarded(queue_id):
+                    copy.set_ram_duration_target(seconds)
+        self._port.request_sync()
+
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
         for queue_id, role in list(self.roles.items()):
             options = self._port.queue_options(role.queue)
             role.local.set_lazy(options.is_lazy)
+            role.local.set_index_version(options.index_version)
             if isinstance(role, MasterRole):
                 with self._guarded(queue_id):
                     role.process.set_options(options)

@@ -92,7 +92,7 @@ class ConnectionControl(Protocol):
         """Send ``connection.blocked`` if the client can take it."""
 
     def unblocked(self) -> None:
-        """Send ``connection.unblocked`` if the client can take it."""
+        """Send ``connection.unblocked`` if the client can take it, and go on with what `may_publish` held up."""
 
 
 class ChannelSink(Protocol):
@@ -202,6 +202,14 @@ class BrokerChannel(Protocol):
 
 class BrokerConnection(Protocol):
     """One authenticated connection in a vhost."""
+
+    @property
+    def state(self) -> str:
+        """``running``, ``flow``, ``blocking`` or ``blocked``, as listings show it."""
+
+    def may_publish(self) -> bool:
+        """The client is about to publish. False while an alarm is raised: then the broker has paused reading, and what
+        was read, this publish and all behind it, waits for `ConnectionControl.unblocked`."""
 
     def open_channel(self, number: int, sink: ChannelSink) -> BrokerChannel: ...
 

@@ -38,10 +38,11 @@ from node.queues.confirm_tokens import ConfirmTokens
 from node.queues.origins import Origins
 from node.queues.rates import QueueRates
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest
-from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages, body_bytes
+from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages
 from node.queues.sub_queue import Entry
+from node.queues.unacked import Unacked, body_bytes
 from node.store.group_commit import GroupCommit
-from node.store.index import PagedMessage, RecoveryReport
+from node.store.index import RecoveryReport
 from node.store.queue_storage import QueueStorage
 from node.store.store_config import StoreConfig
 
@@ -82,9 +83,6 @@ class VariableQueue:
         "_target_duration_s",
         "_tokens",
         "_unacked",
-        "_unacked_bytes",
-        "_unacked_ram",
-        "_unacked_ram_bytes",
         "_unflushed_bytes",
         "_unflushed_untracked",
         "_untracked",
@@ -99,17 +97,12 @@ class VariableQueue:
         self._group_commit = group_commit
         self._config = config
         self._is_durable = storage.is_durable
-        #: In the order of delivery.
-        self._unacked: dict[int, Entry] = {}
-        self._stages = Stages(storage.index, config, self._unacked, is_durable=storage.is_durable)
+        self._unacked = Unacked()
+        self._stages = Stages(storage.index, config, self._unacked.messages, is_durable=storage.is_durable)
         self._next_seq_id = 0
         self._next_deliver_seq_id = 0
-        #: Body bytes of ready and unacked messages, wherever the bodies are.
+        #: Body bytes of ready messages, wherever the bodies are.
         self._ready_bytes = 0
-        self._unacked_bytes = 0
-        #: Unacked messages whose body is in memory, and their bytes.
-        self._unacked_ram = 0
-        self._unacked_ram_bytes = 0
         #: Live persistent messages of a durable queue, and their body bytes.
         self._persistent = 0
         self._persistent_bytes = 0
@@ -174,10 +167,7 @@ class VariableQueue:
         """See `BackingQueue.publish_delivered`."""
         first = self._next_seq_id
         messages, size = self._accept(publications, False)
-        self._unacked_bytes += size
-        self._unacked_ram_bytes += size
-        self._unacked_ram += len(messages)
-        self._unacked.update(enumerate(messages, first))
+        self._unacked.add(range(first, self._next_seq_id), messages, size)
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, self._next_seq_id)
         self.rates.ack_in.add(len(messages))
         self._operated(len(messages))
@@ -259,10 +249,7 @@ class VariableQueue:
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, deliveries[-1].seq_id + 1)
         self.rates.egress.add(len(deliveries))
         if ack_required:
-            self._unacked_bytes += size
-            self._unacked_ram_bytes += size
-            self._unacked_ram += len(deliveries)
-            self._unacked.update([(delivery[0], delivery[1]) for delivery in deliveries])
+            self._unacked.add([each[0] for each in deliveries], [each[1] for each in deliveries], size)
             self.rates.ack_in.add(len(deliveries))
         else:
             self._forget([delivery[0] for delivery in deliveries], [delivery[1] for delivery in deliveries])
@@ -301,32 +288,10 @@ class VariableQueue:
     def ack(self, seq_ids: Sequence[SeqId]) -> int:
         """See `BackingQueue.ack`."""
         self._require_service()
-        take = self._unacked.pop
-        known: list[int] = []
-        messages: list[Entry] = []
-        for seq_id in seq_ids:
-            message = take(seq_id, None)
-            if message is not None:
-                known.append(seq_id)
-                messages.append(message)
-        self._leave_unacked(messages)
+        known, messages, _ = self._unacked.take(seq_ids)
         self._forget(known, messages)
         self.rates.ack_out.add(len(known))
         return len(known)
-
-    def _leave_unacked(self, messages: Sequence[Entry]) -> int:
-        """Messages were taken out of `_unacked`; returns their bytes."""
-        size = ram_size = ram = 0
-        for message in messages:
-            if isinstance(message, Message):
-                ram += 1
-                ram_size += len(message.body)
-            else:
-                size += message.body_bytes
-        self._unacked_ram -= ram
-        self._unacked_ram_bytes -= ram_size
-        self._unacked_bytes -= size + ram_size
-        return size + ram_size
 
     def purge(self) -> int:
         """See `BackingQueue.purge`."""
@@ -341,7 +306,7 @@ class VariableQueue:
         self._ready_bytes = 0
         if on_disk:
             # Their sizes were not looked at: what is left is what is unacked.
-            unacked = [message for message in self._unacked.values() if self._is_persistent(message)]
+            unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
             self._persistent = len(unacked)
             self._persistent_bytes = sum(map(body_bytes, unacked))
             self._settled_on_disk()
@@ -394,12 +359,10 @@ class VariableQueue:
     def requeue(self, seq_ids: Sequence[SeqId]) -> int:
         """See `BackingQueue.requeue`."""
         self._require_service()
-        unacked = self._unacked
-        known = sorted({seq_id for seq_id in seq_ids if seq_id in unacked})
+        known, messages, size = self._unacked.take(sorted(set(seq_ids)))
         if not known:
             return 0
-        messages = [unacked.pop(seq_id) for seq_id in known]
-        self._ready_bytes += self._leave_unacked(messages)
+        self._ready_bytes += size
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, known[-1] + 1)
         self._merge(dict(zip(known, messages, strict=True)))
         self.rates.ack_out.add(len(known))
@@ -407,7 +370,7 @@ class VariableQueue:
 
     def requeue_all(self) -> int:
         """See `BackingQueue.requeue_all`."""
-        return self.requeue([SeqId(seq_id) for seq_id in self._unacked])
+        return self.requeue([SeqId(seq_id) for seq_id in self._unacked.messages])
 
     def _merge(self, items: Mapping[int, Entry]) -> None:
         try:
@@ -463,7 +426,7 @@ class VariableQueue:
 
     def ram_duration_s(self, now_ms: int) -> float:
         """How long the messages in memory last at the present rates; infinite for an idle queue."""
-        duration_s = self.rates.duration_s(now_ms, self._stages.ram_count, self._unacked_ram)
+        duration_s = self.rates.duration_s(now_ms, self._stages.ram_count, self._unacked.ram_count)
         self.target_ram_count = self.rates.target_ram_count(self._target_duration_s)
         return duration_s
 
@@ -485,13 +448,33 @@ class VariableQueue:
         """True in mode ``lazy``."""
         return self._stages.is_lazy
 
+    def set_index_version(self, version: int | None) -> None:
+        """Have the index converted to this version (``None``: as configured), in bounded steps (`maintain`)."""
+        self._storage.want_version(version)
+
+    def _convert(self) -> None:
+        """One step of a conversion. Nothing may be collected meanwhile; a full disk makes it wait."""
+        storage = self._storage
+        if storage.index.has_unflushed:
+            self.flush_writes()
+        if self.has_failed or storage.index.has_unflushed_publishes:
+            return
+        try:
+            storage.convert(self._next_seq_id)
+        except DiskFullError:
+            return
+        except StorageError as error:
+            self._fail(error)
+            return
+        self._stages.index = storage.index
+
     def page_out(self) -> bool:
         """Move one bounded step of messages out of memory if there are too many. True if there is more to do."""
         target = self.target_ram_count
         has_more = False
-        if target is not None and self._unacked_ram:
+        if target is not None and self._unacked.ram_count:
             stages = self._stages
-            excess = stages.ram_count + self._unacked_ram - target
+            excess = stages.ram_count + self._unacked.ram_count - target
             rates = self.rates
             # What grows faster gives way first.
             grows_faster = rates.ack_in.per_s - rates.ack_out.per_s > rates.ingress.per_s - rates.egress.per_s
@@ -499,7 +482,7 @@ class VariableQueue:
                 share = excess if grows_faster else excess - stages.ram_count
                 has_more = share > PAGE_OUT_MESSAGES
                 self._page_out_unacked(min(share, PAGE_OUT_MESSAGES))
-            target = max(0, target - self._unacked_ram)
+            target = max(0, target - self._unacked.ram_count)
         has_more = self._stages.page_out(target) or has_more
         if self._storage.index.has_unflushed and not self._has_called_for_flush:
             self._call_for_flush()
@@ -507,33 +490,19 @@ class VariableQueue:
 
     def _page_out_unacked(self, count: int) -> None:
         """Give up the bodies of the oldest pending acks."""
-        unacked, index = self._unacked, self._storage.index
-        chosen: list[int] = []
-        for seq_id, message in unacked.items():
-            if len(chosen) >= count:
-                break
-            if isinstance(message, Message):
-                chosen.append(seq_id)
-        unwritten: dict[int, Message] = {}
-        size = 0
-        for seq_id in chosen:
-            message = unacked[seq_id]
-            assert isinstance(message, Message), "only these were chosen"
-            if not index.is_live(seq_id):
-                unwritten[seq_id] = message
-            size += len(message.body)
-            unacked[seq_id] = PagedMessage(message.msg_id, len(message.body), self._is_persistent(message))
+        index = self._storage.index
+        paged = self._unacked.page_out(count, is_durable=self._is_durable)
+        unwritten = {seq_id: message for seq_id, message in paged.items() if not index.is_live(seq_id)}
         if unwritten:
             index.publish(unwritten)
-        self._unacked_ram -= len(chosen)
-        self._unacked_ram_bytes -= size
 
     @property
     def wants_maintenance(self) -> bool:
         """True if `maintain` may have something to do."""
         if self._failure is not None:
             return False
-        return self.target_ram_count is not None or self._stages.is_lazy or self.is_disk_full
+        is_paging = self.target_ram_count is not None or self._stages.is_lazy
+        return is_paging or self.is_disk_full or self._storage.wants_conversion
 
     def maintain(self) -> bool:
         """One bounded step of what does not ride on publishes and fetches. True if there is more to do."""
@@ -541,7 +510,11 @@ class VariableQueue:
             return False
         if self.is_disk_full and not self._has_called_for_flush:
             self._call_for_flush()
-        return self.page_out()
+        if self._storage.wants_conversion:
+            self._convert()
+            if self.has_failed:
+                return False
+        return self.page_out() or self._storage.wants_conversion
 
     # -- disk
 
@@ -599,7 +572,8 @@ class VariableQueue:
         if self._failure is None and self._is_durable and self._group_commit.failure is not None:
             self._fail(self._group_commit.failure)
         if self._failure is not None:
-            raise StorageError(f"the queue is out of service: {self._failure}")
+            # The class of the error says whether there is hope: a full disk will have room again.
+            raise type(self._failure)(f"the queue is out of service: {self._failure}")
 
     # -- the rest
 
@@ -634,7 +608,7 @@ class VariableQueue:
             "pending_acks": len(self._unacked),
             "target_ram_count": "infinity" if self.target_ram_count is None else self.target_ram_count,
             "ram_msg_count": self._stages.ram_count,
-            "ram_ack_count": self._unacked_ram,
+            "ram_ack_count": self._unacked.ram_count,
             "next_seq_id": self._next_seq_id,
             "num_unconfirmed": len(self._tokens.waiting),
             "avg_ingress_rate": round(rates.ingress.per_s, 1),
@@ -646,20 +620,20 @@ class VariableQueue:
     def status(self) -> BackingQueueStatus:
         """See `BackingQueue.status`."""
         stages = self._stages
-        in_ram = stages.ram_count + self._unacked_ram
+        in_ram = stages.ram_count + self._unacked.ram_count
         positions = stages.position_count + len(self._unacked) - in_ram
         return BackingQueueStatus(
             ready=len(stages),
             unacked=len(self._unacked),
             ready_bytes=self._ready_bytes,
-            unacked_bytes=self._unacked_bytes,
+            unacked_bytes=self._unacked.body_bytes,
             in_ram=in_ram,
             persistent=self._persistent,
             next_seq_id=SeqId(self._next_seq_id),
             memory_bytes=(
                 _QUEUE_BYTES
                 + stages.ram_bytes
-                + self._unacked_ram_bytes
+                + self._unacked.ram_bytes
                 + in_ram * _MESSAGE_BYTES
                 + positions * _POSITION_BYTES
                 + self._storage.index.memory_bytes
@@ -686,8 +660,9 @@ class VariableQueue:
 
     def check_invariants(self) -> None:
         """See `BackingQueue.check_invariants`."""
-        stages, unacked, index = self._stages, self._unacked, self._storage.index
+        stages, unacked, index = self._stages, self._unacked.messages, self._storage.index
         stages.check_invariants()
+        self._unacked.check_invariants()
         self._origins.check_invariants()
         if self._failure is None:
             index.check_invariants()
@@ -698,10 +673,6 @@ class VariableQueue:
             in_memory.update(place)
         assert all(seq_id < self._next_seq_id for seq_id in in_memory), "positions are below the next one"
         assert all(seq_id < self._next_deliver_seq_id for seq_id in unacked), "what is unacked was delivered"
-        assert self._unacked_bytes == sum(map(body_bytes, unacked.values())), "unacked bytes are those of the unacked"
-        in_ram = [message for message in unacked.values() if isinstance(message, Message)]
-        assert self._unacked_ram == len(in_ram), "pending acks in memory are counted"
-        assert self._unacked_ram_bytes == sum(map(body_bytes, in_ram)), "and so are their bytes"
         ready_bytes = sum(body_bytes(message) for place in places for message in place.values())
         assert stages.delta.count or self._ready_bytes == ready_bytes, "ready bytes are those of ready messages"
         persistent = sum(self._is_persistent(message) for message in in_memory.values())

@@ -123,6 +123,12 @@ class FakeConnection:
         self.is_closed = False
         #: What its credit says; its channels say the same.
         self.flow_state = "running"
+        self.state = "running"
+        #: What `may_publish` answers.
+        self.is_welcome = True
+
+    def may_publish(self) -> bool:
+        return self.is_welcome
 
     def open_channel(self, number: int, sink: ChannelSink) -> FakeChannel:
         channel = FakeChannel(self, number, sink)

@@ -39,7 +39,7 @@ class ConnectionListing:
     local_port: int
     user: str
     vhost: str
-    #: ``starting`` ... ``running``, ``flow``, ``blocking`` (an alarm is set), ``blocked`` (and its socket is not read).
+    #: ``starting`` ... ``running``, ``flow``, ``blocking`` (an alarm is set), ``blocked`` (and a publish waits for it).
     state: str
     channels: tuple[ChannelListing, ...]
     heartbeat_s: int

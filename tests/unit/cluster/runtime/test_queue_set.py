@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.errors import DiskFullError
 from node.flow.credit import Credit
 from node.ids import Epoch, SeqId
 from node.queues.events import GrantCredit
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
+from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import (
     CLIENT,
@@ -526,3 +530,56 @@ def test_a_record_without_the_slow_mirror_frees_the_publishers() -> None:
     network[N1].queues.follow(Q, mastership(Q, N1, epoch=1))
     network[N1].turn()
     assert granted(network[N1]) == 45
+
+
+# --- paging ---
+
+
+def test_every_copy_here_can_page_and_those_that_are_gone_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(VariableQueue, "ram_duration_s", lambda _queue, now_ms: now_ms / 1000)
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", lambda _queue, seconds: told.append(seconds))
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.follow(OTHER, mastership(OTHER, N1))
+    master, mirror = network[N1].queues, network[N2].queues
+    assert list(master.paging_queue_ids()) == [Q.queue_id, OTHER.queue_id]
+    assert list(mirror.paging_queue_ids()) == [Q.queue_id], "a mirror holds as much memory as its master"
+    master.queue_deleted(OTHER)
+    assert master.ram_durations_s([Q.queue_id, OTHER.queue_id], 5000) == [5.0]
+    master.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 2.5)
+    assert told == [2.5]
+
+
+def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = alone()
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    told: list[float] = []
+
+    def page(_queue: VariableQueue, seconds: float) -> None:
+        told.append(seconds)
+        if len(told) == 1:
+            raise DiskFullError("no room")
+
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", page)
+    node.queues.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 0.0)
+    assert told == [0.0, 0.0]
+    assert (node.role(Q), node.role(OTHER)) == ("none", "master")
+    node.queues.check_invariants()
+
+
+def test_a_copy_that_is_opened_again_does_not_repeat_its_attach_ids() -> None:
+    """What a mirror of the same epoch still says to the first life must not be taken for an answer to the second."""
+    network, record = QueueSetNetwork(N1, N2), mastership(Q, N1, N2, synchronised=())
+    network.follow(Q, record)
+    ids: list[int] = []
+    for _ in range(2):
+        network[N1].turn()
+        ids += [message.attach_id for message in network.wires[N1, N2] if isinstance(message, Attach)]
+        network.pump()
+        network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no room"))
+        assert network[N1].queues.starved() == [Q.queue_id]
+        network[N1].queues.forgive(Q.queue_id)
+        network[N1].queues.follow(Q, record)
+    assert len(set(ids)) == 2
+    assert network[N1].queues.starved() == []

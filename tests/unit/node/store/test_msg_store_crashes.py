@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 
@@ -59,7 +58,8 @@ class Workload:
             self.live.append(shared)
 
     def release(self) -> None:
-        for _ in range(max(0, len(self.live) - LIVE) + self.rng.randint(0, 2)):
+        count = max(0, len(self.live) - LIVE) + self.rng.randint(0, 2)
+        for _ in range(min(count, len(self.live))):
             self.node.release(self.live.pop(self.rng.randrange(len(self.live))))
 
 
@@ -121,8 +121,7 @@ def damaged_twins(node: SharedStoreNode) -> Iterator[tuple[str, SharedStoreNode]
             continue
         for offset in range(len(content)):
             for what in ("flip", "cut"):
-                twin = copy.copy(node)
-                twin.disk = node.disk.twin()
+                twin = node.twin()
                 if what == "flip":
                     twin.disk.flip_bit(path, offset, offset % 8)
                 else:
@@ -173,8 +172,7 @@ def test_a_flip_while_holes_are_being_filled_is_reported() -> None:
     path = f"{STORE_DIRECTORY}/0.rdq"
     reported = silent = 0
     for offset in range(64, len(node.disk.snapshot()[path])):
-        twin = copy.copy(node)
-        twin.disk = node.disk.twin()
+        twin = node.twin()
         twin.disk.flip_bit(path, offset, offset % 8)
         twin.disk.crash(CrashStyle.TEAR, random.Random(offset))
         twin.start()
