@@ -66,6 +66,9 @@ class ConvertingDriver(IndexDriver):
             steps += 1
             assert steps < 1000, "a conversion ends"
 
+    def references_of(self, seq_id: int) -> int:
+        return 2 if isinstance(self.index, ConvertingIndex) and self.index.is_in_both(seq_id) else 1
+
     def _note_acks(self, seq_ids: Collection[int]) -> None:
         for seq_id in seq_ids:
             self._ack_goes_to_new.pop(seq_id, None)

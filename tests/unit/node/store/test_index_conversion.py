@@ -175,6 +175,25 @@ def test_a_copy_that_was_acked_does_not_come_back_from_the_old_index(driver: Con
     assert set(found) >= {0, 3, 4, 5, 6}
 
 
+def test_after_a_crash_what_is_in_both_still_waits_for_the_cursor(driver: ConvertingDriver) -> None:
+    """Else its ack in new could be synced, and a crash bring it back from old."""
+    driver.publish(6)
+    driver.sync()
+    driver.begin()
+    driver.step(4)
+    driver.sync()
+    driver.crash(CrashStyle.DROP, 0)
+    driver.after_recovery(driver.verify_crash())
+    assert [driver.converting.is_in_both(seq_id) for seq_id in range(6)] == [True] * 4 + [False] * 2
+    driver.step(6)
+    assert driver.new is not None
+    assert driver.new.count_live(0, 9) == 6, "only two were left to copy"
+    driver.check()
+    assert driver.old.count_live(0, 9) == 6
+    driver.finish()
+    driver.check()
+
+
 @pytest.mark.parametrize("style", CrashStyle)
 def test_only_durable_copies_replace_the_original(driver: ConvertingDriver, style: CrashStyle) -> None:
     driver.publish(20)
