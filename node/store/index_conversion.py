@@ -58,13 +58,19 @@ _TERMS_HEAD = struct.Struct(">4sII")
 
 
 def versions_on_disk(disk: Disk, directory: str) -> set[int]:
-    """Versions of which a queue's directory has files; both if a conversion was under way."""
+    """Versions of which a queue's directory has files; both if a conversion was under way.
+
+    Then both even if new has no file: all that was copied may be acked, and what is in old below the cursor must not
+    come back.
+    """
     suffixes = {"." + name.rpartition(".")[2] for name in disk.list(directory) if name.rpartition(".")[0].isdigit()}
     found: set[int] = set()
     if suffixes & {JOURNAL_FORMAT.suffix, SEGMENT_FORMAT.suffix}:
         found.add(1)
     if INDEX_FORMAT.suffix in suffixes:
         found.add(2)
+    if conversion_source(disk, directory) in found:
+        found = {1, 2}
     return found
 
 

@@ -9,6 +9,7 @@ from node.store.index_conversion import (
     CURSOR_NAME,
     PIECES_MAX,
     conversion_source,
+    remove_cursor,
     split_terms,
     versions_on_disk,
 )
@@ -173,6 +174,30 @@ def test_a_copy_that_was_acked_does_not_come_back_from_the_old_index(driver: Con
     driver.crash(CrashStyle.DROP, 0)
     found = driver.verify_crash()
     assert set(found) >= {0, 3, 4, 5, 6}
+
+
+def test_a_conversion_is_under_way_even_if_all_copies_are_gone(driver: ConvertingDriver) -> None:
+    """The new version has no file then, but old has more than is live."""
+    driver.publish(12)
+    driver.sync()
+    driver.begin()
+    for _ in range(3):
+        driver.step(8)
+        driver.sync()
+    driver.settle_range(0, 12, keep=[11])
+    driver.next_seq_id = 100
+    for _ in range(3):
+        driver.flush()
+    found = versions_on_disk(driver.disk, DIRECTORY)
+    assert found == {1, 2}
+    assert conversion_source(driver.disk, DIRECTORY) == source(driver)
+    # An interrupted end: old has no files, but the cursor is still there.
+    for name in driver.disk.list(DIRECTORY):
+        if name.endswith((".idx", ".jif") if source(driver) == 1 else (".qi", ".qs")):
+            driver.disk.unlink(f"{DIRECTORY}/{name}")
+    assert versions_on_disk(driver.disk, DIRECTORY) <= {target(driver)}
+    remove_cursor(driver.disk, DIRECTORY)
+    assert conversion_source(driver.disk, DIRECTORY) is None
 
 
 def test_after_a_crash_what_is_in_both_still_waits_for_the_cursor(driver: ConvertingDriver) -> None:
