@@ -16,8 +16,8 @@ copied: what is live in old below the *cursor* does not count. It has two copies
 the lower.
 
 **Crash.** The next start opens both indexes, as their files are there (`versions_on_disk`), and goes on: what is in old
-below the cursor is settled, what is in both is settled in old (new wins), the rest is copied. `conversion_source`
-tells the direction; a conversion that was begun is finished before one back begins.
+below the cursor is settled, what is in both is not copied again (new wins) and waits for the cursor, the rest is
+copied. `conversion_source` tells the direction; a conversion that was begun is finished before one back begins.
 
 **End.** When old has nothing live it is closed, which leaves no files of it, and the cursor is deleted. That syncs the
 directory on this thread, once per conversion. From then on everything is passed to new; the object stays in front of
@@ -58,13 +58,19 @@ _TERMS_HEAD = struct.Struct(">4sII")
 
 
 def versions_on_disk(disk: Disk, directory: str) -> set[int]:
-    """Versions of which a queue's directory has files; both if a conversion was under way."""
+    """Versions of which a queue's directory has files; both if a conversion was under way.
+
+    Then both even if new has no file: all that was copied may be acked, and what is in old below the cursor must not
+    come back.
+    """
     suffixes = {"." + name.rpartition(".")[2] for name in disk.list(directory) if name.rpartition(".")[0].isdigit()}
     found: set[int] = set()
     if suffixes & {JOURNAL_FORMAT.suffix, SEGMENT_FORMAT.suffix}:
         found.add(1)
     if INDEX_FORMAT.suffix in suffixes:
         found.add(2)
+    if conversion_source(disk, directory) in found:
+        found = {1, 2}
     return found
 
 
@@ -153,7 +159,7 @@ class ConvertingIndex:
         self._noted: deque[_Piece] = deque()
         #: The two copies in the cursor file; see `_read_cursors`.
         self._cursors = _read_cursors(disk, directory)
-        #: Everything live in old below it is in both.
+        #: Everything live in old below it is in both, and above it what an interrupted conversion had copied.
         self._position = 0
         self._resume()
 
@@ -183,14 +189,14 @@ class ConvertingIndex:
             self._cursors = [-1, -1]
         else:
             old.settle_range(0, last >> 1, is_sized=False)
+        # What is in both above the cursor is copied already, but must not be settled before the cursor has passed it.
         position = 0
-        while position < _END and old.count_live(position, _END) and new.count_live(0, _END):
+        while new.count_live(0, _END) and old.count_live(position, _END):
             first = next(old.live(position, _END))
-            end = old.segment_end(first)
-            only_old = [seq_id for seq_id in old.live(first, end) if not new.is_live(seq_id)]
-            if len(only_old) < old.count_live(first, end):
-                old.settle_range(first, end, only_old, is_sized=False)
-            position = end
+            position = old.segment_end(first)
+            if new.count_live(first, position):
+                entries = old.entries(first, position, position - first)
+                self._in_both.update({seq_id: paged for seq_id, paged in entries if new.is_live(seq_id)})
         old.flush(old.segment_end(self._next_seq_id))
 
     def step(self, count_max: int) -> bool:
@@ -214,19 +220,22 @@ class ConvertingIndex:
         return self._old is not None
 
     def _copy(self, old: QueueIndex, entries: Sequence[tuple[int, PagedMessage]]) -> None:
-        envelopes = dict(zip([seq_id for seq_id, _ in entries], old.read(entries), strict=True))
-        messages = {seq_id: decode_envelope(envelope)[0] for seq_id, envelope in envelopes.items()}
-        self._new.publish(messages, envelopes)
-        self._new.flush(self._next_seq_id)
-        persistent = {seq_id: paged for seq_id, paged in entries if paged.persistent}
-        transient = [(seq_id, paged) for seq_id, paged in entries if not paged.persistent]
+        # An interrupted conversion may have copied some.
+        due = [entry for entry in entries if entry[0] not in self._in_both]
+        if due:
+            envelopes = dict(zip([seq_id for seq_id, _ in due], old.read(due), strict=True))
+            messages = {seq_id: decode_envelope(envelope)[0] for seq_id, envelope in envelopes.items()}
+            self._new.publish(messages, envelopes)
+            self._new.flush(self._next_seq_id)
+        transient = [(seq_id, paged) for seq_id, paged in due if not paged.persistent]
         # A transient message need not outlive a crash: nobody waits for it.
         if transient:
             old.settle([seq_id for seq_id, _ in transient], [paged for _, paged in transient])
-        self._in_both.update(persistent)
+        self._in_both.update({seq_id: paged for seq_id, paged in due if paged.persistent})
         self._position = entries[-1][0] + 1
+        persistent = [seq_id for seq_id, paged in entries if paged.persistent]
         if persistent:
-            self._copied.append(_Piece(self._group_commit.open_generation, self._position, list(persistent)))
+            self._copied.append(_Piece(self._group_commit.open_generation if due else 0, self._position, persistent))
 
     def _advance(self, old: QueueIndex) -> None:
         """Take every piece on whose generation is durable."""
@@ -350,13 +359,9 @@ class ConvertingIndex:
         found = self._new.entries(first, end, count_max)
         if self._old is None:
             return found
-        # So many of old that enough are left of those only in it; the copied ones lie below all others.
-        more: list[tuple[int, PagedMessage]] = []
-        if first < self._position:
-            more = self._old.entries(first, min(end, self._position), count_max + len(self._in_both))
-            more = [entry for entry in more if entry[0] not in self._in_both][:count_max]
-        if len(more) < count_max and self._position < end:
-            more += self._old.entries(max(first, self._position), end, count_max - len(more))
+        # So many of old that enough are left of those only in it.
+        more = self._old.entries(first, end, count_max + len(self._in_both))
+        more = [entry for entry in more if entry[0] not in self._in_both]
         return sorted(found + more)[:count_max] if more else found
 
     def read(self, entries: Sequence[tuple[int, PagedMessage]]) -> list[bytes]:
@@ -426,12 +431,13 @@ class ConvertingIndex:
         old.check_invariants()
         for seq_id in old.live(0, _END):
             assert self._new.is_live(seq_id) == (seq_id in self._in_both), f"{seq_id} is known to be in both"
+            assert seq_id in self._in_both or seq_id >= self._position, f"{seq_id} was not passed over"
         for seq_id in self._in_both:
             assert old.is_live(seq_id), f"{seq_id} is in old as well"
-            assert seq_id < self._position, "entries are copied in order"
         assert len(self._copied) + len(self._noted) <= PIECES_MAX, "what is on its way is bounded"
         waiting = {seq_id for piece in (*self._copied, *self._noted) for seq_id in piece.seq_ids}
-        assert self._in_both.keys() <= waiting, "what is in both waits for its piece"
+        passed = {seq_id for seq_id in self._in_both if seq_id < self._position}
+        assert passed <= waiting, "what is in both waits for the cursor"
 
 
 #: An entry in both: what is known of it, its number in a piece.

@@ -23,6 +23,10 @@ class ConvertingDriver(IndexDriver):
         #: Where the ack of a settled position goes; none if it goes to both.
         self._ack_goes_to_new: dict[int, bool] = {}
 
+    @property
+    def overwrites(self) -> bool:
+        return True
+
     def begin(self) -> None:
         """The policy changes."""
         self.flush()
@@ -61,6 +65,9 @@ class ConvertingDriver(IndexDriver):
             self.sync()
             steps += 1
             assert steps < 1000, "a conversion ends"
+
+    def references_of(self, seq_id: int) -> int:
+        return 2 if isinstance(self.index, ConvertingIndex) and self.index.is_in_both(seq_id) else 1
 
     def _note_acks(self, seq_ids: Collection[int]) -> None:
         for seq_id in seq_ids:

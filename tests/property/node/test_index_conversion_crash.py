@@ -134,7 +134,7 @@ def test_a_crash_after_every_operation(old: IndexKind, new: IndexKind) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
 def test_every_fsync_fails_once(old: IndexKind, new: IndexKind) -> None:
-    """About a minute."""
+    """Twenty seconds."""
     assert fail_sync_at(old, new, range(1, run_workload(old, new).disk.operations + 1)) > 100
 
 
@@ -142,6 +142,6 @@ def test_every_fsync_fails_once(old: IndexKind, new: IndexKind) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
 def test_it_stays_one_index_for_long(old: IndexKind, new: IndexKind) -> None:
-    """Twenty seconds."""
+    """Ten seconds."""
     for seed in range(100, 150):
         random_story(old, new, seed)
