@@ -30,6 +30,7 @@ TRANSIENT_NAME = "msg_store_transient"
 BOUNDS_NAME = "seq.bounds"
 QUARANTINE_NAME = "quarantine"
 TEMPORARY_SUFFIX = ".tmp"
+_DEFAULTS = StoreConfig()
 
 
 class NotStorageError(WarrenError):
@@ -51,8 +52,8 @@ class VhostFile:
 
     name: str | None = None
     format: int | None = None
-    v1_segment_entries: int = StoreConfig.v1_segment_entries
-    v2_segment_entries: int = StoreConfig.v2_segment_entries
+    v1_segment_entries: int = _DEFAULTS.v1_segment_entries
+    v2_segment_entries: int = _DEFAULTS.v2_segment_entries
     #: What is wrong with it; empty if nothing is.
     problem: str = ""
 
