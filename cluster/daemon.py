@@ -24,6 +24,7 @@ from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.system_probe import SystemProbe
 from cluster.transport.admin_port import ExitCode
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshTiming
@@ -123,7 +124,10 @@ class Daemon:
             confirm_after_sync=config.durability == "fsync",
         )
         files = NodeQueueFiles(disk, data_dir, group_commit, store_config)
-        self._runtime = NodeRuntime(config, self._incarnation, group_commit, files, self._fail, self._quorum_changed)
+        self._probe = SystemProbe(disk, data_dir)
+        self._runtime = NodeRuntime(
+            config, self._incarnation, group_commit, files, self._probe, self._fail, self._quorum_changed
+        )
         peers = {NodeName(member.name): str(member.cluster_address) for member in config.members}
         self._mesh = Mesh(
             config.node_name,
@@ -158,8 +162,10 @@ class Daemon:
             random_bytes=secrets.token_bytes,
             properties=self._server_properties(),
             alternate_exchange=self._alternate_exchange,
+            flow=self._runtime.flow,
         )
         self._runtime.on_policy_changed = self._broker.router.forget_routes
+        self._runtime.alarms.on_reason = self._broker.set_alarm
         self._peers = AdminPeers(lambda node: peers[node], config.cluster_cookie)
         self._admin = NodeAdmin(self._runtime, self._peers, self._connections, self.stop, product_version())
 
@@ -202,6 +208,7 @@ class Daemon:
         await self._peers.close()
         await self._mesh.stop()
         await self._raft.stop()
+        self._probe.close()
 
     # --- serving clients ---
 

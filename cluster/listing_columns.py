@@ -27,7 +27,8 @@ LISTINGS: dict[str, Listing] = {
         "name durable auto_delete arguments policy pid exclusive owner_pid messages messages_ready "
         "messages_unacknowledged messages_ram messages_persistent message_bytes consumers memory slave_pids "
         "synchronised_slave_pids mirror_pids synchronised_mirror_pids streaming_mirror_pids "
-        "recoverable_slaves lossy_promotions state",
+        "recoverable_slaves lossy_promotions backing_queue_status flow_slowest_hop flow_state flow_balance "
+        "flow_blocked_ms state",
     ),
     "list_policies": _listing("vhost name pattern apply-to definition priority"),
     "list_connections": _listing(
@@ -39,6 +40,10 @@ LISTINGS: dict[str, Listing] = {
         "pid user consumer_count messages_unacknowledged",
         "pid connection name number user vhost confirm consumer_count messages_unacknowledged messages_unconfirmed "
         "prefetch_count state",
+    ),
+    "list_flow": _listing(
+        "chain slowest_hop balance blocked_ms",
+        "node connection name channel vhost queue master chain slowest_hop balance blocked_ms state",
     ),
     "list_consumers": _listing("queue_name channel_pid consumer_tag ack_required prefetch_count active arguments"),
     "list_exchanges": _listing("name type", "name type durable auto_delete internal arguments policy"),

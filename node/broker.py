@@ -4,9 +4,15 @@ It knows neither sockets nor disks nor other nodes: the AMQP server calls it thr
 is read and changed through a `Catalogue`, queues are reached through a `QueueGateway`, and users are known to an
 `Authenticator`. A broker that is alone and a node of a cluster differ only in what is handed in.
 
-Flow. Publishes that their queues have not confirmed yet are counted per connection. Above
-`UNCONFIRMED_MESSAGES_MAX` or `UNCONFIRMED_BYTES_MAX` the connection's socket is not read; below half of both it is
-again. While an alarm is raised (`raise_alarm`), connections that publish are paused the same way.
+Flow (`node.flow.credit`). A connection has a hop to each of its channels, and one in bytes: what its queues have not
+confirmed yet, on whatever channel (`UNCONFIRMED_BYTES`). While one of them is blocked the connection's socket is not
+read.
+
+Alarms. While memory or disk runs short anywhere in the cluster (`set_alarm`), nobody may publish. A connection that
+has published before is told at once (``connection.blocked``), so that a client that cares can stop; one that has never
+published is not told, because consumers are to go on and some clients give up a connection that stays blocked. Both are
+``blocking`` until they publish: then the publish and everything behind it waits (`Connection.may_publish`), the socket
+is read no more, and the connection is ``blocked``. When the alarm is cleared all go on where they were held up.
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ from node.amqp.ports import ChannelSink, ConnectionControl, ConnectionInfo
 from node.auth import Authenticator, log_in
 from node.broker_channel import Channel
 from node.errors import AmqpError, ConnectionFailure
+from node.flow.credit import Credit, FlowControl, Hop, MeasuredHop
+from node.flow.stage import CONNECTION_MEMORY_MS, SlowPath, Stage
 from node.ids import NodeName
 from node.queues.gateway import QueueGateway
 from node.routing.router import AlternateExchange, Router, argued_alternate_exchange
@@ -29,11 +37,8 @@ from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
-#: Publishes of one connection that may be under way. At 10,000 messages/s this is a second of work for the queues,
-#: far above one group commit and one round trip to the mirrors, so it stops only a publisher that outruns them.
-UNCONFIRMED_MESSAGES_MAX = 10_000
-#: The same in body bytes, for large messages: what one connection can make this node hold.
-UNCONFIRMED_BYTES_MAX = 32 * 1024 * 1024
+#: Body bytes of one connection that may be unconfirmed: what it can make this node hold if its messages are large.
+UNCONFIRMED_BYTES = Credit(32 * 1024 * 1024, 16 * 1024 * 1024)
 #: Random bytes in a connection's identity: enough that no two connections of a cluster ever share one.
 _CONNECTION_ID_BYTES = 8
 
@@ -53,8 +58,13 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.unconfirmed_messages = 0
         self.unconfirmed_bytes = 0
-        #: Reading is paused because too much is under way.
-        self.is_in_flow = False
+        #: Reading is paused while it is blocked.
+        self.flow = Stage(broker.flow)
+        self._bytes_hop = MeasuredHop("unconfirmed bytes", UNCONFIRMED_BYTES)
+        #: It is a publisher: it has published something.
+        self.has_published = False
+        #: It was told that publishers are blocked, and not yet that they no longer are.
+        self.is_told = False
         #: Reading is paused because it published while an alarm was raised.
         self.is_blocked = False
         self._is_closed = False
@@ -66,7 +76,25 @@ class Connection:
             return "blocked"
         if self.broker.alarm:
             return "blocking"
-        return "flow" if self.is_in_flow else "running"
+        return self.flow_state
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` if the socket is not read for want of credit, or was not of late; else ``running``."""
+        return self.flow.state(CONNECTION_MEMORY_MS)
+
+    def slow_paths(self) -> list[SlowPath]:
+        """Where its credit went: the blocked hops down to queues, or those that were blocked of late."""
+        paths: list[SlowPath] = []
+        by_hop = {channel.hop: channel for channel in self.channels.values()}
+        for hop in self.flow.slow_hops(CONNECTION_MEMORY_MS):
+            view, channel = self.flow.view(hop, CONNECTION_MEMORY_MS), by_hop.get(hop)
+            if hop is self._bytes_hop:
+                channel = max(self.channels.values(), key=lambda each: each.unconfirmed, default=None)
+                paths.append(SlowPath(0, (view,), None if channel is None else channel.busiest_queue()))
+            elif channel is not None:
+                paths += channel.slow_paths(view)
+        return paths
 
     def open_channel(self, number: int, sink: ChannelSink) -> Channel:
         assert number not in self.channels, "the server closes a channel before it opens the number again"
@@ -114,48 +142,72 @@ class Connection:
         except AmqpError as error:
             log.warning("exclusive queue %s of a closed connection stays: %s", record.queue_name, error)
 
+    # --- alarms ---
+
+    def may_publish(self) -> bool:
+        """See `BrokerConnection.may_publish`."""
+        self.has_published = True
+        if not self.broker.alarm:
+            return True
+        self._tell_blocked(self.broker.alarm)
+        if not self.is_blocked:
+            self.is_blocked = True
+            self.control.pause_reading()
+        return False
+
+    def alarm_changed(self, reason: str) -> None:
+        """The first alarm was raised (``reason`` not empty), or the last one cleared."""
+        if reason:
+            if self.has_published:
+                self._tell_blocked(reason)
+            return
+        if self.is_told:
+            self.is_told = False
+            self.control.unblocked()
+        if self.is_blocked:
+            self.is_blocked = False
+            self.control.resume_reading()
+
+    def _tell_blocked(self, reason: str) -> None:
+        if not self.is_told:
+            self.is_told = True
+            self.control.blocked(reason)
+
     # --- flow ---
 
     def publishes_begun(self, messages: int, size_bytes: int) -> None:
         """Publishes are on their way to queues."""
         self.unconfirmed_messages += messages
         self.unconfirmed_bytes += size_bytes
-        if not self.is_in_flow and (
-            self.unconfirmed_messages > UNCONFIRMED_MESSAGES_MAX or self.unconfirmed_bytes > UNCONFIRMED_BYTES_MAX
-        ):
-            self.is_in_flow = True
-            self.control.pause_reading()
-        if self.broker.alarm and not self.is_blocked:
-            self.is_blocked = True
-            self.control.pause_reading()
+        if self._bytes_hop.measure(self.unconfirmed_bytes):
+            self.hop_changed(self._bytes_hop)
 
     def publishes_ended(self, messages: int, size_bytes: int) -> None:
         """Queues answered for publishes, or their channel is gone."""
         self.unconfirmed_messages -= messages
         self.unconfirmed_bytes -= size_bytes
-        if (
-            self.is_in_flow
-            and self.unconfirmed_messages <= UNCONFIRMED_MESSAGES_MAX // 2
-            and self.unconfirmed_bytes <= UNCONFIRMED_BYTES_MAX // 2
-        ):
-            self.is_in_flow = False
-            self.control.resume_reading()
+        if self._bytes_hop.measure(self.unconfirmed_bytes):
+            self.hop_changed(self._bytes_hop)
 
-    def alarm_changed(self, reason: str) -> None:
-        """An alarm was raised (``reason`` not empty) or cleared."""
-        if reason:
-            self.control.blocked(reason)
-            return
-        self.control.unblocked()
-        if self.is_blocked:
-            self.is_blocked = False
-            self.control.resume_reading()
+    def hop_changed(self, hop: Hop) -> None:
+        """A hop of this connection was blocked or freed."""
+        if self.flow.note(hop):
+            if self.flow.is_blocked:
+                self.control.pause_reading()
+            else:
+                self.control.resume_reading()
 
     def check_invariants(self) -> None:
         assert self.unconfirmed_messages == sum(each.unconfirmed for each in self.channels.values()), (
             "the connection counts what its channels have under way"
         )
         assert self.unconfirmed_bytes >= 0, "nothing ends twice"
+        self.flow.check_invariants()
+        self._bytes_hop.check_invariants()
+        blocked = any(channel.hop.is_blocked for channel in self.channels.values()) or self._bytes_hop.is_blocked
+        assert self.flow.is_blocked == blocked, "a connection is blocked exactly while one of its hops is"
+        assert self.is_told or not self.is_blocked, "nobody is held up without being told"
+        assert self.broker.alarm or not self.is_told, "who was told of an alarm is told of its end"
         for channel in self.channels.values():
             channel.check_invariants()
 
@@ -173,12 +225,14 @@ class Broker:
         random_bytes: Callable[[int], bytes],
         properties: Mapping[str, Any],
         alternate_exchange: AlternateExchange = argued_alternate_exchange,
+        flow: FlowControl | None = None,
     ) -> None:
         self.node = node
         self.catalogue = catalogue
         self.authenticator = authenticator
         self.gateway = gateway
         self.random_bytes = random_bytes
+        self.flow = flow or FlowControl()
         self.router = Router(catalogue.topology, alternate_exchange)
         #: Open connections by a number of their own.
         self.connections: dict[int, Connection] = {}
@@ -200,9 +254,7 @@ class Broker:
         if not self.authenticator.may_enter(info.user, info.vhost):
             raise ConnectionFailure(530, f"access to vhost '{info.vhost}' refused for user '{info.user}'")
         number = next(self._numbers)
-        connection = self.connections[number] = Connection(self, number, info, control)
-        if self.alarm:
-            control.blocked(self.alarm)
+        self.connections[number] = connection = Connection(self, number, info, control)
         return connection
 
     def server_properties(self) -> Mapping[str, Any]:
@@ -225,19 +277,15 @@ class Broker:
                 log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
                 await self.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
 
-    def raise_alarm(self, reason: str) -> None:
-        """Publishers anywhere must stop (mission F3): they are told now and paused when they publish."""
-        assert reason, "clients are told why"
-        self._set_alarm(reason)
+    def set_alarm(self, reason: str) -> None:
+        """Publishers must stop (mission F3), for this reason; empty: they may go on.
 
-    def clear_alarm(self) -> None:
-        self._set_alarm("")
-
-    def _set_alarm(self, reason: str) -> None:
+        Another reason during an alarm is for those who are told from now on.
+        """
         has_changed = bool(reason) != bool(self.alarm)
         self.alarm = reason
         if has_changed:
-            for connection in self.connections.values():
+            for connection in list(self.connections.values()):
                 connection.alarm_changed(reason)
 
     def check_invariants(self) -> None:

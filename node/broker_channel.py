@@ -3,8 +3,11 @@
 Publish. Each message gets its `MsgId` (the channel's origin and a counter), is routed (`node.routing.router`), and is
 put with the others of the batch for the same queue; each queue gets the batch in one call. A message that goes nowhere
 is returned if it is mandatory and then confirmed. Every publish is tracked until its queues confirm it, also on a
-channel without confirms (there under an internal number): the connection stops reading its socket while too much
-is under way, so a publisher that never asks for confirms cannot fill the memory either.
+channel without confirms (there under an internal number), so that its bytes count as long as somebody must hold them.
+
+Credit (`node.flow.credit`). The gateway keeps the channel's credit towards each queue. While it has none left for one
+of them, the channel withholds what it owes its connection, so a publisher that never asks for confirms is slowed to
+the pace of the slowest queue that it publishes to.
 
 Deliveries name their source as ``(queue, session)``. The session number that the server sees holds the identity of the
 queue's life and the gateway's session, so that settling finds its way without a table, also after the queue is gone.
@@ -22,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 from node.amqp.ports import ChannelSink, DeliverySource, Got, PublishRequest, QueueDeclared
 from node.auth import Action
 from node.errors import AmqpError, ChannelError
+from node.flow.credit import Hop, Tally
+from node.flow.stage import CONNECTION_MEMORY_MS, STAGE_MEMORY_MS, HopView, SlowPath, Stage
 from node.ids import ORIGIN_BYTES, MsgId, OriginId, QueueId, QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
@@ -115,6 +120,10 @@ class Channel:
         self._tracker = ConfirmTracker()
         self._consumers: dict[str, _ChannelConsumer] = {}
         self._is_closed = False
+        #: The hop from the connection to this channel, both halves of it; then the channel's own, towards queues.
+        self.hop = Hop(f"channel {number}", self._broker.flow.in_process)
+        self._tally = Tally(self.hop.credit.more_after)
+        self.flow = Stage(self._broker.flow)
         self.key = self._gateway.open_channel(self)
 
     @property
@@ -137,6 +146,36 @@ class Channel:
             self._sort(requests, batch)
         finally:
             self._hand_over(batch)
+            self._processed(len(requests))
+
+    def _processed(self, messages: int) -> None:
+        """A batch of the connection is with the queues: sent and granted in one, unless a queue has us wait."""
+        self._tally.pending += messages
+        granted = 0 if self.flow.is_blocked else self._tally.take()
+        if self.hop.change(granted - messages):
+            self._connection.hop_changed(self.hop)
+
+    def queue_hop_changed(self, hop: Hop) -> None:
+        is_changed = self.flow.note(hop)
+        if is_changed and not self.flow.is_blocked and not self._is_closed and self.hop.change(self._tally.take()):
+            self._connection.hop_changed(self.hop)
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` if a queue has it wait, or had of late; else ``running``."""
+        return self.flow.state(STAGE_MEMORY_MS)
+
+    def slow_paths(self, view: HopView) -> list[SlowPath]:
+        """How it goes on from the connection's hop ``view`` to this channel."""
+        paths: list[SlowPath] = []
+        for hop in self.flow.slow_hops(CONNECTION_MEMORY_MS):
+            queue_id = None if isinstance(hop.receiver, str) else hop.receiver
+            paths.append(SlowPath(self.number, (view, self.flow.view(hop, CONNECTION_MEMORY_MS)), queue_id))
+        return paths or [SlowPath(self.number, (view,), None)]
+
+    def busiest_queue(self) -> QueueId | None:
+        """The queue with the most unconfirmed publishes of this channel."""
+        return self._gateway.busiest_queue(self.key)
 
     def _sort(self, requests: Sequence[PublishRequest], batch: _Batch) -> None:
         """Fill ``batch``. The loop that every message goes through."""
@@ -463,6 +502,8 @@ class Channel:
         self._is_closed = True
         self._consumers.clear()
         self._gateway.close_channel(self.key)
+        if self.hop.reset():
+            self._connection.hop_changed(self.hop)
         self._connection.channel_closed(self, len(self._tracker), self._tracker.size_bytes)
 
     # --- checks ---
@@ -485,6 +526,11 @@ class Channel:
 
     def check_invariants(self) -> None:
         self._tracker.check_invariants()
+        self.flow.check_invariants()
+        assert self._is_closed or self.hop.balance + self._tally.pending == self.hop.credit.initial, (
+            "credit is conserved; nothing is in flight between two calls"
+        )
+        assert self.flow.is_blocked or not self._tally.is_due, "grants are withheld by a blocked channel only"
         assert not self._is_closed or not self._consumers, "a closed channel has no consumers"
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from node.config_keys import KEYS, Address, Key, Member, parse_address, reference_table
 from node.errors import ConfigError
+from node.flow.credit import Credit
 from node.ids import NodeName
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+\Z")
@@ -76,8 +77,22 @@ class NodeConfig:
     max_message_size_bytes: int
     queue_index_embed_msgs_below_bytes: int
     msg_store_file_size_limit_bytes: int
+    #: Fraction of the memory; ``None``: the next is given instead.
+    memory_watermark_relative: float | None
+    memory_watermark_absolute_bytes: int | None
+    memory_paging_ratio: float
+    #: ``None``: ask the system.
+    total_memory_override_bytes: int | None
+    #: ``None``: the next is given instead.
+    disk_free_limit_absolute_bytes: int | None
+    #: Times the memory.
+    disk_free_limit_relative: float | None
     #: ``fsync``: a confirm waits for the disk. ``flush``: it waits for the operating system only.
     durability: str
+    #: Credit of the hops inside a node, to the store, and between nodes (`node.flow.credit`).
+    credit_flow_default_credit: Credit
+    msg_store_credit_disc_bound: Credit
+    cluster_credit: Credit
     cluster_partition_handling: str
     mirroring_sync_batch_size: int
     #: Bytes per second and queue; 0 means no limit.
@@ -167,6 +182,10 @@ class _Reader:
     def where(self, name: str) -> str:
         return self._values[name][1] if name in self._values else "the default"
 
+    def is_set(self, name: str) -> bool:
+        """The operator has written this key."""
+        return name in self._values
+
     def family(self, name: str) -> dict[str, Any]:
         """Last word of the key -> value, for a key that ends in ``.N``; numbers in the order of counting."""
         prefix = name[:-1]
@@ -191,6 +210,10 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
     cluster_address = reader.get("cluster.advertised_address") or own_line or _reachable(cluster_listener)
     amqp_address = reader.get("advertised_address") or _reachable(amqp_listener, cluster_address.host)
     _check_timing(reader)
+    _check_one_of(reader, "vm_memory_high_watermark.relative", "vm_memory_high_watermark.absolute")
+    _check_one_of(reader, "disk_free_limit.relative", "disk_free_limit.absolute")
+    memory_absolute_bytes = reader.get("vm_memory_high_watermark.absolute")
+    disk_relative = reader.get("disk_free_limit.relative")
     return NodeConfig(
         node_name=node_name,
         data_dir=reader.get("data_dir"),
@@ -211,7 +234,16 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
         max_message_size_bytes=reader.get("max_message_size"),
         queue_index_embed_msgs_below_bytes=reader.get("queue_index_embed_msgs_below"),
         msg_store_file_size_limit_bytes=reader.get("msg_store_file_size_limit"),
+        memory_watermark_relative=_get_unless(reader, "vm_memory_high_watermark.relative", memory_absolute_bytes),
+        memory_watermark_absolute_bytes=memory_absolute_bytes,
+        memory_paging_ratio=reader.get("vm_memory_high_watermark_paging_ratio"),
+        total_memory_override_bytes=_read_total_memory(reader),
+        disk_free_limit_absolute_bytes=_get_unless(reader, "disk_free_limit.absolute", disk_relative),
+        disk_free_limit_relative=disk_relative,
         durability=reader.get("durability"),
+        credit_flow_default_credit=_read_credit(reader, "credit_flow_default_credit"),
+        msg_store_credit_disc_bound=_read_credit(reader, "msg_store_credit_disc_bound"),
+        cluster_credit=_read_credit(reader, "cluster.credit"),
         cluster_partition_handling=reader.get("cluster_partition_handling"),
         mirroring_sync_batch_size=reader.get("mirroring_sync_batch_size"),
         mirroring_sync_max_throughput_bytes=reader.get("mirroring_sync_max_throughput"),
@@ -276,11 +308,40 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
     return cookie
 
 
+def _check_one_of(reader: _Reader, first: str, second: str) -> None:
+    """Two ways to say one thing: both at once is a mistake, and which is meant cannot be known."""
+    if reader.is_set(first) and reader.is_set(second):
+        raise ConfigError(f"{reader.where(second)}: both `{first}` and `{second}` are set; keep one")
+
+
+def _get_unless(reader: _Reader, name: str, other: float | None) -> Any:
+    """The value of a key whose default does not count once the other way to say it was used."""
+    return reader.get(name) if other is None else None
+
+
+def _read_total_memory(reader: _Reader) -> int | None:
+    total_bytes: int | None = reader.get("total_memory_available_override_value")
+    if total_bytes is not None and total_bytes == 0:
+        name = "total_memory_available_override_value"
+        raise ConfigError(f"{reader.where(name)}: bad value `0` for `{name}`: no machine is without memory")
+    return total_bytes
+
+
 def _read_loopback_users(reader: _Reader) -> frozenset[str]:
     chosen = reader.family("loopback_users.N")
     has_none = reader.where("loopback_users") != "the default"
     users = {} if has_none else {"guest": True}
     return frozenset(user for user, is_bound in (users | chosen).items() if is_bound)
+
+
+def _read_credit(reader: _Reader, name: str) -> Credit:
+    credit = Credit(reader.get(f"{name}.initial"), reader.get(f"{name}.more_after"))
+    if credit.more_after > credit.initial:
+        raise ConfigError(
+            f"{reader.where(f'{name}.more_after')}: `{name}.more_after` is {credit.more_after}; it must not be more "
+            f"than `{name}.initial` ({credit.initial}), or a sender that has used up its credit would wait for ever"
+        )
+    return credit
 
 
 def _check_timing(reader: _Reader) -> None:

@@ -21,6 +21,8 @@ FRAME_MIN_BYTES = 4096
 FRAME_CEILING_BYTES = 64 * MIB
 #: As in RabbitMQ: a larger message could not be handled in one piece.
 MESSAGE_CEILING_BYTES = 512 * MIB
+#: Credit beyond this bounds nothing: the publishers' bytes are bounded before it is used up.
+_CREDIT_CEILING = 1_000_000
 #: A queue index entry with an embedded message has to fit one write; the reference warns above this, too.
 EMBED_CEILING_BYTES = MIB
 
@@ -152,9 +154,13 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 #: Suffixes of sizes such as ``queue_index_embed_msgs_below``: binary, upper or lower case, as RabbitMQ reads them.
 _SIZE_UNITS = {"": 1, "b": 1, "kb": KIB, "mb": MIB, "gb": KIB * MIB, "kib": KIB, "mib": MIB, "gib": KIB * MIB}
-#: Suffixes of amounts such as ``mirroring_sync_max_throughput``: here RabbitMQ tells 1000 from 1024, by case.
-_AMOUNT_UNITS = {"": 1, "k": KIB, "kiB": KIB, "KiB": KIB, "M": MIB, "MiB": MIB, "G": KIB * MIB, "GiB": KIB * MIB}
-_AMOUNT_UNITS |= {"kB": 1000, "KB": 1000, "MB": 1000_000, "GB": 1000_000_000}
+#: Suffixes of amounts such as ``mirroring_sync_max_throughput`` and ``disk_free_limit.absolute``, in any case: here
+#: RabbitMQ tells 1000 (``kB``) from 1024 (``k``, ``kiB``).
+_AMOUNT_UNITS = {"": 1} | {
+    prefix + suffix: (1000 if suffix == "b" else 1024) ** power
+    for power, prefix in enumerate("kmgt", 1)
+    for suffix in ("", "b", "ib")
+}
 _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 
 
@@ -178,6 +184,47 @@ def _size(low: int, high: int) -> Callable[[str], int]:
 
 
 _NO_CEILING = 2**53
+
+
+def _credit_keys(name: str, default: tuple[int, int], where: str) -> tuple[Key, Key]:
+    """The two numbers of a credit, in messages."""
+    initial, more_after = default
+    return (
+        Key(
+            f"{name}.initial",
+            "messages",
+            str(initial),
+            f"Credit flow, {where}: messages that a sender may have unprocessed.",
+            _integer(1, _CREDIT_CEILING),
+        ),
+        Key(
+            f"{name}.more_after",
+            "messages",
+            str(more_after),
+            f"Credit flow, {where}: more credit is granted after so many are processed; at most `{name}.initial`.",
+            _integer(1, _CREDIT_CEILING),
+        ),
+    )
+
+
+def parse_amount(text: str) -> int:
+    """Bytes of ``2GiB``, ``500MB``, ``1048576``. Raises `ValueError`."""
+    return _quantity(0, _NO_CEILING, _AMOUNT_UNITS, "1073741824, 1GiB, 500MB")(text)
+
+
+def parse_factor(text: str, high: float) -> float:
+    """A number from 0 to ``high``. Raises `ValueError`."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII) or float(text) > high:
+        raise ValueError(f"write a number from 0 to {high:g}, for instance {min(0.4, high):g}")
+    return float(text)
+
+
+def _factor(high: float) -> Callable[[str], float]:
+    return lambda text: parse_factor(text, high)
+
+
+#: Nobody keeps more of the disk free than this many times the memory.
+DISK_TO_MEMORY_FACTOR_MAX = 1000.0
 
 #: Every key there is. Order: as an operator meets them; it is the order of the reference table.
 KEYS: tuple[Key, ...] = (
@@ -275,12 +322,62 @@ KEYS: tuple[Key, ...] = (
         _size(64 * KIB, KIB * MIB),
     ),
     Key(
+        "vm_memory_high_watermark.relative",
+        "0 to 1",
+        "0.4",
+        "Fraction of the memory (of the control group's, if that is less) this node may use before publishers on all "
+        "nodes are blocked; 0 blocks them at once.",
+        _factor(1.0),
+    ),
+    Key(
+        "vm_memory_high_watermark.absolute",
+        "amount",
+        "",
+        "The same in bytes, instead of the fraction: `512MiB`, `2GB`.",
+        parse_amount,
+    ),
+    Key(
+        "vm_memory_high_watermark_paging_ratio",
+        "0 to 1",
+        "0.5",
+        "From this fraction of the memory limit on, queues move messages to the disk.",
+        _factor(1.0),
+    ),
+    Key(
+        "total_memory_available_override_value",
+        "amount",
+        "",
+        "The memory that fractions are taken of. Default: what the system reports.",
+        parse_amount,
+    ),
+    Key(
+        "disk_free_limit.absolute",
+        "amount",
+        "50MB",
+        "With less room than this where `data_dir` is, publishers on all nodes are blocked.",
+        parse_amount,
+    ),
+    Key(
+        "disk_free_limit.relative",
+        "factor",
+        "",
+        "The same as a multiple of the memory, instead of bytes.",
+        _factor(DISK_TO_MEMORY_FACTOR_MAX),
+    ),
+    Key(
         "durability",
         "fsync, flush",
         "fsync",
         "What a publisher confirm of a persistent message waits for: the disk, or only the operating system.",
         _choice("fsync", "flush"),
     ),
+    *_credit_keys(
+        "credit_flow_default_credit",
+        (200, 50),
+        "connection to channel to queue, inside a node",
+    ),
+    *_credit_keys("msg_store_credit_disc_bound", (4000, 800), "queue to its message store, here and on a mirror"),
+    *_credit_keys("cluster.credit", (4000, 800), "channel to a queue mastered elsewhere, and queue to mirror"),
     Key(
         "cluster_partition_handling",
         "pause_minority, ignore",

@@ -63,7 +63,7 @@ class StorageError(WarrenError):
 
 
 class DiskFullError(StorageError):
-    """There is no space left. What was to be written is still in memory: try again when space was freed."""
+    """There is no room: nothing was damaged, and the same operation may succeed when there is room again."""
 
 
 class ConfigError(WarrenError):

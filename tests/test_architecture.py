@@ -45,10 +45,12 @@ LONG_FILES = {
 UNEXPLAINED_MODULE_LINES = 150
 
 PURE = (
+    "node/alarms",
     "node/amqp",
     "node/routing",
     "node/topology",
     "node/queues",
+    "node/flow",
     "cluster/raft",
     "cluster/metadata",
     "cluster/mirroring",

@@ -28,6 +28,16 @@ def list_channels(call: Call, columns: tuple[str, ...]) -> None:
         call.show(client.list_channels(chosen))
 
 
+@tool_command("list_flow", usage="[<column> ...]")
+@click.argument("columns", nargs=-1)
+def list_flow(call: Call, columns: tuple[str, ...]) -> None:
+    """List what slows publishing connections down, hop by hop, and the slowest hop of each."""
+    chosen = call.check_columns(columns)
+    call.banner("Listing the credit flow of slowed connections ...")
+    with call.client() as client:
+        call.show(client.list_flow(chosen))
+
+
 @tool_command("list_consumers", usage="[--vhost <vhost>] [<column> ...]")
 @vhost_option
 @click.argument("columns", nargs=-1)
@@ -61,4 +71,11 @@ def list_bindings(call: Call, columns: tuple[str, ...], vhost: str) -> None:
         call.show(client.list_bindings(vhost, chosen))
 
 
-COMMANDS: tuple[ToolCommand, ...] = (list_connections, list_channels, list_consumers, list_exchanges, list_bindings)
+COMMANDS: tuple[ToolCommand, ...] = (
+    list_connections,
+    list_channels,
+    list_flow,
+    list_consumers,
+    list_exchanges,
+    list_bindings,
+)

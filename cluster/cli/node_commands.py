@@ -1,4 +1,4 @@
-"""Nodes: status, start-up, stop."""
+"""Nodes: status, start-up, stop, limits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from cluster.cli.options import tool_command
 from cluster.cli.reports import cluster_status_text, status_text
 from cluster.transport.admin_client import AdminError
 from cluster.transport.admin_port import ExitCode
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
+from node.config_keys import DISK_TO_MEMORY_FACTOR_MAX, parse_amount, parse_factor
 
 #: Recovering a large store takes minutes; rabbitmqctl waits as long.
 STARTUP_TIMEOUT_S = 300.0
@@ -58,6 +60,59 @@ def stop(call: Call) -> None:
     call.done()
 
 
+@tool_command("set_vm_memory_high_watermark", usage="<fraction> | absolute <value>")
+@click.argument("words", nargs=-1, required=True, metavar="<fraction> | absolute <value>")
+def set_vm_memory_high_watermark(call: Call, words: tuple[str, ...]) -> None:
+    """Set the memory limit of a node until it stops: a fraction of its memory, or bytes (512MiB)."""
+    if words[0] == "absolute":
+        watermark = MemoryWatermark(absolute_bytes=_amount(call, _only(call, words[1:])))
+    else:
+        watermark = MemoryWatermark(_factor(call, _only(call, words), 1.0))
+    value = f"{watermark.relative:g}" if watermark.absolute_bytes is None else f"{watermark.absolute_bytes} bytes"
+    call.banner(f"Setting memory threshold on {call.target.name} to {value} ...")
+    with call.client() as client:
+        client.set_memory_watermark(watermark)
+    call.done()
+
+
+@tool_command("set_disk_free_limit", usage="<value> | mem_relative <factor>")
+@click.argument("words", nargs=-1, required=True, metavar="<value> | mem_relative <factor>")
+def set_disk_free_limit(call: Call, words: tuple[str, ...]) -> None:
+    """Set the disk limit of a node until it stops: bytes (2GB), or a multiple of its memory."""
+    if words[0] == "mem_relative":
+        limit = DiskFreeLimit(relative=_factor(call, _only(call, words[1:]), DISK_TO_MEMORY_FACTOR_MAX))
+        value = f"{limit.relative:g} times the total RAM"
+    else:
+        limit = DiskFreeLimit(_amount(call, _only(call, words)))
+        value = f"{limit.absolute_bytes} bytes"
+    call.banner(f"Setting disk free limit on {call.target.name} to {value} ...")
+    with call.client() as client:
+        client.set_disk_free_limit(limit)
+    call.done()
+
+
+def _only(call: Call, words: tuple[str, ...]) -> str:
+    if not words:
+        call.refuse("not enough arguments.")
+    if len(words) > 1:
+        call.refuse("too many arguments.")
+    return words[0]
+
+
+def _amount(call: Call, text: str) -> int:
+    try:
+        return parse_amount(text)
+    except ValueError as error:
+        call.refuse(f"bad value '{text}': {error}")
+
+
+def _factor(call: Call, text: str, high: float) -> float:
+    try:
+        return parse_factor(text, high)
+    except ValueError as error:
+        call.refuse(f"bad value '{text}': {error}")
+
+
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -87,4 +142,11 @@ def _answers(call: Call) -> bool:
     return True
 
 
-COMMANDS: tuple[ToolCommand, ...] = (cluster_status, status, await_startup, stop)
+COMMANDS: tuple[ToolCommand, ...] = (
+    cluster_status,
+    status,
+    await_startup,
+    stop,
+    set_vm_memory_high_watermark,
+    set_disk_free_limit,
+)

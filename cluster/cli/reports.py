@@ -89,7 +89,10 @@ _STATUS_SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
     ("Data directory", (("data_directory", "Node data directory"),)),
-    ("Free Disk Space", (("disk_free_limit", "Low free disk space watermark"), ("disk_free", "Free disk space"))),
+    (
+        "Free Disk Space",
+        (("disk_free_limit", "Low free disk space watermark (bytes)"), ("disk_free", "Free disk space (bytes)")),
+    ),
 )
 _LIST_SECTIONS = (("config_files", "Config files"), ("log_files", "Log file(s)"))
 _TOTALS = (
@@ -104,7 +107,23 @@ def _pairs(document: Document, names: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _plain(value: Any) -> str:
+    if value is None:
+        return "unknown"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _memory(document: Document) -> list[str]:
+    lines = [f"{key}: {value}" for key, value in document["memory"].items()]
+    if "vm_memory_calculation_strategy" in document:
+        lines.append(f"Calculation strategy: {document['vm_memory_calculation_strategy']}")
+    if "vm_memory_high_watermark_limit" in document:
+        setting = document["vm_memory_high_watermark_setting"]
+        text = (
+            f"{setting['absolute']} bytes" if "absolute" in setting else f"{setting['relative']:g} of available memory"
+        )
+        limit = document["vm_memory_high_watermark_limit"]
+        lines.append(f"Memory high watermark setting: {text}, computed to: {limit} bytes")
+    return lines
 
 
 def status_text(document: Document) -> str:
@@ -114,7 +133,7 @@ def status_text(document: Document) -> str:
     if "alarms" in document:
         sections.append(_section("Alarms", _alarms(document["alarms"])))
     if "memory" in document:
-        sections.append(_section("Memory", [f"{key}: {value}" for key, value in document["memory"].items()]))
+        sections.append(_section("Memory", _memory(document)))
     totals = _pairs(document.get("totals", document), _TOTALS)
     if totals:
         sections.append(_section("Totals", totals))

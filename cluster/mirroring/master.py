@@ -12,9 +12,10 @@ protocol is described in `cluster.mirroring.messages`, the argument why nothing 
 - Answers advance `MirrorProgress`; the least advanced holding mirror releases confirms (`ConfirmLedger`) and its
   horizon limits deliveries.
 
-Bounds. What is in flight to a mirror and not applied is limited by `WINDOW_BYTES` and `WINDOW_FRAMES`; over half of
-that `is_congested` asks the shell to pause publishers. If a mirror falls behind the whole window nothing more is sent
-to it, and nothing is kept for it either: when it has applied what was sent, a new attach finds the difference by
+Bounds. `mirrors_in_flight` says what each mirror that holds confirms has still to do; publishers are slowed by credit
+(`node.flow.credit`) before the window is full. What is in flight to a mirror and not applied is limited by
+`WINDOW_BYTES` and `WINDOW_FRAMES`, whatever it consists of. If a mirror falls behind the whole window nothing more is
+sent to it, and nothing is kept for it either: when it has applied what was sent, a new attach finds the difference by
 content and fills it, reading from the local queue. So a slow mirror costs a comparison, never memory.
 """
 
@@ -39,6 +40,7 @@ from cluster.mirroring.messages import (
 )
 from cluster.mirroring.progress import RECEIVING, MirrorInput, MirrorProgress, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
+from cluster.mirroring.published import PublishedTurns
 from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
 from cluster.mirroring.sync import (
@@ -51,15 +53,13 @@ from cluster.mirroring.sync import (
 )
 from cluster.mirroring.turn import Turn
 from node.ids import MsgId, NodeName, OriginId, SeqId
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
 #: In flight to one mirror and not applied there: some hundred ms of full speed on a local network, and small
 #: enough that every queue of a node may have it at once during a burst.
 WINDOW_BYTES = 32 * 1024 * 1024
 WINDOW_FRAMES = 4096
-#: Publishes waiting for confirm at which publishers are paused: each costs a few small objects.
-WAITING_CONFIRMS_MAX = 100_000
 #: The horizon moves this far ahead of deliveries at first; the step doubles when a delivery had to wait for a mirror's
 #: answer. What lies between is flagged redelivered after a failover without need, so a quiet queue steps small.
 HORIZON_STEP_MIN = 256
@@ -128,6 +128,7 @@ class MirroredQueue:
         #: Horizons that nodes which left the record may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
         self._ledger = ConfirmLedger(self.settings.is_durable)
+        self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
@@ -291,6 +292,7 @@ class MirroredQueue:
             if progress.known_horizon is not None:
                 limit = min(limit, progress.known_horizon)
         self._delivery_limit = limit
+        self._published.forget(int(min(durable, self._cut_turn)))
         self._ledger.release(applied, durable)
 
     # --- sending ------------------------------------------------------------------------------------------------------
@@ -511,15 +513,21 @@ class MirroredQueue:
             self._report_synchronised(progress)
 
     @property
-    def is_congested(self) -> bool:
-        """True if publishers should pause: a mirror, or the confirms, are far behind."""
-        if self._ledger.waiting > WAITING_CONFIRMS_MAX:
-            return True
-        bytes_max = self.settings.window_bytes // 2
-        return any(
-            progress.in_flight_bytes > bytes_max or progress.in_flight_frames > WINDOW_FRAMES // 2
+    def in_flight_messages(self) -> int:
+        return self.local.in_flight_messages
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        published = self._published
+        return [
+            MirrorInFlight(
+                progress.node,
+                published.after(progress.applied_turn),
+                published.persistent_between(progress.durable_turn, progress.applied_turn),
+                progress.in_flight_bytes,
+            )
             for progress in self._mirrors.values()
-        )
+            if progress.holds_confirms
+        ]
 
     def streaming_mirrors(self) -> list[NodeName]:
         """Mirrors that receive every operation now, oldest first: what is confirmed from here on is on them too."""
@@ -570,12 +578,15 @@ class MirroredQueue:
             return
         self.local.discard(self._ledger.hold(publications, self._cut_turn + 1, is_stored=False))
         self._has_published = True
+        self._published.publish(self._cut_turn + 1, len(publications), 0)
         if self._is_heard:
             self._turn.discard(publication.message for publication in publications)
         self._vouch(publications)
 
     def _note_published(self, first_seq_id: SeqId, publications: Sequence[Publication]) -> None:
         self._has_published = True
+        persistent = sum([publication[0].persistent for publication in publications]) if self.settings.is_durable else 0
+        self._published.publish(self._cut_turn + 1, len(publications), persistent)
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])
         self._vouch(publications)
@@ -723,6 +734,7 @@ class MirroredQueue:
     def check_invariants(self) -> None:
         self.local.check_invariants()
         self._ledger.check_invariants()
+        self._published.check_invariants()
         for node, progress in self._mirrors.items():
             progress.check_invariants()
             assert progress.node == node, "progress is kept under its node"

@@ -39,6 +39,7 @@ from cluster.runtime.admin_rows import (
     connection_row,
     consumer_rows,
     exchange_row,
+    flow_row,
     live_queue_row,
     policy_row,
     static_queue_row,
@@ -47,9 +48,11 @@ from cluster.runtime.admin_rows import (
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.roles import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.errors import WarrenError
+from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
 from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost
 from node.topology.records import QueueRecord
@@ -176,14 +179,13 @@ class NodeAdmin:
             "versions": {
                 self._runtime.node: {"warren_version": self._version, "python_version": platform.python_version()}
             },
-            "alarms": [],
+            "alarms": self._runtime.alarms.listing(),
             "partitions": {},
             "listeners": {self._runtime.node: [_listener(host, port, "amqp", "AMQP 0-9-1")]},
             "leader": self._runtime.raft.leader,
         }
 
     async def status(self) -> Mapping[str, Any]:
-        process = psutil.Process()
         data_dir = self._runtime.config.data_dir
         amqp, cluster = self._runtime.config.amqp_listener, self._runtime.config.cluster_listener
         return {
@@ -194,8 +196,9 @@ class NodeAdmin:
             "node_name": self._runtime.node,
             "python_version": platform.python_version(),
             "data_directory": str(data_dir),
-            "disk_free": psutil.disk_usage(str(data_dir)).free,
-            "memory": {"Total memory used (bytes)": process.memory_info().rss},
+            "disk_free": self._runtime.alarms.disk.free_bytes,
+            "memory": {"Total memory used (bytes)": psutil.Process().memory_info().rss},
+            **self._runtime.alarms.status(),
             "connection_count": len(self._connections()),
             "queue_count": sum(1 for _ in self._state.topology.all_queues()),
             "virtual_host_count": len(self._state.topology.vhosts()),
@@ -205,6 +208,12 @@ class NodeAdmin:
             ],
             "is_serving": self._runtime.is_serving,
         }
+
+    async def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        self._runtime.set_memory_watermark(watermark)
+
+    async def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        self._runtime.set_disk_free_limit(limit)
 
     async def shutdown(self) -> None:
         self._stop()
@@ -226,6 +235,31 @@ class NodeAdmin:
             for row in channel_rows(node, incarnation, number, each)
         ]
         return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
+
+    async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        chosen = check_columns(LISTINGS["list_flow"], columns)
+        rows: list[Row] = []
+        for number, connection in enumerate(self._connections(), 1):
+            pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+            for path in connection.slow_paths:
+                queue = None if path.queue_id is None else self._runtime.find_queue(path.queue_id)
+                record = None if queue is None else self._state.masterships[queue.queue_id]
+                beyond = None if queue is None or record is None else await self._hop_beyond(queue, record)
+                rows.append(flow_row(self._runtime.node, pid, connection.name, path, queue, record, beyond))
+        return table("list_flow", chosen, rows + await self._of_peers("ListFlow", "", chosen, local))
+
+    async def _hop_beyond(self, queue: QueueRecord, record: MastershipRecord) -> HopView | None:
+        """The slowest of the hops from a queue on, wherever its master is; ``None`` if nothing waits there."""
+        role = self._runtime.queues.roles.get(queue.queue_id)
+        if isinstance(role, MasterRole):
+            return role.process.flow.slowest(CONNECTION_MEMORY_MS)
+        if record.is_down or not self._runtime.is_up(record.master):
+            return None
+        columns = ("name", "flow_slowest_hop", "flow_balance", "flow_blocked_ms", "flow_state")
+        for row in await self._peers.rows("ListQueues", [record.master], queue.vhost, columns):
+            if row["name"] == queue.name and row["flow_slowest_hop"] is not None:
+                return HopView(*(row[column] for column in columns[1:]))
+        return None
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         self._require_vhost(vhost)

@@ -10,10 +10,10 @@ from typing import Any
 
 from cluster.listing_columns import LISTINGS, Listing
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
-from cluster.mirroring.master import MirroredQueue
 from cluster.runtime.roles import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, Table
 from node.amqp.server.listing import ConnectionListing
+from node.flow.stage import STAGE_MEMORY_MS, HopView, SlowPath
 from node.ids import NodeName
 from node.queues.backing_queue import BackingQueueStatus
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
@@ -94,6 +94,7 @@ def static_queue_row(
 def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -> Row:
     """What only the master's node knows."""
     status: BackingQueueStatus = role.mirrored.status()
+    slowest = role.process.flow.slowest(STAGE_MEMORY_MS)
     streaming = [process_id(node, role.queue.queue_id, members) for node in role.mirrored.streaming_mirrors()]
     return {
         "streaming_mirror_pids": streaming,
@@ -105,14 +106,19 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
         "message_bytes": status.ready_bytes + status.unacked_bytes,
         "consumers": role.process.consumer_count,
         "memory": status.memory_bytes,
-        "state": queue_state(role.mirrored),
+        "backing_queue_status": role.local.backing_queue_status(),
+        "flow_slowest_hop": None if slowest is None else slowest.receiver,
+        "flow_state": None if slowest is None else slowest.state,
+        "flow_balance": None if slowest is None else slowest.balance,
+        "flow_blocked_ms": None if slowest is None else slowest.blocked_ms,
+        "state": queue_state(role),
     }
 
 
-def queue_state(mirrored: MirroredQueue) -> str:
-    """``running``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
-    progress = mirrored.sync_progress()
-    return "running" if progress is None else f"{{syncing, {progress.synced}}}"
+def queue_state(role: MasterRole) -> str:
+    """``running``, ``flow``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    progress = role.mirrored.sync_progress()
+    return role.process.flow.stage.state(STAGE_MEMORY_MS) if progress is None else f"{{syncing, {progress.synced}}}"
 
 
 def policy_row(policy: PolicyRecord) -> Row:
@@ -205,6 +211,54 @@ def channel_rows(node: NodeName, incarnation: int, number: int, connection: Conn
         }
         for channel in connection.channels
     ]
+
+
+def flow_row(
+    node: NodeName,
+    pid: str,
+    name: str,
+    path: SlowPath,
+    queue: QueueRecord | None,
+    record: MastershipRecord | None,
+    beyond: HopView | None,
+) -> Row:
+    """One way down from a connection. ``beyond`` is the slowest hop behind the queue.
+
+    The hops of a path are blocked, or were of late, each because of the next one: so the last is the slowest.
+    """
+    hops = list(path.hops)
+    words = [f"{node} connection {name}"]
+    words += [hop.receiver if isinstance(hop.receiver, str) else _queue_words(queue, record) for hop in hops]
+    is_out_of_bytes = path.channel == 0
+    if is_out_of_bytes and queue is not None:
+        words.append(_queue_words(queue, record))
+    # The credit behind the queue is in messages. Where bytes have run out it may be left, and yet it is there they are.
+    if beyond is not None and (is_out_of_bytes or beyond.state != "open"):
+        hops.append(beyond)
+        words.append(str(beyond.receiver))
+    slowest = hops[-1]
+    state = "blocked" if any(hop.state == "blocked" for hop in hops) else "freed"
+    return {
+        "node": node,
+        "connection": pid,
+        "name": name,
+        "channel": path.channel or None,
+        "vhost": None if queue is None else queue.vhost,
+        "queue": None if queue is None else queue.name,
+        "master": None if record is None else record.master,
+        "chain": f"{' -> '.join(words)}: {state}",
+        "slowest_hop": " -> ".join(words[-2:]),
+        "balance": slowest.balance,
+        "blocked_ms": max(hop.blocked_ms for hop in hops),
+        "state": state,
+    }
+
+
+def _queue_words(queue: QueueRecord | None, record: MastershipRecord | None) -> str:
+    if queue is None:
+        return "a deleted queue"
+    where = "" if record is None else f" on {record.master}"
+    return f"queue {queue.vhost} {queue.name}{where}"
 
 
 def _plain(value: Any) -> Any:

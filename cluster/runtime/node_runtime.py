@@ -5,6 +5,7 @@ Who hears what::
     mesh  --consensus-->  RaftDriver  --committed-->  MetadataGroup  --events-->  follow the records (roles, routes)
     mesh  --frames----->  QueueSet (mirroring) / ClusterGateway, SessionHost (sessions)
     mesh  --links------>  FailureDetector --down--> the leader proposes NodeDown
+    clock --tick------->  ResourceAlarms --change--> the broker here, the nodes elsewhere
     turn  --effects---->  ClusterGateway (channels here), SessionHost (channels elsewhere)
     disk  --durable---->  QueueSet (confirms, acknowledgements)
 
@@ -23,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
+from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import (
     AddMirror,
     Command,
@@ -49,12 +51,15 @@ from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.sync_thread import SyncThread
+from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
 from cluster.sessions.entry import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionMessage,
     SessionOpened,
@@ -62,9 +67,11 @@ from cluster.sessions.messages import (
 )
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_bytes
 from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError, WarrenError
+from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import DeleteUnused, QueueEffect
 from node.queues.options import QueueOptions, queue_options
@@ -75,7 +82,14 @@ from node.topology.records import QueueRecord
 log = logging.getLogger(__name__)
 
 _MIRRORING = (Attach, AttachReply, AttachRefused, Ops, OpsAck)
-_TO_ENTRY_NODE = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+_TO_ENTRY_NODE = (
+    SessionOpened,
+    SessionDeliver,
+    SessionConfirm,
+    SessionCredit,
+    SessionConsumerCancelled,
+    SessionReply,
+)
 #: Throttles, stalls and silences are measured in seconds; a tenth of one is fine enough.
 TICK_S = 0.1
 #: A tick that comes so much too late means that this node was frozen, or its loop was busy: it heard nobody meanwhile.
@@ -87,6 +101,10 @@ REPROPOSE_EVERY_TICKS = 10
 TAKE_UP_SLICE_S = 0.05
 #: A mirror that was dropped because it did not answer is offered its place again this often.
 READMIT_EVERY_TICKS = 50
+#: Copies of queues that are out of service because the disk was full wait for room, looked for this often.
+LOOK_FOR_ROOM_EVERY_TICKS = 10
+#: Room that makes opening them worth while, whatever the limit of the alarm: with less they would soon fail again.
+ROOM_MIN_BYTES = 16 * 1024 * 1024
 #: An election takes two seconds at most; a cluster that has not noted a shutdown by then has other troubles.
 GOODBYE_TIMEOUT_S = 5.0
 
@@ -100,6 +118,7 @@ class NodeRuntime:
         incarnation: Incarnation,
         group_commit: GroupCommit,
         files: NodeQueueFiles,
+        probe: ResourceProbe,
         on_fatal: Callable[[str], None],
         on_quorum: Callable[[bool], None],
     ) -> None:
@@ -135,17 +154,44 @@ class NodeRuntime:
             on_durable=self._durable,
             on_failure=self._sync_failed,
         )
+        self.flow = FlowControl(
+            in_process=config.credit_flow_default_credit,
+            store=config.msg_store_credit_disc_bound,
+            between_nodes=config.cluster_credit,
+        )
         self.queues = QueueSet(
-            self.node, files, group_commit, self, call_soon=self._loop.call_soon, incarnation=incarnation
+            self.node,
+            files,
+            group_commit,
+            self,
+            call_soon=self._loop.call_soon,
+            incarnation=incarnation,
+            flow=self.flow,
         )
         files.on_queue_failed = self.queues.touch
-        self.gateway = ClusterGateway(self.node, self.queues, self, self.mastership, self.find_queue, self._loop)
+        self.alarms = self._make_alarms(probe)
+        self.alarms.on_own_change = self._tell_alarms
+        self.gateway = ClusterGateway(
+            self.node, self.queues, self, self.mastership, self.find_queue, self._loop, self.flow
+        )
         self.sessions = SessionHost(self.queues, self.send)
         peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
         self._detector = FailureDetector(detector_config, peers, self._now_ms())
         self.mesh: Mesh
         self.raft: RaftDriver
+
+    def _make_alarms(self, probe: ResourceProbe) -> ResourceAlarms:
+        config = self.config
+        return ResourceAlarms(
+            self.node,
+            available_memory_bytes(physical_memory_bytes(), memory_group_limits(), config.total_memory_override_bytes),
+            MemoryWatermark(config.memory_watermark_relative or 0.0, config.memory_watermark_absolute_bytes),
+            config.memory_paging_ratio,
+            DiskFreeLimit(config.disk_free_limit_absolute_bytes or 0, config.disk_free_limit_relative),
+            probe,
+            self.queues,
+        )
 
     # --- life ---
 
@@ -223,6 +269,7 @@ class NodeRuntime:
         now_ms = self._now_ms()
         pause_ms = now_ms - self._ticked_ms - int(TICK_S * 1000)
         self._ticked_ms = now_ms
+        self.flow.advance(now_ms)
         if pause_ms >= PAUSE_MS:
             log.warning("this node stood still for %d ms", pause_ms)
             self._detector.excuse(pause_ms, now_ms)
@@ -230,10 +277,13 @@ class NodeRuntime:
         if self._ticks % REPROPOSE_EVERY_TICKS == 0:
             self._propose_all_down()
         self.queues.tick(now_ms)
+        self.alarms.tick(now_ms)
         if self._files.maintain():
             self.request_sync()
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
+        if self._ticks % LOOK_FOR_ROOM_EVERY_TICKS == 0:
+            self._look_for_room(now_ms)
 
     def spawn(self, work: Awaitable[Any], what: str) -> None:
         """Run something in the background; its failure is logged, not lost."""
@@ -363,7 +413,10 @@ class NodeRuntime:
         is_up = event.new is not None and event.new.is_up
         self.raft.peers_changed()
         if event.node != self.node:
-            if not is_up:
+            if is_up:
+                self.alarms.node_up(event.node)
+            else:
+                self.alarms.node_down(event.node, is_linked=self.is_up(event.node))
                 self.sessions.node_lost(event.node)
                 self._dropped = {entry for entry in self._dropped if entry[1] != event.node}
         elif not is_up and self._is_active and not self.is_stopping:
@@ -383,12 +436,15 @@ class NodeRuntime:
                 self.queues.receive(peer, message)
             elif isinstance(message, _TO_ENTRY_NODE):
                 self.gateway.receive(peer, message)
+            elif isinstance(message, NodeAlarms):
+                self.alarms.receive(peer, message)
             else:
                 self.sessions.receive(peer, message)
 
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         self._verdicts(self._detector.heard(peer, self._now_ms()))
         self.raft.link_up(peer)
+        self._append(peer, self.alarms.own_alarms())
         self.queues.link_up(peer)
         self.gateway.link_up(peer)
 
@@ -397,13 +453,14 @@ class NodeRuntime:
         self.raft.peers_changed()
         self.queues.link_down(peer)
         self.gateway.link_down(peer)
+        self.alarms.link_lost(peer)
         self.sessions.node_lost(peer)
 
     def on_peer_refused(self, peer: NodeName) -> None:
         self._verdicts(self._detector.reconnect_refused(peer))
 
     def on_link_uncongested(self, peer: NodeName) -> None:
-        """Nobody waits for a link here: windows and confirms bound what is on its way."""
+        self.gateway.link_free(peer)
 
     def _verdicts(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
@@ -471,6 +528,18 @@ class NodeRuntime:
             self._loop.call_soon(self._flush_outgoing)
         self._outgoing.setdefault(node, []).append(message)
 
+    def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        """Until this node stops."""
+        self.alarms.set_memory_watermark(watermark, self._now_ms())
+
+    def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        """Until this node stops."""
+        self.alarms.set_disk_limit(limit, self._now_ms())
+
+    def _tell_alarms(self, alarms: NodeAlarms) -> None:
+        for peer in self.mesh.up_peers:
+            self._append(peer, alarms)
+
     def _flush_outgoing(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for node, messages in outgoing.items():
@@ -480,6 +549,9 @@ class NodeRuntime:
                 # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
                 log.exception("messages for %s could not be sent", node)
                 self.mesh.reset_link(node, f"messages could not be sent: {error!r}")
+
+    def is_congested(self, node: NodeName) -> bool:
+        return self.mesh.is_congested(node)
 
     def is_up(self, node: NodeName) -> bool:
         return node in self.mesh.up_peers
@@ -514,7 +586,8 @@ class NodeRuntime:
             self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0]))
         else:
             log.error(
-                "queue %d has no synchronised mirror: it is unavailable until this node restarts on a disk that works",
+                "queue %d has no synchronised mirror: it is unavailable until the disk of this node has room again, "
+                "or, if it is not merely full, until this node restarts on a disk that works",
                 record.queue_id,
             )
 
@@ -543,6 +616,27 @@ class NodeRuntime:
                 self._propose(AddMirror(queue_id, record.epoch, node))
 
     # --- the disk ---
+
+    def _look_for_room(self, now_ms: int) -> None:
+        """Open what a full disk has put out of service, if it is no longer full.
+
+        A copy that others can replace waits until they have: opened, it lacks what was in memory only, and as long as
+        the record calls it synchronised nobody would know.
+        """
+        starved = self.queues.starved()
+        if not starved or not self.alarms.has_room(ROOM_MIN_BYTES, now_ms):
+            return
+        for queue_id in starved:
+            record = self.mastership(queue_id)
+            if record is None or record.is_down:
+                continue
+            if record.master == self.node and not record.synchronised:
+                log.info("queue %d: the disk has room again, the queue goes on", queue_id)
+                self.queues.forgive(queue_id)
+                self._take_up(queue_id)
+            elif self.node not in (record.master, *record.mirrors):
+                self.queues.forgive(queue_id)
+                self._propose(AddMirror(queue_id, record.epoch, self.node))
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

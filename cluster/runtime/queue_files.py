@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from time import monotonic
 
 from node.ids import QueueId
 from node.queues.local_replica import LocalReplica
@@ -14,6 +15,9 @@ from node.store.store_config import StoreConfig
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
+
+#: A recovery that takes longer than this says how far it is, as often.
+PROGRESS_EVERY_S = 2.0
 
 
 class NodeQueueFiles:
@@ -27,14 +31,25 @@ class NodeQueueFiles:
         #: Told of a queue whose writes failed at the end of a turn (set by whoever owns the queues).
         self.on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
+        self._next_progress_s = 0.0
 
     def open_queue(self, queue: QueueRecord) -> LocalReplica:
         """Open what the disk holds of this queue, or create it."""
-        local = self._vhost(queue.vhost).open_queue(queue.queue_id, queue.queue_name, queue.durable)
+        store = self._vhost(queue.vhost)
+        started_s = monotonic()
+        local = store.open_queue(queue.queue_id, queue.queue_name, queue.durable)
         report = local.recovery_report
-        if report is not None and (report.messages or report.torn or report.corrupt):
-            log.info("%s: recovered %s", queue.queue_name, report)
+        if report is not None:
+            report.seconds = round(monotonic() - started_s, 3)
+            if report.messages or report.torn or report.corrupt:
+                log.info("%s: recovered %s", queue.queue_name, report)
         return local
+
+    def _progressed(self, what: str, done: int, total: int) -> None:
+        """A scan goes on: say so now and then."""
+        if monotonic() >= self._next_progress_s:
+            self._next_progress_s = monotonic() + PROGRESS_EVERY_S
+            log.info("recovery: %s: %d of %d", what, done, total)
 
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
@@ -67,6 +82,8 @@ class NodeQueueFiles:
     def _vhost(self, vhost: str) -> VhostStore:
         store = self._vhosts.get(vhost)
         if store is None:
+            started_s = monotonic()
+            self._next_progress_s = started_s + PROGRESS_EVERY_S
             store = self._vhosts[vhost] = VhostStore(
                 self._disk,
                 self._data_dir,
@@ -74,5 +91,9 @@ class NodeQueueFiles:
                 self._group_commit,
                 self._config,
                 self.on_queue_failed,
+                self._progressed,
             )
+            found = store.store_recovery
+            if found.messages or found.torn or found.corrupt:
+                log.info("shared store of vhost %s: recovered in %.3f s: %s", vhost, monotonic() - started_s, found)
         return store

@@ -16,6 +16,10 @@ looked at again when g is on disk.
 Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
 process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
 (`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
+
+A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
+of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
+(`forgive`), which is the recovery of a restart, of this queue alone.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.roles import MasterRole, MirrorRole, Role
-from node.errors import StorageError
+from node.alarms.memory_monitor import PagingQueue
+from node.errors import DiskFullError, StorageError
+from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
@@ -44,6 +50,10 @@ log = logging.getLogger(__name__)
 
 #: Queues whose master may speak before its record is applied here: a whole node's failover, with room to spare.
 EARLY_QUEUES_MAX = 10_000
+
+
+#: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
+ATTACH_IDS_PER_LIFE = 1 << 20
 
 
 class QueueFiles(Protocol):
@@ -95,8 +105,10 @@ class QueueSet:
         *,
         call_soon: Callable[[Callable[[], None]], object],
         incarnation: Incarnation,
+        flow: FlowControl | None = None,
     ) -> None:
         self._node = node
+        self._flow = flow or FlowControl()
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
         self._attach_id_base = incarnation << 32
         self._files = files
@@ -107,6 +119,8 @@ class QueueSet:
         self._processes: dict[QueueId, QueueProcess] = {}
         #: Queues whose storage failed here, with the record under which the cluster was told.
         self._failed: dict[QueueId, MastershipRecord] = {}
+        #: Queues whose copy here went out of service because the disk was full.
+        self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
         self._turn_is_scheduled = False
         #: What masters said before the record that makes us their mirror was applied here.
@@ -153,9 +167,22 @@ class QueueSet:
         queue_id = queue.queue_id
         log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
         self._failed[queue_id] = record
+        if isinstance(error, DiskFullError):
+            self._starved.add(queue_id)
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
         self._port.storage_failed(record)
+
+    def starved(self) -> list[QueueId]:
+        """Queues whose copy here is out of service because the disk was full."""
+        return sorted(self._starved)
+
+    def forgive(self, queue_id: QueueId) -> None:
+        """Forget why this copy is out of service: the next `follow` opens it again."""
+        self._starved.discard(queue_id)
+        self._failed.pop(queue_id, None)
+        # Its mirrors must not take what a master says in its second life for what it said in its first.
+        self._attach_id_base += ATTACH_IDS_PER_LIFE
 
     # --- roles ---
 
@@ -184,6 +211,7 @@ class QueueSet:
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
+        self._starved.discard(queue.queue_id)
         self._early.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
@@ -228,7 +256,7 @@ class QueueSet:
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, mirrored: MirroredQueue
     ) -> None:
-        process = QueueProcess(queue, mirrored, self._port.queue_options(queue))
+        process = QueueProcess(queue, mirrored, self._port.queue_options(queue), self._flow)
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)
         self._processes[record.queue_id] = process
         for node in self._port.linked_nodes():
@@ -391,6 +419,27 @@ class QueueSet:
                 role.mirrored.tick(now_ms)
                 if role.mirrored.wants_turn:
                     self.touch(queue_id)
+
+    # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
+
+    def paging_queue_ids(self) -> Sequence[QueueId]:
+        """Every queue with a copy here: mirrors hold as much memory as masters."""
+        return list(self.roles)
+
+    def ram_durations_s(self, queue_ids: Sequence[QueueId], now_ms: int) -> list[float]:
+        """Seconds of its traffic that each of these queues holds in memory; those that are gone are left out."""
+        roles = self.roles
+        return [roles[queue_id].local.ram_duration_s(now_ms) for queue_id in queue_ids if queue_id in roles]
+
+    def set_ram_duration_targets(self, queue_ids: Sequence[QueueId], seconds: float) -> None:
+        """How many seconds of traffic these queues may hold in memory. What they page out is written at once."""
+        for queue_id in queue_ids:
+            role = self.roles.get(queue_id)
+            if role is not None:
+                copy: PagingQueue = role.local
+                with self._guarded(queue_id):
+                    copy.set_ram_duration_target(seconds)
+        self._port.request_sync()
 
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.credits import ChannelCredits
 from cluster.sessions.messages import (
     SessionCall,
     SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionGrant,
     SessionMessage,
@@ -28,6 +30,7 @@ from cluster.sessions.messages import (
 )
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
 from node.errors import ChannelError, StorageError
+from node.flow.credit import FlowControl
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
 from node.queues.backing_queue import Delivery
@@ -36,6 +39,7 @@ from node.queues.events import (
     ConfirmPublished,
     ConsumerSpec,
     Deliver,
+    GrantCredit,
     QueueEffect,
     RejectPublished,
 )
@@ -77,6 +81,9 @@ class Links(Protocol):
 
     def is_up(self, node: NodeName) -> bool: ...
 
+    def is_congested(self, node: NodeName) -> bool:
+        """Much waits to be sent to ``node``; `ClusterGateway.link_free` follows."""
+
 
 class SessionLost(Exception):
     """The session ended before the answer: ask again on the next one."""
@@ -93,6 +100,7 @@ class ClusterGateway:
         mastership: Callable[[QueueId], MastershipRecord | None],
         queue_record: Callable[[QueueId], QueueRecord | None],
         loop: asyncio.AbstractEventLoop,
+        flow: FlowControl | None = None,
     ) -> None:
         self._node = node
         self._local = local
@@ -101,6 +109,7 @@ class ClusterGateway:
         self._queue_record = queue_record
         self._loop = loop
         self._sinks: dict[int, QueueChannelSink] = {}
+        self._credits = ChannelCredits(node, flow or FlowControl(), self._sinks, local.process, links.is_congested)
         #: Queues that a channel has used: the ones to tell when it closes.
         self._used: dict[int, set[QueueId]] = {}
         self._routes: dict[QueueId, Route] = {}
@@ -138,6 +147,7 @@ class ClusterGateway:
         for channel_id, publishes in route.unconfirmed.items():
             if (sink := self._sinks.get(channel_id)) is not None:
                 sink.queue_confirmed(queue_id, list(publishes))
+        self._credits.close_route(route)
         route.opened.set()  # whoever waits finds the queue gone
 
     def routed_queues(self) -> list[QueueId]:
@@ -149,7 +159,12 @@ class ClusterGateway:
             if route.master == node and route.state is RouteState.WAITING:
                 self._open(route)
 
+    def link_free(self, node: NodeName) -> None:
+        """The link to ``node`` is congested no longer."""
+        self._credits.link_free(node)
+
     def link_down(self, node: NodeName) -> None:
+        self._credits.link_free(node)
         for route in self._routes.values():
             if route.master == node:
                 self._lose(route)
@@ -172,6 +187,8 @@ class ClusterGateway:
                 self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=False)
             elif isinstance(effect, RejectPublished):
                 self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
+            elif isinstance(effect, GrantCredit):
+                self._credits.pay(route, effect.channel.channel_id, effect.messages)
             elif isinstance(effect, CancelConsumer):
                 self._consumer_cancelled(route, effect.channel.channel_id, effect.consumer_tag)
 
@@ -190,6 +207,8 @@ class ClusterGateway:
             self._delivered(route, message.channel_id, message.consumer_tag, deliveries)
         elif isinstance(message, SessionConfirm):
             self._confirmed(route, message.channel_id, message.publish_seqs, message.rejected)
+        elif isinstance(message, SessionCredit):
+            self._credits.pay(route, message.channel_id, message.messages)
         elif isinstance(message, SessionReply):
             waiting = self._calls.pop(message.call_id, None)
             if waiting is not None and not waiting[2].done():
@@ -216,6 +235,7 @@ class ClusterGateway:
                 self._sinks[channel.channel_id].queue_confirmed(queue_id, tracked)
             return
         channel_id = channel.channel_id
+        self._credits.open_channel(route, channel_id)
         if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
             route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
             if route.state is not RouteState.OPEN:
@@ -224,6 +244,8 @@ class ClusterGateway:
             route.untracked.extend((channel_id, message) for message in messages)
         if route.state is RouteState.OPEN:
             self._send_publishes(route, channel_id, publish_seqs, messages)
+        else:
+            self._credits.sent(route, channel_id, len(messages))
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "ack", seq_ids)
@@ -246,12 +268,14 @@ class ClusterGateway:
     def close_channel(self, channel: ChannelKey) -> None:
         channel_id = channel.channel_id
         self._sinks.pop(channel_id, None)
+        self._credits.close_channel(channel_id)
         for queue_id in self._used.pop(channel_id, ()):
             route = self._routes.get(queue_id)
             if route is None:
                 continue
             for key in [key for key in route.consumers if key.channel == channel]:
                 del route.consumers[key]
+            route.hops.pop(channel_id, None)
             publishes = route.unconfirmed.pop(channel_id, {})
             route.first_unsent.pop(channel_id, None)
             if route.state is not RouteState.OPEN:
@@ -261,6 +285,14 @@ class ClusterGateway:
                 self._call(route, lambda process: process.channel_down(channel))
             elif channel_id in route.local_channels:
                 self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
+
+    def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
+        counts = {
+            queue_id: len(route.unconfirmed.get(channel.channel_id, ()))
+            for queue_id in self._used.get(channel.channel_id, ())
+            if (route := self._routes.get(queue_id)) is not None
+        }
+        return max(counts, key=lambda queue_id: counts[queue_id]) if any(counts.values()) else None
 
     # --- QueueGateway: cold ---
 
@@ -384,7 +416,9 @@ class ClusterGateway:
         if is_local:
             self._resume(route)
         else:
-            self._links.send(route.master, SessionOpen(route.queue_id, route.session, route.epoch))
+            self._links.send(
+                route.master, SessionOpen(route.queue_id, route.session, route.epoch, self._credits.more_after(route))
+            )
 
     def _opened(self, route: Route, message: SessionOpened) -> None:
         if not message.refused:
@@ -401,6 +435,7 @@ class ClusterGateway:
     def _resume(self, route: Route) -> None:
         """The session stands: send again what was never answered, attach the consumers again."""
         route.open()
+        self._credits.open_route(route)
         unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
             self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
@@ -491,7 +526,9 @@ class ClusterGateway:
         if route.master == self._node:
             channel = ChannelKey(self._node, channel_id)
             self._call(route, lambda process: process.publish(channel, messages, publish_seqs, is_resent=is_resent))
+            self._credits.sent(route, channel_id, len(messages))
             return
+        self._credits.sent(route, channel_id, len(messages))
         route.local_channels.add(channel_id)
         self._links.send(
             route.master,
@@ -618,6 +655,7 @@ class ClusterGateway:
     def check_invariants(self) -> None:
         for route in self._routes.values():
             route.check_invariants()
+            self._credits.check_invariants(route)
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
         for owner, session, _ in self._calls.values():
             assert session == owner.session, "calls of an ended session have been failed"

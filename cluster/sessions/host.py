@@ -15,6 +15,7 @@ from cluster.sessions.messages import (
     SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionGrant,
     SessionMessage,
@@ -27,17 +28,22 @@ from cluster.sessions.messages import (
 from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
-from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, QueueEffect, RejectPublished
+from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
 from node.queues.queue_process import QueueProcess
+
+_FOR_CHANNELS = (Deliver, ConfirmPublished, RejectPublished, CancelConsumer, GrantCredit)
 
 
 class MasterSession:
     """One entry node's use of one queue."""
 
-    __slots__ = ("channels", "has_sealed", "number")
+    __slots__ = ("channels", "has_sealed", "more_credit_after", "number", "publishers")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, more_credit_after: int) -> None:
         self.number = number
+        self.more_credit_after = more_credit_after
+        #: Those of its channels that publish: the queue owes them credit.
+        self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
         self.channels: set[int] = set()
         #: It has sealed the queue for a deletion that is not agreed on yet.
@@ -73,6 +79,9 @@ class SessionHost:
         if isinstance(message, SessionPublish):
             session.channels.add(message.channel_id)
             channel = ChannelKey(node, message.channel_id)
+            if message.channel_id not in session.publishers:
+                session.publishers.add(message.channel_id)
+                process.flow.begin(channel, session.more_credit_after)
             messages = list(iter_envelopes(message.envelopes))
             process.publish(channel, messages, message.publish_seqs, is_resent=message.is_resent)
         elif isinstance(message, SessionSettle):
@@ -81,6 +90,7 @@ class SessionHost:
             process.grant(ChannelKey(node, message.channel_id), message.consumer_tag, message.written)
         elif isinstance(message, SessionChannelClosed):
             session.channels.discard(message.channel_id)
+            session.publishers.discard(message.channel_id)
             process.channel_down(ChannelKey(node, message.channel_id))
         elif isinstance(message, SessionCall):
             session.channels.add(message.channel_id)
@@ -94,7 +104,7 @@ class SessionHost:
         if process is None:
             refused = "this node does not master the queue"
         else:
-            self._sessions[node, queue_id] = MasterSession(message.session)
+            self._sessions[node, queue_id] = MasterSession(message.session, message.more_credit_after)
         self._send(node, SessionOpened(queue_id, message.session, refused))
 
     def _answer(self, node: NodeName, call: SessionCall, process: QueueProcess) -> SessionReply:
@@ -144,7 +154,7 @@ class SessionHost:
     def remote_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
         """Effects of a queue process here for channels of other nodes."""
         for effect in effects:
-            if not isinstance(effect, Deliver | ConfirmPublished | RejectPublished | CancelConsumer):
+            if not isinstance(effect, _FOR_CHANNELS):
                 continue
             node, channel_id = effect.channel
             session = self._sessions.get((node, queue_id))
@@ -197,7 +207,7 @@ def _as_message(
     queue_id: QueueId,
     session: int,
     channel_id: int,
-    effect: Deliver | ConfirmPublished | RejectPublished | CancelConsumer,
+    effect: Deliver | ConfirmPublished | RejectPublished | CancelConsumer | GrantCredit,
 ) -> SessionMessage:
     if isinstance(effect, Deliver):
         deliveries = effect.deliveries
@@ -210,6 +220,8 @@ def _as_message(
             [delivery.redelivered for delivery in deliveries],
             pack_envelopes([delivery.message for delivery in deliveries]),
         )
+    if isinstance(effect, GrantCredit):
+        return SessionCredit(queue_id, session, channel_id, effect.messages)
     if isinstance(effect, CancelConsumer):
         return SessionConsumerCancelled(queue_id, session, channel_id, effect.consumer_tag)
     return SessionConfirm(

@@ -26,6 +26,9 @@ class SessionOpen:
     session: int
     #: The epoch of the mastership that the entry node means to talk to.
     epoch: Epoch
+    #: Messages of a channel after which the master grants as many more (`node.flow.credit`): the entry node's choice,
+    #: because it has to fit the credit that it lets its channels begin with.
+    more_credit_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,16 @@ class SessionConfirm:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionCredit:
+    """The channel may publish so many messages more."""
+
+    queue_id: QueueId
+    session: int
+    channel_id: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionConsumerCancelled:
     """The queue ended this consumer."""
 
@@ -164,6 +177,7 @@ SessionMessage = (
     | SessionOpened
     | SessionDeliver
     | SessionConfirm
+    | SessionCredit
     | SessionConsumerCancelled
     | SessionReply
 )

@@ -12,6 +12,8 @@ Everything a client may not lose is kept on the route until the master has answe
   the master recognises by message id those that it has (`BackingQueue.is_duplicate`).
 - ``untracked``: publishes without confirms that found no open session. Bounded: such a publisher asked for no
   promise, and the oldest go first.
+- ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
+  session, at whose opening what is unconfirmed is sent again and paid for again.
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
 """
 
@@ -23,6 +25,7 @@ from collections import deque
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
+from node.flow.credit import Hop
 from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.message import Message
 from node.queues.events import ConsumerSpec
@@ -49,6 +52,7 @@ class Route:
         "consumers",
         "epoch",
         "first_unsent",
+        "hops",
         "is_down",
         "local_channels",
         "master",
@@ -73,6 +77,8 @@ class Route:
         self.unconfirmed: dict[int, dict[int, Message]] = {}
         #: channel id -> first publish sequence number that no session has carried yet.
         self.first_unsent: dict[int, int] = {}
+        #: channel id -> its credit towards the queue, of channels that have published to it.
+        self.hops: dict[int, Hop] = {}
         self.untracked: deque[tuple[int, Message]] = deque(maxlen=UNTRACKED_MESSAGES_MAX)
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Channels that have said anything to the current session.

@@ -18,6 +18,7 @@ from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import ExitCode, QueueSelection, SyncProgress, Table
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import WarrenError
 
 #: Seconds for one request, as rabbitmqctl's listings; synchronisation has no limit unless asked for.
@@ -123,6 +124,14 @@ class AdminClient:
         """Begin an orderly stop; returns before the node is gone."""
         self._call(self._stub.Shutdown, pb.Nothing())
 
+    def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        """Of this node, until it stops."""
+        self._call(self._stub.SetMemoryWatermark, codec.watermark_to_wire(watermark))
+
+    def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        """Of this node, until it stops."""
+        self._call(self._stub.SetDiskFreeLimit, codec.disk_limit_to_wire(limit))
+
     # --- listings ---
 
     def list_connections(self, columns: Sequence[str] = ()) -> Table:
@@ -130,6 +139,9 @@ class AdminClient:
 
     def list_channels(self, columns: Sequence[str] = ()) -> Table:
         return self._list(self._stub.ListChannels, "", columns)
+
+    def list_flow(self, columns: Sequence[str] = ()) -> Table:
+        return self._list(self._stub.ListFlow, "", columns)
 
     def list_consumers(self, vhost: str = "/", columns: Sequence[str] = ()) -> Table:
         return self._list(self._stub.ListConsumers, vhost, columns)

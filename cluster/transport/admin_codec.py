@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import QueueSelection, SyncProgress, Table
 from cluster.wire import admin_pb2 as pb
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
+from node.config_keys import DISK_TO_MEMORY_FACTOR_MAX
 
 #: Shared secret of the cluster, UTF-8, sent with every admin request.
 COOKIE_METADATA_KEY = "warren-cookie-bin"
@@ -79,6 +81,36 @@ def listing_to_wire(vhost: str, columns: Sequence[str], selection: QueueSelectio
 
 def selection_from_wire(listing: pb.Listing) -> QueueSelection:
     return QueueSelection(online=listing.online, offline=listing.offline, local=listing.local)
+
+
+def watermark_to_wire(watermark: MemoryWatermark) -> pb.ResourceLimit:
+    if watermark.absolute_bytes is not None:
+        return pb.ResourceLimit(absolute_bytes=watermark.absolute_bytes)
+    return pb.ResourceLimit(relative=watermark.relative)
+
+
+def watermark_from_wire(limit: pb.ResourceLimit) -> MemoryWatermark:
+    """Raises `ValueError`."""
+    if limit.WhichOneof("limit") == "absolute_bytes":
+        return MemoryWatermark(absolute_bytes=limit.absolute_bytes)
+    if not 0 <= limit.relative <= 1:
+        raise ValueError(f"a memory watermark is a fraction from 0 to 1, not {limit.relative:g}")
+    return MemoryWatermark(limit.relative)
+
+
+def disk_limit_to_wire(limit: DiskFreeLimit) -> pb.ResourceLimit:
+    if limit.relative is not None:
+        return pb.ResourceLimit(relative=limit.relative)
+    return pb.ResourceLimit(absolute_bytes=limit.absolute_bytes)
+
+
+def disk_limit_from_wire(limit: pb.ResourceLimit) -> DiskFreeLimit:
+    """Raises `ValueError`."""
+    if limit.WhichOneof("limit") == "absolute_bytes":
+        return DiskFreeLimit(limit.absolute_bytes)
+    if not 0 <= limit.relative <= DISK_TO_MEMORY_FACTOR_MAX:
+        raise ValueError(f"a disk limit is 0 to {DISK_TO_MEMORY_FACTOR_MAX:g} times the memory, not {limit.relative:g}")
+    return DiskFreeLimit(relative=limit.relative)
 
 
 def progress_to_wire(progress: SyncProgress) -> pb.SyncProgress:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
 from cluster.metadata.records import PolicyRecord
 from cluster.raft.core import ProposalRefusedError
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import AmqpError, ConfigError, WarrenError
 
 
@@ -130,6 +131,12 @@ class AdminPort(Protocol):
     async def shutdown(self) -> None:
         """Begin an orderly stop of the node asked; returns before the node is gone."""
 
+    async def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
+        """Of the node asked, until it stops."""
+
+    async def set_disk_free_limit(self, limit: DiskFreeLimit) -> None:
+        """Of the node asked, until it stops."""
+
     async def list_connections(self, columns: Sequence[str], *, local: bool = False) -> Table:
         """Of the cluster, or (``local``) of the node asked."""
 
@@ -138,6 +145,9 @@ class AdminPort(Protocol):
 
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         """Of the cluster's queues, or (``local``) of those mastered on the node asked."""
+
+    async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
+        """Paths of the credit flow that slow connections down: of the cluster's, or (``local``) of the node's."""
 
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
 

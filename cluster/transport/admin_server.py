@@ -114,6 +114,22 @@ class AdminService(AdminServicer):
         await self._check_cookie(context)
         return await self._done(self._port.shutdown(), context)
 
+    async def SetMemoryWatermark(self, request: pb.ResourceLimit, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        try:
+            watermark = codec.watermark_from_wire(request)
+        except ValueError as error:
+            await _refuse(context, ExitCode.USAGE, str(error))
+        return await self._done(self._port.set_memory_watermark(watermark), context)
+
+    async def SetDiskFreeLimit(self, request: pb.ResourceLimit, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        try:
+            limit = codec.disk_limit_from_wire(request)
+        except ValueError as error:
+            await _refuse(context, ExitCode.USAGE, str(error))
+        return await self._done(self._port.set_disk_free_limit(limit), context)
+
     # --- listings ---
 
     async def ListConnections(self, request: pb.Listing, context: _Context) -> pb.Table:
@@ -123,6 +139,10 @@ class AdminService(AdminServicer):
     async def ListChannels(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)
         return await self._table(self._port.list_channels(list(request.columns), local=request.local), context)
+
+    async def ListFlow(self, request: pb.Listing, context: _Context) -> pb.Table:
+        await self._check_cookie(context)
+        return await self._table(self._port.list_flow(list(request.columns), local=request.local), context)
 
     async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
         await self._check_cookie(context)

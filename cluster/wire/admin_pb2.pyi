@@ -74,6 +74,31 @@ class Document(_message.Message):
 Global___Document: _TypeAlias = Document  # noqa: Y015
 
 @_typing.final
+class ResourceLimit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELATIVE_FIELD_NUMBER: _builtins.int
+    ABSOLUTE_BYTES_FIELD_NUMBER: _builtins.int
+    relative: _builtins.float
+    """Times the memory of the machine."""
+    absolute_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        relative: _builtins.float = ...,
+        absolute_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_bytes", b"absolute_bytes", "limit", b"limit", "relative", b"relative"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_bytes", b"absolute_bytes", "limit", b"limit", "relative", b"relative"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_limit: _TypeAlias = _typing.Literal["relative", "absolute_bytes"]  # noqa: Y015
+    _WhichOneofArgType_limit: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_limit) -> _WhichOneofReturnType_limit | None: ...
+
+Global___ResourceLimit: _TypeAlias = ResourceLimit  # noqa: Y015
+
+@_typing.final
 class Listing(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -89,6 +89,16 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
                 _registered_method=True)
+        self.SetMemoryWatermark = channel.unary_unary(
+                '/warren.admin.Admin/SetMemoryWatermark',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.ResourceLimit.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
+                _registered_method=True)
+        self.SetDiskFreeLimit = channel.unary_unary(
+                '/warren.admin.Admin/SetDiskFreeLimit',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.ResourceLimit.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
+                _registered_method=True)
         self.ListConnections = channel.unary_unary(
                 '/warren.admin.Admin/ListConnections',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
@@ -126,6 +136,11 @@ class AdminStub:
                 _registered_method=True)
         self.ListPermissions = channel.unary_unary(
                 '/warren.admin.Admin/ListPermissions',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Table.FromString,
+                _registered_method=True)
+        self.ListFlow = channel.unary_unary(
+                '/warren.admin.Admin/ListFlow',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Table.FromString,
                 _registered_method=True)
@@ -240,6 +255,19 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetMemoryWatermark(self, request, context):
+        """Of the node asked, until it stops.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetDiskFreeLimit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListConnections(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -283,6 +311,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPermissions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFlow(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -394,6 +428,16 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Nothing.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
             ),
+            'SetMemoryWatermark': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetMemoryWatermark,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.ResourceLimit.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
+            ),
+            'SetDiskFreeLimit': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDiskFreeLimit,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.ResourceLimit.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
+            ),
             'ListConnections': grpc.unary_unary_rpc_method_handler(
                     servicer.ListConnections,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Listing.FromString,
@@ -431,6 +475,11 @@ def add_AdminServicer_to_server(servicer, server):
             ),
             'ListPermissions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPermissions,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.Listing.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Table.SerializeToString,
+            ),
+            'ListFlow': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFlow,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Listing.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Table.SerializeToString,
             ),
@@ -783,6 +832,60 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def SetMemoryWatermark(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/SetMemoryWatermark',
+            cluster_dot_wire_dot_admin__pb2.ResourceLimit.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDiskFreeLimit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/SetDiskFreeLimit',
+            cluster_dot_wire_dot_admin__pb2.ResourceLimit.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListConnections(request,
             target,
             options=(),
@@ -986,6 +1089,33 @@ class Admin:
             request,
             target,
             '/warren.admin.Admin/ListPermissions',
+            cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFlow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/ListFlow',
             cluster_dot_wire_dot_admin__pb2.Listing.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Table.FromString,
             options,

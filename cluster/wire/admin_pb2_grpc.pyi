@@ -46,6 +46,9 @@ class AdminStub:
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Shutdown: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]
+    SetMemoryWatermark: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]
+    """Of the node asked, until it stops."""
+    SetDiskFreeLimit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]
     ListConnections: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListChannels: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListConsumers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
@@ -54,6 +57,7 @@ class AdminStub:
     ListVhosts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListUsers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     ListPermissions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
+    ListFlow: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     AddUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]
@@ -77,6 +81,9 @@ class AdminAsyncStub(AdminStub):
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Shutdown: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]  # type: ignore[assignment]
+    SetMemoryWatermark: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]  # type: ignore[assignment]
+    """Of the node asked, until it stops."""
+    SetDiskFreeLimit: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]  # type: ignore[assignment]
     ListConnections: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListChannels: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListConsumers: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
@@ -85,6 +92,7 @@ class AdminAsyncStub(AdminStub):
     ListVhosts: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListUsers: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     ListPermissions: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
+    ListFlow: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     AddUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
     ChangePassword: _aio.UnaryUnaryMultiCallable[_admin_pb2.User, _admin_pb2.Done]  # type: ignore[assignment]
@@ -173,6 +181,21 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
 
     @_abc_1.abstractmethod
+    def SetMemoryWatermark(
+        self,
+        request: _admin_pb2.ResourceLimit,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]:
+        """Of the node asked, until it stops."""
+
+    @_abc_1.abstractmethod
+    def SetDiskFreeLimit(
+        self,
+        request: _admin_pb2.ResourceLimit,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
+
+    @_abc_1.abstractmethod
     def ListConnections(
         self,
         request: _admin_pb2.Listing,
@@ -223,6 +246,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
 
     @_abc_1.abstractmethod
     def ListPermissions(
+        self,
+        request: _admin_pb2.Listing,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Table, _abc.Awaitable[_admin_pb2.Table]]: ...
+
+    @_abc_1.abstractmethod
+    def ListFlow(
         self,
         request: _admin_pb2.Listing,
         context: _ServicerContext,

@@ -17,16 +17,17 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from cluster.membership.messages import NodeAlarms
 from cluster.mirroring.messages import MirrorMessage, MirrorOp, Ops
 from cluster.raft.messages import Message as RaftMessage
 from cluster.sessions.messages import SessionMessage
-from cluster.wire import convert_mirroring, convert_sessions, mirroring_pb2
+from cluster.wire import convert_membership, convert_mirroring, convert_sessions, mirroring_pb2
 from cluster.wire import mesh_pb2 as pb
 from cluster.wire.convert_consensus import consensus_from_wire, consensus_to_wire
 from node.errors import WarrenError
 from node.ids import Incarnation, NodeName
 
-QueueFrameMessage = MirrorMessage | SessionMessage
+QueueFrameMessage = MirrorMessage | SessionMessage | NodeAlarms
 
 _LENGTH_DELIMITED = 2
 
@@ -44,10 +45,12 @@ _OPS_MESSAGE_TAG = _tag(pb.QueueMessage.DESCRIPTOR, "ops")
 _OP_LIST_TAG = _tag(mirroring_pb2.Ops.DESCRIPTOR, "ops")
 
 _TO_WIRE: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {
+    **convert_membership.TO_WIRE,
     **convert_mirroring.TO_WIRE,
     **convert_sessions.TO_WIRE,
 }
 _FROM_WIRE: dict[str, Callable[[Any], QueueFrameMessage]] = {
+    **convert_membership.FROM_WIRE,
     **convert_mirroring.FROM_WIRE,
     **convert_sessions.FROM_WIRE,
 }

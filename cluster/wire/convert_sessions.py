@@ -10,6 +10,7 @@ from cluster.sessions.messages import (
     SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionGrant,
     SessionMessage,
@@ -53,11 +54,11 @@ def _consumer_from_wire(w: pb.Consumer) -> ConsumerSpec:
 
 
 def _open_to_wire(m: SessionOpen) -> pb.Open:
-    return pb.Open(queue_id=m.queue_id, session=m.session, epoch=m.epoch)
+    return pb.Open(queue_id=m.queue_id, session=m.session, epoch=m.epoch, more_credit_after=m.more_credit_after)
 
 
 def _open_from_wire(w: pb.Open) -> SessionOpen:
-    return SessionOpen(QueueId(w.queue_id), w.session, Epoch(w.epoch))
+    return SessionOpen(QueueId(w.queue_id), w.session, Epoch(w.epoch), w.more_credit_after)
 
 
 def _publish_to_wire(m: SessionPublish) -> pb.Publish:
@@ -188,6 +189,14 @@ def _confirm_from_wire(w: pb.Confirm) -> SessionConfirm:
     return SessionConfirm(QueueId(w.queue_id), w.session, w.channel_id, list(w.publish_seqs), w.rejected)
 
 
+def _credit_to_wire(m: SessionCredit) -> pb.Credit:
+    return pb.Credit(queue_id=m.queue_id, session=m.session, channel_id=m.channel_id, messages=m.messages)
+
+
+def _credit_from_wire(w: pb.Credit) -> SessionCredit:
+    return SessionCredit(QueueId(w.queue_id), w.session, w.channel_id, w.messages)
+
+
 def _consumer_cancelled_to_wire(m: SessionConsumerCancelled) -> pb.ConsumerCancelled:
     return pb.ConsumerCancelled(
         queue_id=m.queue_id, session=m.session, channel_id=m.channel_id, consumer_tag=m.consumer_tag
@@ -239,6 +248,7 @@ TO_WIRE: dict[type[SessionMessage], tuple[str, Callable[[Any], Any]]] = {
     SessionOpened: ("session_opened", _opened_to_wire),
     SessionDeliver: ("session_deliver", _deliver_to_wire),
     SessionConfirm: ("session_confirm", _confirm_to_wire),
+    SessionCredit: ("session_credit", _credit_to_wire),
     SessionConsumerCancelled: ("session_consumer_cancelled", _consumer_cancelled_to_wire),
     SessionReply: ("session_reply", _reply_to_wire),
 }
@@ -253,6 +263,7 @@ FROM_WIRE: dict[str, Callable[[Any], SessionMessage]] = {
     "session_opened": _opened_from_wire,
     "session_deliver": _deliver_from_wire,
     "session_confirm": _confirm_from_wire,
+    "session_credit": _credit_from_wire,
     "session_consumer_cancelled": _consumer_cancelled_from_wire,
     "session_reply": _reply_from_wire,
 }

@@ -138,6 +138,8 @@ class QueueMessage(_message.Message):
     SESSION_CONFIRM_FIELD_NUMBER: _builtins.int
     SESSION_CONSUMER_CANCELLED_FIELD_NUMBER: _builtins.int
     SESSION_REPLY_FIELD_NUMBER: _builtins.int
+    SESSION_CREDIT_FIELD_NUMBER: _builtins.int
+    NODE_ALARMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attach(self) -> _mirroring_pb2.Attach: ...
     @_builtins.property
@@ -170,6 +172,10 @@ class QueueMessage(_message.Message):
     def session_consumer_cancelled(self) -> _sessions_pb2.ConsumerCancelled: ...
     @_builtins.property
     def session_reply(self) -> _sessions_pb2.Reply: ...
+    @_builtins.property
+    def session_credit(self) -> _sessions_pb2.Credit: ...
+    @_builtins.property
+    def node_alarms(self) -> Global___NodeAlarms: ...
     def __init__(
         self,
         *,
@@ -189,13 +195,37 @@ class QueueMessage(_message.Message):
         session_confirm: _sessions_pb2.Confirm | None = ...,
         session_consumer_cancelled: _sessions_pb2.ConsumerCancelled | None = ...,
         session_reply: _sessions_pb2.Reply | None = ...,
+        session_credit: _sessions_pb2.Credit | None = ...,
+        node_alarms: Global___NodeAlarms | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "attach_refused", b"attach_refused", "attach_reply", b"attach_reply", "message", b"message", "ops", b"ops", "ops_ack", b"ops_ack", "session_call", b"session_call", "session_channel_closed", b"session_channel_closed", "session_confirm", b"session_confirm", "session_consumer_cancelled", b"session_consumer_cancelled", "session_deliver", b"session_deliver", "session_grant", b"session_grant", "session_open", b"session_open", "session_opened", b"session_opened", "session_publish", b"session_publish", "session_reply", b"session_reply", "session_settle", b"session_settle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "attach_refused", b"attach_refused", "attach_reply", b"attach_reply", "message", b"message", "node_alarms", b"node_alarms", "ops", b"ops", "ops_ack", b"ops_ack", "session_call", b"session_call", "session_channel_closed", b"session_channel_closed", "session_confirm", b"session_confirm", "session_consumer_cancelled", b"session_consumer_cancelled", "session_credit", b"session_credit", "session_deliver", b"session_deliver", "session_grant", b"session_grant", "session_open", b"session_open", "session_opened", b"session_opened", "session_publish", b"session_publish", "session_reply", b"session_reply", "session_settle", b"session_settle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "attach_refused", b"attach_refused", "attach_reply", b"attach_reply", "message", b"message", "ops", b"ops", "ops_ack", b"ops_ack", "session_call", b"session_call", "session_channel_closed", b"session_channel_closed", "session_confirm", b"session_confirm", "session_consumer_cancelled", b"session_consumer_cancelled", "session_deliver", b"session_deliver", "session_grant", b"session_grant", "session_open", b"session_open", "session_opened", b"session_opened", "session_publish", b"session_publish", "session_reply", b"session_reply", "session_settle", b"session_settle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "attach_refused", b"attach_refused", "attach_reply", b"attach_reply", "message", b"message", "node_alarms", b"node_alarms", "ops", b"ops", "ops_ack", b"ops_ack", "session_call", b"session_call", "session_channel_closed", b"session_channel_closed", "session_confirm", b"session_confirm", "session_consumer_cancelled", b"session_consumer_cancelled", "session_credit", b"session_credit", "session_deliver", b"session_deliver", "session_grant", b"session_grant", "session_open", b"session_open", "session_opened", b"session_opened", "session_publish", b"session_publish", "session_reply", b"session_reply", "session_settle", b"session_settle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["attach", "attach_reply", "attach_refused", "ops", "ops_ack", "session_open", "session_publish", "session_settle", "session_grant", "session_channel_closed", "session_call", "session_opened", "session_deliver", "session_confirm", "session_consumer_cancelled", "session_reply"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["attach", "attach_reply", "attach_refused", "ops", "ops_ack", "session_open", "session_publish", "session_settle", "session_grant", "session_channel_closed", "session_call", "session_opened", "session_deliver", "session_confirm", "session_consumer_cancelled", "session_reply", "session_credit", "node_alarms"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___QueueMessage: _TypeAlias = QueueMessage  # noqa: Y015
+
+@_typing.final
+class NodeAlarms(_message.Message):
+    """All resources that the sender is short of ("memory", "disk"), in place of what it said before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        resources: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeAlarms: _TypeAlias = NodeAlarms  # noqa: Y015

@@ -45,19 +45,22 @@ class Open(_message.Message):
     QUEUE_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    MORE_CREDIT_AFTER_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     session: _builtins.int
     epoch: _builtins.int
+    more_credit_after: _builtins.int
     def __init__(
         self,
         *,
         queue_id: _builtins.int = ...,
         session: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        more_credit_after: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "more_credit_after", b"more_credit_after", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -369,6 +372,34 @@ class Confirm(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Confirm: _TypeAlias = Confirm  # noqa: Y015
+
+@_typing.final
+class Credit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    session: _builtins.int
+    channel_id: _builtins.int
+    messages: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue_id: _builtins.int = ...,
+        session: _builtins.int = ...,
+        channel_id: _builtins.int = ...,
+        messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "messages", b"messages", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
 class ConsumerCancelled(_message.Message):

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from node.flow.stage import SlowPath
 from node.ids import QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
@@ -91,7 +92,7 @@ class ConnectionControl(Protocol):
         """Send ``connection.blocked`` if the client can take it."""
 
     def unblocked(self) -> None:
-        """Send ``connection.unblocked`` if the client can take it."""
+        """Send ``connection.unblocked`` if the client can take it, and go on with what `may_publish` held up."""
 
 
 class ChannelSink(Protocol):
@@ -135,6 +136,10 @@ class BrokerChannel(Protocol):
 
     def written(self, source: DeliverySource, consumer_tag: str, count: int) -> None:
         """``count`` deliveries of this consumer have left for the socket: the queue may send as many more."""
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` while a queue slows the channel down, and a moment longer; else ``running``."""
 
     # --- cold ---
 
@@ -198,7 +203,22 @@ class BrokerChannel(Protocol):
 class BrokerConnection(Protocol):
     """One authenticated connection in a vhost."""
 
+    @property
+    def state(self) -> str:
+        """``running``, ``flow``, ``blocking`` or ``blocked``, as listings show it."""
+
+    def may_publish(self) -> bool:
+        """The client is about to publish. False while an alarm is raised: then the broker has paused reading, and what
+        was read, this publish and all behind it, waits for `ConnectionControl.unblocked`."""
+
     def open_channel(self, number: int, sink: ChannelSink) -> BrokerChannel: ...
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` while its socket is not read for want of credit, and some seconds longer; else ``running``."""
+
+    def slow_paths(self) -> Sequence[SlowPath]:
+        """The blocked hops (`node.flow.credit`) below the connection."""
 
     async def close(self) -> None:
         """The connection is gone: close what is left open, delete its exclusive queues."""

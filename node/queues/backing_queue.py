@@ -23,7 +23,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from node.ids import MsgId, SeqId
+from node.ids import MsgId, NodeName, SeqId
 from node.message import Message
 
 
@@ -58,6 +58,18 @@ class BackingQueueStatus:
     next_seq_id: SeqId
     #: Estimate of the memory this queue holds, in bytes.
     memory_bytes: int
+
+
+class MirrorInFlight(NamedTuple):
+    """What one mirror has still to do, for the credit flow (`node.flow.credit`)."""
+
+    node: NodeName
+    #: Messages that it has not applied, as far as confirms count on it.
+    unapplied: int
+    #: Messages that it has applied and whose confirms wait for its disk.
+    undurable: int
+    #: Bytes sent to it and not applied, synchronisation included.
+    unapplied_bytes: int
 
 
 class BackingQueue(Protocol):
@@ -120,6 +132,13 @@ class BackingQueue(Protocol):
     @property
     def unacked(self) -> int:
         """Number of delivered and unsettled messages."""
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Messages given to the local store that are not durable yet, with or without token; settled ones not."""
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        """The same of each mirror that confirms wait for; nothing for a queue that is not mirrored."""
 
     def status(self) -> BackingQueueStatus:
         """Counters for the listing commands."""

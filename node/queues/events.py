@@ -64,8 +64,16 @@ class CancelConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantCredit:
+    """The channel may send this queue so many messages more (`node.flow.credit`)."""
+
+    channel: ChannelKey
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteUnused:
     """An auto-delete queue has lost its last consumer: its owner must delete it."""
 
 
-QueueEffect = Deliver | ConfirmPublished | RejectPublished | CancelConsumer | DeleteUnused
+QueueEffect = Deliver | ConfirmPublished | RejectPublished | CancelConsumer | GrantCredit | DeleteUnused

@@ -5,6 +5,8 @@ where a queue's master may be elsewhere and may move. The channel does not notic
 
 - publishes to one queue from one channel arrive in order, each exactly once (a gateway that must send again
   relies on `BackingQueue.is_duplicate`);
+- the gateway keeps the channel's credit towards each queue (`node.flow.credit`) and tells when it is used up; a
+  blocked channel may publish all the same, it is merely expected to stop soon;
 - after a move, consumers continue by themselves or are cancelled (`ConsumerSpec.cancel_on_failover`); deliveries
   of the earlier `session` can no longer be settled.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from node.flow.credit import Hop
 from node.ids import ChannelKey, QueueId, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
@@ -32,6 +35,9 @@ class QueueChannelSink(Protocol):
     def queue_rejected(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None: ...
 
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None: ...
+
+    def queue_hop_changed(self, hop: Hop) -> None:
+        """A hop from the channel to a queue, or to what lies on the way there, was blocked or freed."""
 
 
 class QueueGateway(Protocol):
@@ -82,6 +88,9 @@ class QueueGateway(Protocol):
 
     async def delete_abandoned(self, queue_id: QueueId) -> None:
         """The deletion that `delete_if` prepared did not come about: the queue goes on."""
+
+    def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
+        """The queue towards which the channel has the least credit left, ``None`` if it published to none."""
 
     def close_channel(self, channel: ChannelKey) -> None:
         """Requeue its unacked messages, remove its consumers, forget it."""

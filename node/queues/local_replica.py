@@ -13,7 +13,7 @@ from node.errors import StorageError
 from node.ids import MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
-from node.queues.stages import body_bytes
+from node.queues.unacked import body_bytes
 from node.queues.variable_queue import VariableQueue
 from node.store.index import PagedMessage
 
@@ -33,7 +33,7 @@ class LocalReplica(VariableQueue):
         """See `ReplicaQueue.first_live_seq_id`. Looks at every unacked message."""
         first = self._stages.first
         first = self._next_seq_id if first is None else first
-        return SeqId(min(first, min(self._unacked, default=first)))
+        return SeqId(min(first, min(self._unacked.messages, default=first)))
 
     def insert(self, seq_ids: Sequence[SeqId], messages: Sequence[Message], envelopes: Sequence[bytes]) -> None:
         """See `ReplicaQueue.insert`."""
@@ -52,7 +52,7 @@ class LocalReplica(VariableQueue):
         stored = added if is_lazy else persistent
         self._ready_bytes += size
         self._persistent += len(persistent)
-        self._unflushed_persistent += len(persistent)
+        self._unflushed_untracked += len(persistent)
         self._persistent_bytes += sum([len(message.body) for message, _ in persistent.values()])
         self._origins.accept_any([message.msg_id for message in messages])
         if self._digest_cache:
@@ -80,7 +80,7 @@ class LocalReplica(VariableQueue):
             self._append(list(items), list(items.values()), size)
 
     def _is_live(self, seq_id: int) -> bool:
-        if seq_id in self._unacked or self._storage.index.is_live(seq_id):
+        if seq_id in self._unacked.messages or self._storage.index.is_live(seq_id):
             return True
         stages = self._stages
         return seq_id in stages.q4.messages or seq_id in stages.q1.messages
@@ -96,7 +96,7 @@ class LocalReplica(VariableQueue):
         """See `ReplicaQueue.digests`. Computed for segments that changed since the last call."""
         cache = self._digest_cache
         stages = self._stages
-        places = (self._unacked, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)))
+        places = (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)))
         segments = {seq_id // DIGEST_SEGMENT_ENTRIES for place in places for seq_id in place}
         delta = stages.delta
         if delta.count:
@@ -128,7 +128,7 @@ class LocalReplica(VariableQueue):
         if stages.delta.count and first < stages.delta.end and end > stages.delta.start:
             entries = self._storage.index.entries(first, end, DIGEST_SEGMENT_ENTRIES)
             held = {seq_id: entry.msg_id for seq_id, entry in entries}
-        for place in (self._unacked, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
+        for place in (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
             span = range(first, end) if len(place) > DIGEST_SEGMENT_ENTRIES else place
             held.update({seq_id: place[seq_id].msg_id for seq_id in span if first <= seq_id < end and seq_id in place})
         return [Holding(SeqId(seq_id), held[seq_id]) for seq_id in sorted(held)]
@@ -139,7 +139,13 @@ class LocalReplica(VariableQueue):
         found: dict[int, bytes] = {}
         paged: list[tuple[int, PagedMessage]] = []
         stages, index = self._stages, self._storage.index
-        in_memory = (stages.q4.messages, self._unacked, stages.q3.messages, stages.q2.messages, stages.q1.messages)
+        in_memory = (
+            stages.q4.messages,
+            self._unacked.messages,
+            stages.q3.messages,
+            stages.q2.messages,
+            stages.q1.messages,
+        )
         for seq_id in seq_ids:
             for place in in_memory:
                 message = place.get(seq_id)
@@ -203,15 +209,13 @@ class LocalReplica(VariableQueue):
         """See `ReplicaQueue.remove`."""
         self._require_service()
         count = 0
-        unacked = self._unacked
+        unacked = self._unacked.messages
         for first, end in ranges:
             if unacked:
                 span: Iterable[int] = range(first, end)
                 if end - first > len(unacked):
                     span = [seq_id for seq_id in unacked if first <= seq_id < end]
-                gone = [seq_id for seq_id in span if seq_id in unacked]
-                messages = [unacked.pop(seq_id) for seq_id in gone]
-                self._leave_unacked(messages)
+                gone, messages, _ = self._unacked.take(span)
                 self._forget(gone, messages)
                 count += len(gone)
             try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from node.errors import ChannelError
+from node.flow.credit import FlowControl, Hop
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery
@@ -19,6 +20,7 @@ from node.queues.events import (
     ConsumerSpec,
     DeleteUnused,
     Deliver,
+    GrantCredit,
     QueueEffect,
     RejectPublished,
 )
@@ -35,7 +37,8 @@ Schedule = Callable[[Callable[[], None]], object]
 class QueueHost:
     """Registry of queue processes with the bookkeeping of which of them must be drained."""
 
-    def __init__(self, effect_sink: EffectSink, schedule: Schedule) -> None:
+    def __init__(self, effect_sink: EffectSink, schedule: Schedule, flow: FlowControl | None = None) -> None:
+        self.flow = flow or FlowControl()
         self._effect_sink = effect_sink
         self._schedule = schedule
         self._processes: dict[QueueId, QueueProcess] = {}
@@ -47,7 +50,7 @@ class QueueHost:
     ) -> QueueProcess:
         """Begin to serve a queue."""
         assert record.queue_id not in self._processes, "a queue has one process on a node"
-        process = self._processes[record.queue_id] = QueueProcess(record, backing_queue, options)
+        process = self._processes[record.queue_id] = QueueProcess(record, backing_queue, options, self.flow)
         self.touch(record.queue_id)
         return process
 
@@ -126,13 +129,16 @@ class LocalQueueGateway(TopologyObserver):
         schedule: Schedule,
         make_backing_queue: Callable[[QueueRecord], BackingQueue],
         delete_unused: Callable[[QueueRecord], None],
+        flow: FlowControl | None = None,
     ) -> None:
         self._node = node
         self._make_backing_queue = make_backing_queue
         self._delete_unused = delete_unused
-        self.host = QueueHost(self._dispatch_effects, schedule)
+        self.host = QueueHost(self._dispatch_effects, schedule, flow)
         self._sinks: dict[ChannelKey, QueueChannelSink] = {}
-        #: Queues that a channel consumes or fetched from: where it may hold something.
+        #: Credit of each channel towards the queues it publishes to.
+        self._hops: dict[ChannelKey, dict[QueueId, Hop]] = {}
+        #: Queues that a channel consumes from, fetched from or publishes to: where it may hold or be owed something.
         self._used: dict[ChannelKey, set[QueueId]] = {}
         self._last_channel_id = 0
 
@@ -145,6 +151,10 @@ class LocalQueueGateway(TopologyObserver):
         self.host.delete(queue.queue_id)
         for used in self._used.values():
             used.discard(queue.queue_id)
+        for channel, hops in self._hops.items():
+            hop = hops.pop(queue.queue_id, None)
+            if hop is not None and hop.reset():
+                self._sinks[channel].queue_hop_changed(hop)
 
     # --- QueueGateway ---
 
@@ -153,6 +163,7 @@ class LocalQueueGateway(TopologyObserver):
         channel = ChannelKey(self._node, self._last_channel_id)
         self._sinks[channel] = sink
         self._used[channel] = set()
+        self._hops[channel] = {}
         return channel
 
     def publish(
@@ -160,10 +171,23 @@ class LocalQueueGateway(TopologyObserver):
     ) -> None:
         process = self.host.process(queue_id)
         if process is not None:
+            hop = self._hop(channel, queue_id, process)
             process.publish(channel, messages, publish_seqs)
+            if hop.change(process.flow.take(channel) - len(messages)):
+                self._sinks[channel].queue_hop_changed(hop)
             self.host.touch(queue_id)
         elif waiting := [seq for seq in publish_seqs if seq]:
             self._sinks[channel].queue_confirmed(queue_id, waiting)
+
+    def _hop(self, channel: ChannelKey, queue_id: QueueId, process: QueueProcess) -> Hop:
+        hops = self._hops[channel]
+        hop = hops.get(queue_id)
+        if hop is None:
+            credit = self.host.flow.in_process
+            hop = hops[queue_id] = Hop(queue_id, credit)
+            process.flow.begin(channel, credit.more_after)
+            self._used[channel].add(queue_id)
+        return hop
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         process = self.host.process(queue_id)
@@ -226,8 +250,13 @@ class LocalQueueGateway(TopologyObserver):
             process.unseal()
             self.host.touch(queue_id)
 
+    def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
+        hops = self._hops.get(channel)
+        return min(hops, key=lambda queue_id: hops[queue_id].balance) if hops else None
+
     def close_channel(self, channel: ChannelKey) -> None:
         self._sinks.pop(channel, None)
+        self._hops.pop(channel, None)
         for queue_id in self._used.pop(channel, ()):
             process = self.host.process(queue_id)
             if process is not None:
@@ -257,6 +286,10 @@ class LocalQueueGateway(TopologyObserver):
                     sink.queue_delivered(queue_id, LOCAL_SESSION, effect.consumer_tag, effect.deliveries)
                 case ConfirmPublished():
                     sink.queue_confirmed(queue_id, effect.publish_seqs)
+                case GrantCredit():
+                    hop = self._hops[effect.channel][queue_id]
+                    if hop.change(effect.messages):
+                        sink.queue_hop_changed(hop)
                 case RejectPublished():
                     sink.queue_rejected(queue_id, effect.publish_seqs)
                 case CancelConsumer():

@@ -19,6 +19,9 @@ Deleting takes two steps, because the decision must be agreed on by the cluster:
 conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or the
 agreement fails (`unseal`) and the held publishes go on as if nothing had been.
 
+Credit. What a channel may publish is granted by `QueueFlow`: a batch counts as processed when `publish` has taken it,
+and the grants wait while the store or a mirror is behind. Publishes that the seal holds back are not processed.
+
 Crash behaviour: nothing here outlives the process. A successor begins with a backing queue in which everything
 unacked is ready again, flagged redelivered.
 """
@@ -30,6 +33,7 @@ from itertools import repeat
 from typing import cast
 
 from node.errors import ChannelError
+from node.flow.credit import FlowControl
 from node.ids import ORIGIN_BYTES, ChannelKey, NodeName, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
@@ -41,10 +45,12 @@ from node.queues.events import (
     ConsumerSpec,
     DeleteUnused,
     Deliver,
+    GrantCredit,
     QueueEffect,
     RejectPublished,
 )
 from node.queues.options import QueueOptions, queue_options
+from node.queues.queue_flow import QueueFlow
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
 
@@ -69,8 +75,15 @@ class ChannelHoldings:
 class QueueProcess:
     """See the top of this module."""
 
-    def __init__(self, record: QueueRecord, backing_queue: BackingQueue, options: QueueOptions | None = None) -> None:
+    def __init__(
+        self,
+        record: QueueRecord,
+        backing_queue: BackingQueue,
+        options: QueueOptions | None = None,
+        flow: FlowControl | None = None,
+    ) -> None:
         self.record = record
+        self.flow = QueueFlow(flow or FlowControl())
         self._backing_queue = backing_queue
         self._options = options if options is not None else queue_options(record.arguments)
         self._consumers = ConsumerSet(self._options.single_active_consumer)
@@ -82,7 +95,7 @@ class QueueProcess:
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
         self._is_sealed = False
-        #: Publishes that wait for the fate of a sealed queue; bounded by what publishers may have unconfirmed.
+        #: Publishes that wait for the fate of a sealed queue; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         if backing_queue.unacked:
             backing_queue.requeue_all()
@@ -138,6 +151,12 @@ class QueueProcess:
         if self._is_sealed:
             self._held_back.append((channel, messages, publish_seqs, is_resent))
             return
+        self._take(channel, messages, publish_seqs, is_resent)
+        self.flow.processed(channel, len(messages))
+
+    def _take(
+        self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int], is_resent: bool
+    ) -> None:
         tokens: Sequence[Token | None]
         if 0 in publish_seqs:
             tokens = [(channel, seq) if seq else None for seq in publish_seqs]
@@ -367,6 +386,7 @@ class QueueProcess:
 
     def channel_down(self, channel: ChannelKey) -> None:
         """The channel is gone: what it held is ready again, its consumers are removed."""
+        self.flow.end(channel)
         holdings = self._channels.get(channel)
         if holdings is None:
             return
@@ -444,6 +464,8 @@ class QueueProcess:
             by_channel = _group_by_channel([*self._confirmed, *tokens])
             effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self._confirmed = []
+        self.flow.observe(self._backing_queue.in_flight_messages, self._backing_queue.mirrors_in_flight())
+        effects += [GrantCredit(channel, messages) for channel, messages in self.flow.take_all()]
         if self._rejected:
             by_channel = _group_by_channel(self._rejected)
             effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
@@ -476,6 +498,7 @@ class QueueProcess:
 
     def check_invariants(self) -> None:
         self._consumers.check_invariants()
+        self.flow.check_invariants()
         held_by_consumer: dict[Consumer, int] = {}
         held: list[SeqId] = []
         for holdings in self._channels.values():

@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 from node.message import Message, decode_envelope
 from node.queues.sub_queue import Entry, SubQueue
+from node.queues.unacked import body_bytes
 from node.store.index import UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
 from node.store.store_config import StoreConfig
 
@@ -423,11 +424,6 @@ class Stages:
         assert delta.count == on_disk, "delta counts what the index has in its range, without the unacked"
         alphas = [*q1.messages.values(), *q4.messages.values()]
         assert self.ram_bytes == sum(map(body_bytes, alphas)), "bytes in memory are those of alphas"
-
-
-def body_bytes(entry: Entry) -> int:
-    """Size of the body, wherever it is."""
-    return len(entry.body) if isinstance(entry, Message) else entry.body_bytes
 
 
 def _is_alpha(entry: Entry) -> bool:

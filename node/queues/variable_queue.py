@@ -33,15 +33,16 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId, SeqId
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.confirm_tokens import ConfirmTokens
 from node.queues.origins import Origins
 from node.queues.rates import QueueRates
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest
-from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages, body_bytes
+from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages
 from node.queues.sub_queue import Entry
+from node.queues.unacked import Unacked, body_bytes
 from node.store.group_commit import GroupCommit
-from node.store.index import PagedMessage, RecoveryReport
+from node.store.index import RecoveryReport
 from node.store.queue_storage import QueueStorage
 from node.store.store_config import StoreConfig
 
@@ -82,12 +83,9 @@ class VariableQueue:
         "_target_duration_s",
         "_tokens",
         "_unacked",
-        "_unacked_bytes",
-        "_unacked_ram",
-        "_unacked_ram_bytes",
         "_unflushed_bytes",
-        "_unflushed_persistent",
-        "_unsynced",
+        "_unflushed_untracked",
+        "_untracked",
         "is_disk_full",
         "rates",
         "target_ram_count",
@@ -99,29 +97,24 @@ class VariableQueue:
         self._group_commit = group_commit
         self._config = config
         self._is_durable = storage.is_durable
-        #: In the order of delivery.
-        self._unacked: dict[int, Entry] = {}
-        self._stages = Stages(storage.index, config, self._unacked, is_durable=storage.is_durable)
+        self._unacked = Unacked()
+        self._stages = Stages(storage.index, config, self._unacked.messages, is_durable=storage.is_durable)
         self._next_seq_id = 0
         self._next_deliver_seq_id = 0
-        #: Body bytes of ready and unacked messages, wherever the bodies are.
+        #: Body bytes of ready messages, wherever the bodies are.
         self._ready_bytes = 0
-        self._unacked_bytes = 0
-        #: Unacked messages whose body is in memory, and their bytes.
-        self._unacked_ram = 0
-        self._unacked_ram_bytes = 0
         #: Live persistent messages of a durable queue, and their body bytes.
         self._persistent = 0
         self._persistent_bytes = 0
         self._tokens = ConfirmTokens()
-        #: Collected since the last flush: bytes, and persistent messages (also those settled since).
+        #: Collected since the last flush: bytes, and persistent messages without a token (also those settled since).
         self._unflushed_bytes = 0
-        self._unflushed_persistent = 0
+        self._unflushed_untracked = 0
         self._has_called_for_flush = False
         #: Generation of the last message written.
         self._last_write_generation = 0
-        #: (generation, persistent messages written in it), generations ascending, not durable yet.
-        self._unsynced: deque[tuple[int, int]] = deque()
+        #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
+        self._untracked: deque[tuple[int, int]] = deque()
         self._origins = Origins()
         #: Digests of segments that have not changed since they were computed.
         self._digest_cache: dict[int, SegmentDigest] = {}
@@ -174,10 +167,7 @@ class VariableQueue:
         """See `BackingQueue.publish_delivered`."""
         first = self._next_seq_id
         messages, size = self._accept(publications, False)
-        self._unacked_bytes += size
-        self._unacked_ram_bytes += size
-        self._unacked_ram += len(messages)
-        self._unacked.update(enumerate(messages, first))
+        self._unacked.add(range(first, self._next_seq_id), messages, size)
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, self._next_seq_id)
         self.rates.ack_in.add(len(messages))
         self._operated(len(messages))
@@ -193,7 +183,7 @@ class VariableQueue:
         """Give messages the tail positions and let the index collect what is stored. Returns them and their bytes."""
         self._require_service()
         first = seq_id = self._next_seq_id
-        size = persistent_bytes = persistent = 0
+        size = persistent_bytes = persistent = untracked = 0
         is_durable, tokens = self._is_durable, self._tokens
         stored: dict[int, Message] = {}
         at_once: list[Hashable] = []
@@ -208,6 +198,8 @@ class VariableQueue:
                 persistent_bytes += body_size
                 if token is not None:
                     tokens.hold(seq_id, token)
+                else:
+                    untracked += 1
             else:
                 if stores_all:
                     stored[seq_id] = message
@@ -217,7 +209,7 @@ class VariableQueue:
         self._next_seq_id = seq_id
         self._persistent += persistent
         self._persistent_bytes += persistent_bytes
-        self._unflushed_persistent += persistent
+        self._unflushed_untracked += untracked
         tokens.confirm(at_once)
         self._origins.accept([message.msg_id for message in messages])
         if self._digest_cache:
@@ -257,10 +249,7 @@ class VariableQueue:
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, deliveries[-1].seq_id + 1)
         self.rates.egress.add(len(deliveries))
         if ack_required:
-            self._unacked_bytes += size
-            self._unacked_ram_bytes += size
-            self._unacked_ram += len(deliveries)
-            self._unacked.update([(delivery[0], delivery[1]) for delivery in deliveries])
+            self._unacked.add([each[0] for each in deliveries], [each[1] for each in deliveries], size)
             self.rates.ack_in.add(len(deliveries))
         else:
             self._forget([delivery[0] for delivery in deliveries], [delivery[1] for delivery in deliveries])
@@ -299,32 +288,10 @@ class VariableQueue:
     def ack(self, seq_ids: Sequence[SeqId]) -> int:
         """See `BackingQueue.ack`."""
         self._require_service()
-        take = self._unacked.pop
-        known: list[int] = []
-        messages: list[Entry] = []
-        for seq_id in seq_ids:
-            message = take(seq_id, None)
-            if message is not None:
-                known.append(seq_id)
-                messages.append(message)
-        self._leave_unacked(messages)
+        known, messages, _ = self._unacked.take(seq_ids)
         self._forget(known, messages)
         self.rates.ack_out.add(len(known))
         return len(known)
-
-    def _leave_unacked(self, messages: Sequence[Entry]) -> int:
-        """Messages were taken out of `_unacked`; returns their bytes."""
-        size = ram_size = ram = 0
-        for message in messages:
-            if isinstance(message, Message):
-                ram += 1
-                ram_size += len(message.body)
-            else:
-                size += message.body_bytes
-        self._unacked_ram -= ram
-        self._unacked_ram_bytes -= ram_size
-        self._unacked_bytes -= size + ram_size
-        return size + ram_size
 
     def purge(self) -> int:
         """See `BackingQueue.purge`."""
@@ -339,7 +306,7 @@ class VariableQueue:
         self._ready_bytes = 0
         if on_disk:
             # Their sizes were not looked at: what is left is what is unacked.
-            unacked = [message for message in self._unacked.values() if self._is_persistent(message)]
+            unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
             self._persistent = len(unacked)
             self._persistent_bytes = sum(map(body_bytes, unacked))
             self._settled_on_disk()
@@ -392,12 +359,10 @@ class VariableQueue:
     def requeue(self, seq_ids: Sequence[SeqId]) -> int:
         """See `BackingQueue.requeue`."""
         self._require_service()
-        unacked = self._unacked
-        known = sorted({seq_id for seq_id in seq_ids if seq_id in unacked})
+        known, messages, size = self._unacked.take(sorted(set(seq_ids)))
         if not known:
             return 0
-        messages = [unacked.pop(seq_id) for seq_id in known]
-        self._ready_bytes += self._leave_unacked(messages)
+        self._ready_bytes += size
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, known[-1] + 1)
         self._merge(dict(zip(known, messages, strict=True)))
         self.rates.ack_out.add(len(known))
@@ -405,7 +370,7 @@ class VariableQueue:
 
     def requeue_all(self) -> int:
         """See `BackingQueue.requeue_all`."""
-        return self.requeue([SeqId(seq_id) for seq_id in self._unacked])
+        return self.requeue([SeqId(seq_id) for seq_id in self._unacked.messages])
 
     def _merge(self, items: Mapping[int, Entry]) -> None:
         try:
@@ -461,7 +426,7 @@ class VariableQueue:
 
     def ram_duration_s(self, now_ms: int) -> float:
         """How long the messages in memory last at the present rates; infinite for an idle queue."""
-        duration_s = self.rates.duration_s(now_ms, self._stages.ram_count, self._unacked_ram)
+        duration_s = self.rates.duration_s(now_ms, self._stages.ram_count, self._unacked.ram_count)
         self.target_ram_count = self.rates.target_ram_count(self._target_duration_s)
         return duration_s
 
@@ -487,9 +452,9 @@ class VariableQueue:
         """Move one bounded step of messages out of memory if there are too many. True if there is more to do."""
         target = self.target_ram_count
         has_more = False
-        if target is not None and self._unacked_ram:
+        if target is not None and self._unacked.ram_count:
             stages = self._stages
-            excess = stages.ram_count + self._unacked_ram - target
+            excess = stages.ram_count + self._unacked.ram_count - target
             rates = self.rates
             # What grows faster gives way first.
             grows_faster = rates.ack_in.per_s - rates.ack_out.per_s > rates.ingress.per_s - rates.egress.per_s
@@ -497,7 +462,7 @@ class VariableQueue:
                 share = excess if grows_faster else excess - stages.ram_count
                 has_more = share > PAGE_OUT_MESSAGES
                 self._page_out_unacked(min(share, PAGE_OUT_MESSAGES))
-            target = max(0, target - self._unacked_ram)
+            target = max(0, target - self._unacked.ram_count)
         has_more = self._stages.page_out(target) or has_more
         if self._storage.index.has_unflushed and not self._has_called_for_flush:
             self._call_for_flush()
@@ -505,26 +470,11 @@ class VariableQueue:
 
     def _page_out_unacked(self, count: int) -> None:
         """Give up the bodies of the oldest pending acks."""
-        unacked, index = self._unacked, self._storage.index
-        chosen: list[int] = []
-        for seq_id, message in unacked.items():
-            if len(chosen) >= count:
-                break
-            if isinstance(message, Message):
-                chosen.append(seq_id)
-        unwritten: dict[int, Message] = {}
-        size = 0
-        for seq_id in chosen:
-            message = unacked[seq_id]
-            assert isinstance(message, Message), "only these were chosen"
-            if not index.is_live(seq_id):
-                unwritten[seq_id] = message
-            size += len(message.body)
-            unacked[seq_id] = PagedMessage(message.msg_id, len(message.body), self._is_persistent(message))
+        index = self._storage.index
+        paged = self._unacked.page_out(count, is_durable=self._is_durable)
+        unwritten = {seq_id: message for seq_id, message in paged.items() if not index.is_live(seq_id)}
         if unwritten:
             index.publish(unwritten)
-        self._unacked_ram -= len(chosen)
-        self._unacked_ram_bytes -= size
 
     @property
     def wants_maintenance(self) -> bool:
@@ -560,25 +510,27 @@ class VariableQueue:
             self._fail(error)
             return
         self.is_disk_full = False
-        self._unflushed_bytes = self._unflushed_persistent = 0
         if written:
-            generation = self._last_write_generation = self._group_commit.open_generation
-            unsynced = self._unsynced
-            if unsynced and unsynced[-1][0] == generation:
-                written += unsynced.pop()[1]
-            unsynced.append((generation, written))
+            self._last_write_generation = self._group_commit.open_generation
+        if self._unflushed_untracked:
+            self._untracked.append((self._last_write_generation, self._unflushed_untracked))
+        self._unflushed_bytes = self._unflushed_untracked = 0
         self._tokens.flushed(self._last_write_generation)
         if storage.index.has_unflushed:
             self._call_for_flush()
 
     @property
     def in_flight_messages(self) -> int:
-        """Persistent messages given to the storage and not durable yet (some of them may be settled)."""
-        unsynced = self._unsynced
+        """See `BackingQueue.in_flight_messages`. One without token counts until its generation is durable."""
+        untracked = self._untracked
         durable = self._durable_write_generation()
-        while unsynced and unsynced[0][0] <= durable:
-            unsynced.popleft()
-        return sum([count for _, count in unsynced]) + self._unflushed_persistent
+        while untracked and untracked[0][0] <= durable:
+            untracked.popleft()
+        return len(self._tokens.waiting) + self._unflushed_untracked + sum([count for _, count in untracked])
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        """See `BackingQueue.mirrors_in_flight`."""
+        return ()
 
     def _fail(self, error: StorageError) -> None:
         if self._failure is None:
@@ -595,7 +547,8 @@ class VariableQueue:
         if self._failure is None and self._is_durable and self._group_commit.failure is not None:
             self._fail(self._group_commit.failure)
         if self._failure is not None:
-            raise StorageError(f"the queue is out of service: {self._failure}")
+            # The class of the error says whether there is hope: a full disk will have room again.
+            raise type(self._failure)(f"the queue is out of service: {self._failure}")
 
     # -- the rest
 
@@ -614,23 +567,48 @@ class VariableQueue:
         """Ready messages per stage."""
         return self._stages.counts
 
+    def backing_queue_status(self) -> dict[str, int | float | str | None]:
+        """The state of the engine in the words of RabbitMQ's ``backing_queue_status``; rates in messages per second."""
+        q1, q2, delta, q3, q4 = self._stages.counts
+        rates = self.rates
+        return {
+            "mode": "lazy" if self.is_lazy else "default",
+            "version": self._storage.index.version,
+            "q1": q1,
+            "q2": q2,
+            "delta": delta,
+            "q3": q3,
+            "q4": q4,
+            "len": len(self._stages),
+            "pending_acks": len(self._unacked),
+            "target_ram_count": "infinity" if self.target_ram_count is None else self.target_ram_count,
+            "ram_msg_count": self._stages.ram_count,
+            "ram_ack_count": self._unacked.ram_count,
+            "next_seq_id": self._next_seq_id,
+            "num_unconfirmed": len(self._tokens.waiting),
+            "avg_ingress_rate": round(rates.ingress.per_s, 1),
+            "avg_egress_rate": round(rates.egress.per_s, 1),
+            "avg_ack_ingress_rate": round(rates.ack_in.per_s, 1),
+            "avg_ack_egress_rate": round(rates.ack_out.per_s, 1),
+        }
+
     def status(self) -> BackingQueueStatus:
         """See `BackingQueue.status`."""
         stages = self._stages
-        in_ram = stages.ram_count + self._unacked_ram
+        in_ram = stages.ram_count + self._unacked.ram_count
         positions = stages.position_count + len(self._unacked) - in_ram
         return BackingQueueStatus(
             ready=len(stages),
             unacked=len(self._unacked),
             ready_bytes=self._ready_bytes,
-            unacked_bytes=self._unacked_bytes,
+            unacked_bytes=self._unacked.body_bytes,
             in_ram=in_ram,
             persistent=self._persistent,
             next_seq_id=SeqId(self._next_seq_id),
             memory_bytes=(
                 _QUEUE_BYTES
                 + stages.ram_bytes
-                + self._unacked_ram_bytes
+                + self._unacked.ram_bytes
                 + in_ram * _MESSAGE_BYTES
                 + positions * _POSITION_BYTES
                 + self._storage.index.memory_bytes
@@ -657,8 +635,9 @@ class VariableQueue:
 
     def check_invariants(self) -> None:
         """See `BackingQueue.check_invariants`."""
-        stages, unacked, index = self._stages, self._unacked, self._storage.index
+        stages, unacked, index = self._stages, self._unacked.messages, self._storage.index
         stages.check_invariants()
+        self._unacked.check_invariants()
         self._origins.check_invariants()
         if self._failure is None:
             index.check_invariants()
@@ -669,10 +648,6 @@ class VariableQueue:
             in_memory.update(place)
         assert all(seq_id < self._next_seq_id for seq_id in in_memory), "positions are below the next one"
         assert all(seq_id < self._next_deliver_seq_id for seq_id in unacked), "what is unacked was delivered"
-        assert self._unacked_bytes == sum(map(body_bytes, unacked.values())), "unacked bytes are those of the unacked"
-        in_ram = [message for message in unacked.values() if isinstance(message, Message)]
-        assert self._unacked_ram == len(in_ram), "pending acks in memory are counted"
-        assert self._unacked_ram_bytes == sum(map(body_bytes, in_ram)), "and so are their bytes"
         ready_bytes = sum(body_bytes(message) for place in places for message in place.values())
         assert stages.delta.count or self._ready_bytes == ready_bytes, "ready bytes are those of ready messages"
         persistent = sum(self._is_persistent(message) for message in in_memory.values())

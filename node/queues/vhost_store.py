@@ -62,12 +62,17 @@ class VhostStore:
         group_commit: GroupCommit,
         config: StoreConfig,
         on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None,
+        on_progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
     ) -> None:
-        """``on_queue_failed`` hears of a queue whose collected writes failed: nobody was calling it just then."""
+        """``on_queue_failed`` hears of a queue whose collected writes failed: nobody was calling it just then.
+
+        ``on_progress`` hears during scans (after a crash) what is scanned, and how much of how much is done.
+        """
         self._disk = disk
         self._vhost = vhost
         self._group_commit = group_commit
         self._on_queue_failed = on_queue_failed
+        self._on_progress = on_progress
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/queues"
@@ -88,6 +93,7 @@ class VhostStore:
                 config,
                 self._count_references,
                 may_open_clean=self._have_queues_stopped_cleanly(),
+                on_progress=lambda done, total: on_progress(f"shared store of vhost {vhost}, bytes", done, total),
             ),
             MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
         )
@@ -156,6 +162,7 @@ class VhostStore:
             config=config,
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
+            progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
         )
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, config)
         return queue

@@ -33,10 +33,12 @@ GARBAGE_FRACTION = 0.5
 COMPACTION_FILES_MIN = 3
 #: Compactions at the same time: each waits for three rounds of fsync, and the others use the time.
 RUNNING_MAX = 4
+#: Merges at the same time: each takes the space of one more file for a while.
+MERGES_RUNNING_MAX = 2
 #: Bytes per live byte above which one step per tick of the owner's timer is not enough.
 URGENT_RATIO = 1.75
 #: Full files' worth of garbage that is never urgent: with few files the ratio says little.
-URGENT_FILES_MIN = 4
+URGENT_FILES_MIN = 2
 #: Steps that are skipped after an error of the disk: ten seconds of the owner's timer.
 PAUSE_STEPS = 100
 #: A look for something to merge visits every file; it waits until a file's limit / this much garbage is new.
@@ -98,7 +100,7 @@ class Compactor:
                 self._running.append(compaction)
             if has_worked:
                 return True
-        if len(self._running) < RUNNING_MAX:
+        if len(self._running) < (MERGES_RUNNING_MAX if self._is_merging else RUNNING_MAX):
             compaction_or_none = self._choose()
             if compaction_or_none is not None:
                 self._running.append(compaction_or_none)

@@ -75,6 +75,10 @@ class HoleFilling:
 
     def step(self) -> bool:
         files = self._files
+        if not self._summary.valid_bytes:
+            # Everything was settled meanwhile: the file goes, and its note after it.
+            self._finish()
+            return True
         if self._wait_generation:
             if not files.is_durable(self._wait_generation):
                 if self._is_published and not self._moves.are_switched:
@@ -82,10 +86,6 @@ class HoleFilling:
                     return True
                 return False
             self._wait_generation = 0
-        if not self._summary.valid_bytes:
-            # Everything was settled meanwhile: the file goes, and its note after it.
-            self._finish()
-            return True
         next(self._steps, None)
         return True
 
@@ -169,7 +169,7 @@ class HoleFilling:
             self.moved_bytes += size
             if moved >= STEP_BYTES or looked_at >= STEP_RECORDS // 2:
                 moved = looked_at = 0
-                self._files.mark_dirty(file)
+                # Not marked before the last step: a write would wait for an fsync of the same file.
                 yield
                 file = self._file()
 

@@ -39,7 +39,7 @@ from heapq import merge
 from itertools import islice
 from sys import getsizeof
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.message import Message
 from node.store.disk import Disk
@@ -68,6 +68,8 @@ from node.store.v1_terms import pack_terms
 MOVE_FRACTION = 128
 #: Entries that could be moved in the time it takes to open, append to and close one segment file.
 FILE_COST_ENTRIES = 8
+#: Segments deleted per flush: unlinking a file of some megabytes takes about a tenth of a millisecond.
+DELETIONS_MAX = 16
 #: For moving everything.
 _ALL = 1 << 62
 
@@ -83,22 +85,25 @@ class QueueIndexV1:
         directory: str,
         queue_id: int,
         *,
+        is_durable: bool,
         group_commit: GroupCommit,
         persistent_store: SharedStore,
         transient_store: SharedStore,
         config: StoreConfig,
     ) -> None:
+        """``is_durable``: of the queue; in one that is not, every message is transient."""
+        self._is_durable = is_durable
         self.disk = disk
         self.directory = directory
         self.queue_id = queue_id
         self.config = config
-        self.persistent_store = persistent_store
-        self.transient_store = transient_store
+        #: By whether the message is persistent.
+        self.stores = {True: persistent_store, False: transient_store}
         self._group_commit = group_commit
         self.entries_per_segment = config.v1_segment_entries
         self._bits = self.entries_per_segment.bit_length() - 1
         self._move_entries_min = max(1, config.v1_journal_entries_max // MOVE_FRACTION)
-        self.files = SegmentFiles(disk, directory, queue_id, group_commit)
+        self.files = SegmentFiles(disk, directory, queue_id, group_commit, is_durable=is_durable)
         #: Every segment with a live entry or a file. Filled by recovery.
         self.segments: dict[int, Segment] = {}
         #: Number of the journal that will be begun next.
@@ -111,13 +116,14 @@ class QueueIndexV1:
         self._moved: list[tuple[int, Journal]] = []
         #: Published since the last flush.
         self._pending: dict[int, Message] = {}
-        self._pending_persistent = 0
         #: Envelopes of pending messages, where the publisher had them at hand.
         self._envelopes: dict[int, bytes] = {}
         #: Written entries settled since the last flush. The segments know already.
         self._settled: list[Run] = []
         #: Segments that have no live entry, or had none at some time.
         self._emptied: set[int] = set()
+        #: There are more finished segments than one flush deletes.
+        self._has_finished = False
 
     def adopt(self, next_journal: int, segments: Iterable[Segment]) -> None:
         """Take over what recovery found; everything is in segment files."""
@@ -131,7 +137,6 @@ class QueueIndexV1:
 
     def publish(self, messages: Mapping[int, Message], envelopes: Mapping[int, bytes] | None = None) -> None:
         self._pending.update(messages)
-        self._pending_persistent += sum([message.persistent for message in messages.values()])
         if envelopes:
             self._envelopes.update(envelopes)
 
@@ -143,49 +148,42 @@ class QueueIndexV1:
                 if seq_id in pending:
                     self._cancel(seq_id)
                     del known[seq_id]
-        sizes = {seq_id: _body_bytes(message) for seq_id, message in known.items()}
         for first, count in runs_of(sorted(known), self.entries_per_segment):
             segment = self.segments[first >> self._bits]
-            run = range(first, first + count)
             if segment.shared:
-                self._release(segment, {seq_id: known[seq_id].msg_id for seq_id in run})
-            self._remove(segment, [(first, count)], sum([sizes[seq_id] for seq_id in run]))
+                run = range(first, first + count)
+                self._release(segment, {seq_id: known[seq_id].msg_id for seq_id in run if segment.is_shared(seq_id)})
+            self._remove(segment, [(first, count)])
 
     def _cancel(self, seq_id: int) -> Message:
         """Forget a message that was not written yet."""
-        message = self._pending.pop(seq_id)
-        self._pending_persistent -= message.persistent
         self._envelopes.pop(seq_id, None)
-        return message
+        return self._pending.pop(seq_id)
 
     def _release(self, segment: Segment, msg_ids: Mapping[int, MsgId]) -> None:
-        """Give back the references of those of these live entries that have one."""
-        persistent: list[MsgId] = []
-        transient: list[MsgId] = []
-        mask = self.entries_per_segment - 1
+        """Give back the references of these live entries of shared stores."""
+        released: dict[bool, list[MsgId]] = {}
         for seq_id, msg_id in msg_ids.items():
-            if segment.is_shared(seq_id):
-                (transient if segment.transient >> (seq_id & mask) & 1 else persistent).append(msg_id)
-        if persistent:
-            self.persistent_store.release_many(persistent)
-        if transient:
-            self.transient_store.release_many(transient)
+            released.setdefault(not segment.is_transient(seq_id), []).append(msg_id)
+        for is_persistent, chosen in released.items():
+            self.stores[is_persistent].release_many(chosen)
 
-    def _remove(self, segment: Segment, runs: Iterable[Run], body_bytes: int) -> None:
+    def _remove(self, segment: Segment, runs: Iterable[Run]) -> None:
         """Settle written entries of one segment, their references given back already."""
         bits = 0
         for first, count in runs:
             bits |= run_bits(first - segment.base, count)
             self._settled.append((first, count))
-        segment.remove(bits, body_bytes)
+        segment.remove(bits)
         if not segment.live_count:
             self._emptied.add(segment.number)
 
-    def settle_range(self, first: int, end: int, keep: Collection[int] = ()) -> Range:
+    def settle_range(self, first: int, end: int, keep: Collection[int] = (), *, is_sized: bool = True) -> Range:
         kept = {seq_id for seq_id in keep if first <= seq_id < end}
-        chosen = [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in kept]
-        messages = len(chosen)
-        body_bytes = sum([len(self._cancel(seq_id).body) for seq_id in chosen])
+        total = [0, 0, 0, 0]
+        for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in kept]:
+            message = self._cancel(seq_id)
+            _count(total, self._is_persistent(message), len(message.body))
         kept_bits: dict[int, int] = {}
         for seq_id in kept:
             number = seq_id >> self._bits
@@ -193,31 +191,35 @@ class QueueIndexV1:
         for segment in self._segments_of(first, end):
             bits = segment.live_bits(first, end) & ~kept_bits.get(segment.number, 0)
             if bits:
-                settled = self._settle_bits(segment, bits)
-                messages += settled.messages
-                body_bytes += settled.body_bytes
-        return Range(messages, body_bytes)
+                self._settle_bits(segment, bits, total, is_sized)
+        return Range(*total)
 
-    def _settle_bits(self, segment: Segment, bits: int) -> Range:
-        """Settle written live entries of which nothing else is known. Reads them only if it must."""
-        if bits == segment.live and not bits & segment.shared:
-            body_bytes = segment.body_bytes
+    def _settle_bits(self, segment: Segment, bits: int, total: list[int], is_sized: bool) -> None:
+        """Settle written entries of which nothing else is known; ``total`` collects the fields of a `Range`."""
+        shared = bits & segment.shared
+        found: list[tuple[int, PagedMessage]] = []
+        if is_sized or shared:
+            found = self._describe(segment, list(positions(bits if is_sized else shared, segment.base)))
+        if is_sized:
+            for _, paged in found:
+                _count(total, paged.persistent, paged.body_bytes)
         else:
-            found = self._describe(segment, list(positions(bits, segment.base)))
-            body_bytes = sum([paged.body_bytes for _, paged in found])
-            if segment.shared:
-                self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
-        messages = bits.bit_count()
-        self._remove(segment, runs_of_bits(bits, segment.base), body_bytes)
-        return Range(messages, body_bytes)
+            total[0] += bits.bit_count()
+            total[2] += (bits & ~segment.transient).bit_count()
+        if shared:
+            self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found if segment.is_shared(seq_id)})
+        self._remove(segment, runs_of_bits(bits, segment.base))
+
+    def _is_persistent(self, message: Message) -> bool:
+        return self._is_durable and message.persistent
 
     @property
     def has_unflushed(self) -> bool:
-        return bool(self._pending or self._settled)
+        return bool(self._pending or self._settled or self._has_finished)
 
     @property
     def has_unflushed_publishes(self) -> bool:
-        return self._pending_persistent > 0
+        return bool(self._pending)
 
     def is_unflushed(self, seq_id: int) -> bool:
         return seq_id in self._pending
@@ -225,33 +227,55 @@ class QueueIndexV1:
     # -- writing
 
     def flush(self, next_seq_id: int) -> int:
+        """After a `DiskFullError` everything that was not written is still collected."""
         settled = merge_runs(self._settled, self.entries_per_segment)
-        self._settled.clear()
-        written = self._pending_persistent
-        publishes = self._take_pending()
-        if settled or publishes:
-            journal = self._journal
-            if journal is None:
-                journal = self._journal = self._new_journal()
-            # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
-            for run in settled:
-                self._forget(journal, run)
-            journal.write(settled, publishes)
-            if written:
-                self._group_commit.mark_dirty(journal.file)
-            if journal.records >= self.config.v1_journal_entries_max:
+        pending = sorted(self._pending)
+        written = self._write(settled, pending) if settled or pending else 0
+        # A full disk does not hinder publishing more than it must: what cannot be moved now is moved later.
+        with suppress(DiskFullError):
+            if self._journal is not None and self._journal.records >= self.config.v1_journal_entries_max:
                 self._begin_move()
-        if self._moving is not None:
-            self._move(max(self._move_entries_min, 2 * (len(settled) + len(publishes))))
+            if self._moving is not None:
+                self._move(max(self._move_entries_min, 2 * (len(settled) + len(pending))))
         self._delete_moved()
         self._delete_finished(next_seq_id)
+        return written
+
+    def _write(self, settled: Sequence[Run], pending: Sequence[int]) -> int:
+        """Write what was collected. Returns how many persistent messages there were."""
+        journal = self._journal
+        if journal is None:
+            journal = self._journal = self._new_journal()
+        publishes, stored = self._publishes(pending)
+        taken = self._write_shared(stored)
+        try:
+            # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
+            places = journal.write(settled, publishes)
+        except DiskFullError:
+            for store, msg_ids in taken:
+                store.release_many(msg_ids)
+            raise
+        for run in settled:
+            self._forget(journal, run)
+        journal.note(publishes, places)
+        self._count_live(publishes)
+        self._settled.clear()
+        self._pending.clear()
+        self._envelopes.clear()
+        written = sum([publish.persistent for publish in publishes])
+        if written:
+            self._group_commit.mark_dirty(journal.file)
         return written
 
     def _new_journal(self) -> Journal:
         journal = Journal(self.disk, self.directory, self.queue_id, self.next_journal, self.entries_per_segment)
         self.next_journal += 1
-        self._group_commit.mark_dirty(self.disk.directory(self.directory))
+        self._mark_directory()
         return journal
+
+    def _mark_directory(self) -> None:
+        if self._is_durable:
+            self._group_commit.mark_dirty(self.disk.directory(self.directory))
 
     def _forget(self, journal: Journal, run: Run) -> None:
         """An ack goes into ``journal``: drop publishes that are in journals; the others are in their segment's file."""
@@ -269,45 +293,58 @@ class QueueIndexV1:
         else:
             runs.append(run)
 
-    def _take_pending(self) -> list[Publish]:
-        """Make records of what is pending, write the big messages to their stores, and count all as live."""
-        if not self._pending:
-            return []
-        pending, self._pending, self._pending_persistent = self._pending, {}, 0
-        envelopes, self._envelopes = self._envelopes, {}
-        embed_below_bytes = self.config.embed_below_bytes
+    def _publishes(self, pending: Sequence[int]) -> tuple[list[Publish], dict[bool, list[tuple[MsgId, bytes]]]]:
+        """Records of the pending messages at these positions, and what goes to which shared store."""
+        messages, envelopes = self._pending, self._envelopes
+        embed_below_bytes, is_durable = self.config.embed_below_bytes, self._is_durable
         publishes: list[Publish] = []
-        stored: tuple[list[tuple[MsgId, bytes]], list[tuple[MsgId, bytes]]] = ([], [])
-        for first, count in runs_of(sorted(pending), self.entries_per_segment):
-            segment = self._segment(first >> self._bits)
-            shared = transient = body_bytes = 0
-            bit = 1 << first - segment.base
-            for seq_id in range(first, first + count):
-                message = pending[seq_id]
-                envelope = envelopes.get(seq_id) or message.envelope()
-                size = len(message.body)
-                if size + len(message.properties) < embed_below_bytes:
-                    publishes.append(Publish(seq_id, KIND_EMBEDDED, message.persistent, envelope))
-                else:
-                    stored[message.persistent].append((message.msg_id, envelope))
-                    payload = SHARED_PAYLOAD.pack(message.msg_id, size)
-                    publishes.append(Publish(seq_id, KIND_SHARED, message.persistent, payload))
-                    shared |= bit
-                if not message.persistent:
-                    transient |= bit
-                body_bytes += size
-                bit <<= 1
-            segment.add(run_bits(first - segment.base, count), shared, transient, body_bytes)
-        for store, items in ((self.transient_store, stored[False]), (self.persistent_store, stored[True])):
-            if items:
-                store.write_batch(items)
-        return publishes
+        stored: dict[bool, list[tuple[MsgId, bytes]]] = {}
+        for seq_id in pending:
+            message = messages[seq_id]
+            envelope = envelopes.get(seq_id) or message.envelope()
+            size = len(message.body)
+            is_persistent = is_durable and message.persistent
+            if size + len(message.properties) < embed_below_bytes:
+                publishes.append(Publish(seq_id, KIND_EMBEDDED, is_persistent, envelope))
+            else:
+                stored.setdefault(is_persistent, []).append((message.msg_id, envelope))
+                payload = SHARED_PAYLOAD.pack(message.msg_id, size)
+                publishes.append(Publish(seq_id, KIND_SHARED, is_persistent, payload))
+        return publishes, stored
 
-    def _segment(self, number: int) -> Segment:
-        segment = self.segments.get(number)
-        if segment is None:
-            segment = self.segments[number] = Segment(number, self.entries_per_segment)
-        return segment
+    def _write_shared(
+        self, stored: Mapping[bool, Sequence[tuple[MsgId, bytes]]]
+    ) -> list[tuple[SharedStore, list[MsgId]]]:
+        """Hand big messages to the shared stores. Returns the references taken."""
+        taken: list[tuple[SharedStore, list[MsgId]]] = []
+        for is_persistent, items in stored.items():
+            store = self.stores[is_persistent]
+            try:
+                store.write_batch(items)
+            except DiskFullError:
+                for earlier, msg_ids in taken:
+                    earlier.release_many(msg_ids)
+                raise
+            taken.append((store, [msg_id for msg_id, _ in items]))
+        return taken
+
+    def _count_live(self, publishes: Sequence[Publish]) -> None:
+        """The segments learn what was written."""
+        mask = self.entries_per_segment - 1
+        kinds = {publish.seq_id: publish for publish in publishes}
+        for first, count in runs_of([publish.seq_id for publish in publishes], self.entries_per_segment):
+            number = first >> self._bits
+            segment = self.segments.get(number)
+            if segment is None:
+                segment = self.segments[number] = Segment(number, self.entries_per_segment)
+            shared = transient = 0
+            for seq_id in range(first, first + count):
+                _, kind, is_persistent, _ = kinds[seq_id]
+                if kind == KIND_SHARED:
+                    shared |= 1 << (seq_id & mask)
+                if not is_persistent:
+                    transient |= 1 << (seq_id & mask)
+            segment.add(run_bits(first & mask, count), shared, transient)
 
     # -- carrying journals over
 
@@ -328,11 +365,12 @@ class QueueIndexV1:
                 self._drop(segment)
                 count -= 1
                 continue
-            runs = merge_runs(journal.acks.pop(number, ()), self.entries_per_segment)
+            runs = merge_runs(journal.acks.get(number, ()), self.entries_per_segment)
             members = journal.places.get(number, {})
             chosen = dict(islice(members.items(), max(count - len(runs), 1)))
             publishes = self._reread(journal, chosen)
             self.files.append(segment, runs, publishes)
+            journal.acks.pop(number, None)
             for seq_id in chosen:
                 del members[seq_id]
             if not members:
@@ -342,9 +380,12 @@ class QueueIndexV1:
             self._moving = None
             self._moved.append((self._group_commit.open_generation, journal))
             # New segments must have their names, and deleted ones be gone, before this journal is. The file may be due.
-            self._group_commit.mark_dirty(self.disk.directory(self.directory))
-            self._group_commit.mark_dirty(journal.file)
-            journal.file.close()
+            self._mark_directory()
+            if self._is_durable:
+                self._group_commit.mark_dirty(journal.file)
+                journal.file.close()
+            else:
+                journal.file.abandon()
 
     def _reread(self, journal: Journal, chosen: Mapping[int, int]) -> list[Publish]:
         """Publish records of a journal, by seq id and place, as they go into a segment."""
@@ -369,21 +410,23 @@ class QueueIndexV1:
         self._emptied.discard(number)
         if had_file:
             # Not a promise, but once per segment it is cheap: else a crash could bring thousands of acked back.
-            self._group_commit.mark_dirty(self.disk.directory(self.directory))
+            self._mark_directory()
 
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete segments in which everything is settled and to which nothing more will be appended."""
+        if not self._emptied:
+            return
         tail = next_seq_id >> self._bits
-        for number in list(self._emptied):
-            segment = self.segments[number]
-            if segment.live_count:
-                self._emptied.discard(number)
-            elif number < tail:
-                self._drop(segment)
+        self._emptied = {number for number in self._emptied if not self.segments[number].live_count}
+        finished = [number for number in self._emptied if number < tail]
+        self._has_finished = len(finished) > DELETIONS_MAX
+        for number in finished[:DELETIONS_MAX]:
+            self._drop(self.segments[number])
 
     def _delete_moved(self) -> None:
         """Delete journals whose entries are durable in the segments, the oldest first."""
-        durable = self._group_commit.durable_generation if self.config.confirm_after_sync else _ALL
+        waits_for_sync = self.config.confirm_after_sync and self._is_durable
+        durable = self._group_commit.durable_generation if waits_for_sync else _ALL
         if self._moved and self._moved[0][0] <= durable:
             while self._moved and self._moved[0][0] <= durable:
                 self.disk.unlink(self._moved.pop(0)[1].path)
@@ -436,7 +479,16 @@ class QueueIndexV1:
             bits = segment.live_bits(first, end)
             if bits:
                 found += self._describe(segment, list(islice(positions(bits, segment.base), count_max - len(found))))
+        pending = sorted([seq_id for seq_id in self._pending if first <= seq_id < end])
+        if pending:
+            found += [(seq_id, self._paged_pending(seq_id)) for seq_id in pending[:count_max]]
+            found.sort()
+            del found[count_max:]
         return found
+
+    def _paged_pending(self, seq_id: int) -> PagedMessage:
+        message = self._pending[seq_id]
+        return PagedMessage(message.msg_id, len(message.body), self._is_persistent(message))
 
     def _in_journals(self, seq_ids: Iterable[int]) -> tuple[list[tuple[Journal, dict[int, int]]], list[int]]:
         """Which of these written entries are in which journal, by place, and which are in segment files."""
@@ -472,18 +524,21 @@ class QueueIndexV1:
 
     def read(self, entries: Sequence[tuple[int, PagedMessage]]) -> list[bytes]:
         found: dict[int, bytes] = {}
-        shared: tuple[list[tuple[int, MsgId]], list[tuple[int, MsgId]]] = ([], [])
+        shared: dict[bool, list[tuple[int, MsgId]]] = {}
         embedded: dict[int, list[int]] = {}
+        pending = self._pending
         for seq_id, paged in entries:
-            number = seq_id >> self._bits
-            if paged.place == IN_SHARED_STORE or self.segments[number].is_shared(seq_id):
-                shared[paged.persistent].append((seq_id, paged.msg_id))
+            if seq_id in pending:
+                found[seq_id] = pending[seq_id].envelope()
+                continue
+            segment = self.segments[seq_id >> self._bits]
+            if segment.is_shared(seq_id):
+                shared.setdefault(not segment.is_transient(seq_id), []).append((seq_id, paged.msg_id))
             else:
-                embedded.setdefault(number, []).append(seq_id)
-        for store, wanted in ((self.transient_store, shared[False]), (self.persistent_store, shared[True])):
-            if wanted:
-                envelopes = store.read_many([msg_id for _, msg_id in wanted])
-                found.update(zip([seq_id for seq_id, _ in wanted], envelopes, strict=True))
+                embedded.setdefault(segment.number, []).append(seq_id)
+        for is_persistent, wanted in shared.items():
+            envelopes = self.stores[is_persistent].read_many([msg_id for _, msg_id in wanted])
+            found.update(zip([seq_id for seq_id, _ in wanted], envelopes, strict=True))
         for number, seq_ids in embedded.items():
             self._read_embedded(self.segments[number], sorted(seq_ids), found)
         return [found[seq_id] for seq_id, _ in entries]
@@ -501,17 +556,19 @@ class QueueIndexV1:
     # -- end
 
     def drop_transient(self) -> None:
-        for seq_id in [seq_id for seq_id, message in self._pending.items() if not message.persistent]:
+        for seq_id in [seq_id for seq_id, message in self._pending.items() if not self._is_persistent(message)]:
             self._cancel(seq_id)
         for segment in list(self.segments.values()):
             bits = segment.live & segment.transient
             if bits:
-                self._settle_bits(segment, bits)
+                self._settle_bits(segment, bits, [0, 0, 0, 0], is_sized=False)
 
     def close(self, next_seq_id: int) -> None:
         if self._group_commit.failure is not None:
             raise StorageError(f"{self.directory} cannot be closed cleanly: {self._group_commit.failure}")
         self.flush(next_seq_id)
+        while self._has_finished:
+            self._delete_finished(next_seq_id)
         for _ in range(2):
             if self._moving is None and self._journal is not None:
                 self._begin_move()
@@ -551,8 +608,8 @@ class QueueIndexV1:
         self._moved.clear()
         self.segments.clear()
         self._emptied.clear()
+        self._has_finished = False
         self._pending.clear()
-        self._pending_persistent = 0
         self._envelopes.clear()
         self._settled.clear()
 
@@ -560,7 +617,7 @@ class QueueIndexV1:
     def memory_bytes(self) -> int:
         size = sum([segment.memory_bytes for segment in self.segments.values()]) + getsizeof(self.segments)
         size += sum([journal.memory_bytes for journal in (self._journal, self._moving) if journal is not None])
-        size += self.files.memory_bytes + sum(map(len, self._envelopes.values()))
+        size += self.files.memory_bytes + sum([len(message.body) for message in self._pending.values()])
         return size + getsizeof(self._pending) + getsizeof(self._settled)
 
     def check_invariants(self) -> None:
@@ -585,16 +642,19 @@ class QueueIndexV1:
         for seq_id, message in self._pending.items():
             segment_of = self.segments.get(seq_id >> self._bits)
             assert segment_of is None or not segment_of.has(seq_id), f"{message} is pending or written, not both"
-        persistent = sum(message.persistent for message in self._pending.values())
-        assert self._pending_persistent == persistent, "the counter counts the pending persistent messages"
         assert not self._envelopes.keys() - self._pending.keys(), "encoded forms belong to pending messages"
         numbers = [journal.number for _, journal in self._moved] + [journal.number for journal in reversed(journals)]
         assert numbers == sorted(numbers), "journals are deleted in the order they were written"
         self.files.check_invariants()
 
 
-def _body_bytes(message: Message | PagedMessage) -> int:
-    return len(message.body) if isinstance(message, Message) else message.body_bytes
+def _count(total: list[int], is_persistent: bool, body_bytes: int) -> None:
+    """Add one message to the fields of a `Range`."""
+    total[0] += 1
+    total[1] += body_bytes
+    if is_persistent:
+        total[2] += 1
+        total[3] += body_bytes
 
 
 def _paged(place: int, msg_id: MsgId, body_bytes: int) -> PagedMessage:

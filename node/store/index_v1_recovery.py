@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from node.errors import StorageError
-from node.ids import MsgId
+from node.ids import MsgId, OriginId, split_msg_id
 from node.store.disk import Disk, read_whole, sync_file, write_durably
 from node.store.index import RecoveryReport
 from node.store.index_v1 import QueueIndexV1
@@ -43,7 +43,7 @@ from node.store.v1_format import (
     scan_records,
 )
 from node.store.v1_segment import Segment, run_bits, runs_of
-from node.store.v1_terms import live_in_terms, unpack_terms
+from node.store.v1_terms import unpack_terms
 
 #: `StoredEntry.journal` of an entry in a segment file.
 IN_SEGMENT = -1
@@ -78,6 +78,8 @@ class Problem(NamedTuple):
     data: bytes
 
 
+#: Told (segments done, segments altogether).
+Progress = Callable[[int, int], None]
 #: Told of each problem as it is found.
 OnProblem = Callable[[Problem], None]
 
@@ -216,17 +218,36 @@ def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:
     return references
 
 
-def recover_v1(index: QueueIndexV1, report: RecoveryReport, terms: bytes | None, *, store_is_damaged: bool) -> int:
-    """Fill a new index from its files; returns the first position behind the last segment that had anything.
+class RecoveredV1(NamedTuple):
+    """What the owner learns of a recovered index, beside the report."""
 
-    ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned. ``store_is_damaged``: the
-    shared store lost something, so that a missing message is damage. Raises `StorageError` if the disk refuses; damage
-    is reported, not raised.
+    #: First position behind the last segment that had anything.
+    end_seq_id: int
+    #: Highest id of each origin among the live messages; empty if nothing was scanned.
+    origins: Mapping[OriginId, MsgId]
+
+
+def recover_v1(
+    index: QueueIndexV1,
+    report: RecoveryReport,
+    terms: bytes | None,
+    *,
+    store_is_damaged: bool,
+    progress: Progress = lambda _done, _total: None,
+) -> RecoveredV1:
+    """Fill a new index from its files.
+
+    ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
+    know the bytes of the bodies. ``store_is_damaged``: the shared store lost something, so that a missing message is
+    damage. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses; damage is
+    reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
-        return index.end_seq_id
+        return RecoveredV1(index.end_seq_id, {})
     report.clean = False
-    return _DirtyRecovery(index, report, store_is_damaged).run()
+    recovery = _DirtyRecovery(index, report, store_is_damaged)
+    end_seq_id = recovery.run(progress)
+    return RecoveredV1(end_seq_id, recovery.origins)
 
 
 def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) -> bool:
@@ -253,7 +274,7 @@ def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) ->
             segment.shared &= ~segment.transient
             report.transient += (segment.live & segment.transient).bit_count()
     index.drop_transient()
-    report.messages, report.body_bytes = live_in_terms(segments)
+    report.messages = sum(segment.live_count for segment in segments)
     return True
 
 
@@ -267,8 +288,10 @@ class _DirtyRecovery:
         self._report = report
         self._store_is_damaged = store_is_damaged
         self._segments: list[Segment] = []
+        #: Highest id of each origin among the live messages.
+        self.origins: dict[OriginId, MsgId] = {}
 
-    def run(self) -> int:
+    def run(self, progress: Progress) -> int:
         index, disk, directory = self._index, self._disk, self._directory
         entries = index.entries_per_segment
         names = disk.list(directory)
@@ -278,11 +301,12 @@ class _DirtyRecovery:
         journals = load_journals(disk, directory, index.queue_id, entries, self._note)
         in_files = files_of(names, SEGMENT_FORMAT)
         numbers = sorted(journals.mentioned.keys() | set(in_files))
-        for number in numbers:
+        for done, number in enumerate(numbers, 1):
             content = SegmentContent(file_end=number * entries)
             if number in in_files:
                 content = load_segment(disk, directory, number, index.queue_id, self._note)
             self._segment(number, content, journals)
+            progress(done, len(numbers))
         index.files.sync_all()
         journal_numbers = files_of(names, JOURNAL_FORMAT)
         for number in journal_numbers:
@@ -329,7 +353,10 @@ class _DirtyRecovery:
         _count(segment, added.values())
         self._segments.append(segment)
         self._report.messages += segment.live_count
-        self._report.body_bytes += segment.body_bytes
+        for entry in (*in_file.values(), *added.values()):
+            self._report.body_bytes += entry.body_bytes
+            origin = split_msg_id(entry.msg_id)[0]
+            self.origins[origin] = max(self.origins.get(origin, entry.msg_id), entry.msg_id)
         if content.is_bad:
             self._write_anew(segment, in_file, content.data)
         else:
@@ -350,7 +377,7 @@ class _DirtyRecovery:
         if not entry.persistent:
             self._report.transient += 1
             return False
-        if entry.is_shared and not self._index.persistent_store.contains(entry.msg_id):
+        if entry.is_shared and not self._index.stores[True].contains(entry.msg_id):
             if self._store_is_damaged:
                 self._report.damaged(
                     f"{self._directory}: seq id {entry.seq_id}: message {entry.msg_id.hex()} is not in the shared store"
@@ -403,11 +430,10 @@ def _is_same(one: StoredEntry, other: StoredEntry) -> bool:
 
 
 def _count(segment: Segment, entries: Iterable[StoredEntry]) -> None:
-    live = shared = body_bytes = 0
+    live = shared = 0
     for entry in entries:
         bit = 1 << entry.seq_id - segment.base
         live |= bit
         if entry.is_shared:
             shared |= bit
-        body_bytes += entry.body_bytes
-    segment.add(live, shared, 0, body_bytes)
+    segment.add(live, shared, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from node.errors import DiskFullError
 from node.store.disk import Disk, DiskFile
 from node.store.record import HEADER_BYTES
 from node.store.v1_format import JOURNAL_FORMAT, Publish, checksum_seed, pack_acks, pack_publishes
@@ -44,15 +45,27 @@ class Journal:
         #: Where the next record goes.
         self.size = HEADER_BYTES
 
-    def write(self, runs: Sequence[Run], publishes: Sequence[Publish]) -> None:
-        """Append acks, then publishes, with one write, and remember the publishes."""
+    def write(self, runs: Sequence[Run], publishes: Sequence[Publish]) -> list[int]:
+        """Append acks, then publishes, with one write; returns the places of the publishes, for `note`.
+
+        After a `DiskFullError` nothing was written.
+        """
         parts: list[bytes] = []
         offset = pack_acks(runs, self.seed, self.size, parts)
         places = pack_publishes(publishes, self.seed, offset, parts)
         data = b"".join(parts)
-        self.file.pwrite(data, self.size)
+        try:
+            self.file.pwrite(data, self.size)
+        except DiskFullError:
+            # Whatever of it is there must not be taken for records when something shorter is written over it.
+            self.file.truncate(self.size)
+            raise
         self.size += len(data)
         self.records += len(runs) + len(publishes)
+        return places
+
+    def note(self, publishes: Sequence[Publish], places: Sequence[int]) -> None:
+        """Remember publishes that were written."""
         bits = self._bits
         by_segment = self.places
         for publish, place in zip(publishes, places, strict=True):

@@ -61,6 +61,10 @@ class Merge:
             files.summaries[number].is_busy = True
 
     def step(self) -> bool:
+        if not self._is_renamed and not any(self._files.summaries[number].valid_bytes for number in self._sources):
+            # Everything was settled meanwhile.
+            self.fail()
+            return True
         if self._wait_generation:
             if not self._files.is_durable(self._wait_generation):
                 if self._is_renamed and not self._moves.are_switched:
@@ -68,10 +72,6 @@ class Merge:
                     return True
                 return False
             self._wait_generation = 0
-        if not self._is_renamed and not any(self._files.summaries[number].valid_bytes for number in self._sources):
-            # Everything was settled meanwhile.
-            self.fail()
-            return True
         next(self._steps, None)
         return True
 

@@ -267,19 +267,15 @@ class StoreRecordHeader(NamedTuple):
     checksum: int
 
 
-def pack_store_record(envelope: bytes) -> bytes:
-    """Header and envelope of a message in a .rdq file. (`node.store.msg_store` does the same inline, for speed.)"""
-    return _store_record_header(KIND_MESSAGE, len(envelope), crc32(envelope)) + envelope
+def pack_store_record_header(kind: int, length: int, checksum: int) -> bytes:
+    """Header of a record in a .rdq file. (`node.store.msg_store` does the same inline, for speed.)"""
+    check = crc_hqx(STORE_RECORD_CHECKED.pack(length, checksum), kind)
+    return STORE_RECORD_HEADER.pack(length, checksum, check, RECORD_MARK, kind)
 
 
 def pack_hole(size: int) -> bytes:
     """Header of a hole that takes ``size`` bytes of a .rdq file, header included."""
-    return _store_record_header(KIND_HOLE, size - RECORD_HEADER_BYTES, 0)
-
-
-def _store_record_header(kind: int, length: int, checksum: int) -> bytes:
-    check = crc_hqx(STORE_RECORD_CHECKED.pack(length, checksum), kind)
-    return STORE_RECORD_HEADER.pack(length, checksum, check, RECORD_MARK, kind)
+    return pack_store_record_header(KIND_HOLE, size - RECORD_HEADER_BYTES, 0)
 
 
 def unpack_store_record_header(data: bytes, offset: int) -> StoreRecordHeader | None:

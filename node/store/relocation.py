@@ -127,9 +127,7 @@ def copy_big_record(
     for at in range(0, size, STEP_BYTES):
         piece = read_source(files, number, min(STEP_BYTES, size - at), offset + at)
         checksum = crc32(memoryview(piece)[RECORD_HEADER_BYTES:] if not at else piece, checksum)
-        file = target()
-        file.pwrite(piece, target_offset + at)
-        files.mark_dirty(file)
+        target().pwrite(piece, target_offset + at)
         yield
     if checksum != header.checksum:
         raise BrokenSourceError(number)

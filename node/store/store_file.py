@@ -172,8 +172,8 @@ def _is_torn(reader: PieceReader, position: int, following: int, end: int) -> bo
     size = following - position
     if size >= RECORD_HEADER_BYTES and first < position + RECORD_HEADER_BYTES:
         head = reader.at(position, RECORD_HEADER_BYTES)
-        rest = reader.pieces(position + RECORD_HEADER_BYTES, size - RECORD_HEADER_BYTES)
-        if pack_hole(size).startswith(head.rstrip(b"\0")) and not any(piece.strip(b"\0") for piece in rest):
+        others = reader.pieces(position + RECORD_HEADER_BYTES, size - RECORD_HEADER_BYTES)
+        if pack_hole(size).startswith(head.rstrip(b"\0")) and not any(piece.strip(b"\0") for piece in others):
             return True
     if following < end:
         return False

@@ -82,7 +82,6 @@ class Segment:
     """Bookkeeping of one segment: what is live in it, be it in its file or in a journal."""
 
     __slots__ = (
-        "body_bytes",
         "entries",
         "file_bytes",
         "file_end",
@@ -104,8 +103,6 @@ class Segment:
         self.shared = 0
         #: Of the live ones: not persistent. Bits of others mean nothing.
         self.transient = 0
-        #: Bodies of the live ones.
-        self.body_bytes = 0
         #: Length of the ``.idx`` file; 0 without one.
         self.file_bytes = 0
         #: Behind the highest position with a publish record in the file.
@@ -126,6 +123,10 @@ class Segment:
         """True if the live entry's message is in a shared store."""
         return bool(self.shared and self.shared >> (seq_id & self.entries - 1) & 1)
 
+    def is_transient(self, seq_id: int) -> bool:
+        """True if the live entry's message is not persistent."""
+        return bool(self.transient and self.transient >> (seq_id & self.entries - 1) & 1)
+
     def range_bits(self, first: int, end: int) -> int:
         """The set of positions of [first, end) that lie in this segment."""
         base = self.base
@@ -145,7 +146,7 @@ class Segment:
             return self.live_count
         return self.live_bits(first, end).bit_count()
 
-    def add(self, bits: int, shared: int, transient: int, body_bytes: int) -> None:
+    def add(self, bits: int, shared: int, transient: int) -> None:
         """These entries are live now."""
         assert not self.live & bits, "a published position is free or settled"
         full = full_bits(self.entries)
@@ -160,14 +161,12 @@ class Segment:
             self.transient = self.transient & ~bits | transient
             if self.transient == full:
                 self.transient = full
-        self.body_bytes += body_bytes
 
-    def remove(self, bits: int, body_bytes: int) -> None:
+    def remove(self, bits: int) -> None:
         """These live entries are settled."""
         assert self.live & bits == bits, "only live entries are settled"
         self.live &= ~bits
         self.live_count -= bits.bit_count()
-        self.body_bytes -= body_bytes
         if not self.live_count:
             self.shared = self.transient = 0
 
@@ -184,5 +183,3 @@ class Segment:
         assert 0 <= self.live <= full_bits(self.entries), "live entries are entries of this segment"
         assert self.live.bit_count() == self.live_count, "the counter counts the live entries"
         assert self.base <= self.file_end <= self.base + self.entries, "the file holds entries of this segment"
-        assert self.body_bytes >= 0, "bodies have sizes"
-        assert self.live_count or not self.body_bytes, "without live entries there are no bodies"

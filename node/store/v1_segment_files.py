@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
@@ -95,11 +95,14 @@ class ParsedSegment:
 class SegmentFiles:
     """See the module text. Everything that touches files raises `StorageError`."""
 
-    def __init__(self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit, *, is_durable: bool
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._queue_id = queue_id
         self._group_commit = group_commit
+        self._is_durable = is_durable
         self.parse_bytes = PARSE_BYTES
         #: Least recently used first.
         self._parsed: dict[int, ParsedSegment] = {}
@@ -133,6 +136,10 @@ class SegmentFiles:
         data = b"".join(parts)
         try:
             file.pwrite(data, start)
+        except DiskFullError:
+            file.truncate(start)
+            file.abandon()
+            raise
         except StorageError:
             file.abandon()
             raise
@@ -143,6 +150,9 @@ class SegmentFiles:
                 segment.is_written_once = False
             else:
                 segment.file_end = publish.seq_id + 1
+        if not self._is_durable:
+            file.abandon()
+            return
         self._group_commit.mark_dirty(file)
         # Keeps what is not synced yet due for the round.
         file.close()

@@ -4,7 +4,7 @@ Everything is in the segments then; for each of them the terms say how long its 
 live::
 
     entries per segment, next journal number, number of segments,
-    for each: number, length of the file, file end, bytes of the bodies, written once?, live, shared, transient
+    for each: number, length of the file, file end, written once?, live, shared, transient
     CRC-32 of all this
 
 A set of positions is one byte, 0 for none, 1 for all, 2 for the bits that follow.
@@ -13,13 +13,13 @@ A set of positions is one byte, 0 for none, 1 for all, 2 for the bits that follo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 from node.store.v1_segment import Segment, full_bits
 
 _HEAD = struct.Struct(">IQI")
-_SEGMENT = struct.Struct(">QQQQB")
+_SEGMENT = struct.Struct(">QQQB")
 _CRC = struct.Struct(">I")
 _NONE, _ALL, _BITS = b"\0", b"\1", b"\2"
 
@@ -28,11 +28,7 @@ def pack_terms(entries: int, next_journal: int, segments: Sequence[Segment]) -> 
     """The terms of an index that was closed."""
     parts = [_HEAD.pack(entries, next_journal, len(segments))]
     for segment in segments:
-        parts.append(
-            _SEGMENT.pack(
-                segment.number, segment.file_bytes, segment.file_end, segment.body_bytes, segment.is_written_once
-            )
-        )
+        parts.append(_SEGMENT.pack(segment.number, segment.file_bytes, segment.file_end, segment.is_written_once))
         parts += [_pack_bits(bits, entries) for bits in (segment.live, segment.shared, segment.transient)]
     body = b"".join(parts)
     return body + _CRC.pack(crc32(body))
@@ -49,26 +45,17 @@ def unpack_terms(terms: bytes, entries: int) -> tuple[int, list[Segment]] | None
     segments: list[Segment] = []
     at = _HEAD.size
     for _ in range(count):
-        number, file_bytes, file_end, body_bytes, written_once = _SEGMENT.unpack_from(body, at)
+        number, file_bytes, file_end, written_once = _SEGMENT.unpack_from(body, at)
         at += _SEGMENT.size
         segment = Segment(number, entries)
         live, at = _unpack_bits(body, at, entries)
         shared, at = _unpack_bits(body, at, entries)
         transient, at = _unpack_bits(body, at, entries)
-        segment.add(live, shared, transient, body_bytes)
+        segment.add(live, shared, transient)
         segment.file_bytes, segment.file_end = file_bytes, file_end
         segment.is_written_once = bool(written_once)
         segments.append(segment)
     return next_journal, segments
-
-
-def live_in_terms(segments: Iterable[Segment]) -> tuple[int, int]:
-    """How many messages are live, and the bytes of their bodies."""
-    messages = body_bytes = 0
-    for segment in segments:
-        messages += segment.live_count
-        body_bytes += segment.body_bytes
-    return messages, body_bytes
 
 
 def _pack_bits(bits: int, entries: int) -> bytes:

@@ -9,6 +9,7 @@ from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, Connect
 from node.auth import PermissionRecord, UserDirectory, UserRecord, hash_password
 from node.broker import Broker, Connection
 from node.broker_channel import Channel
+from node.flow.credit import FlowControl
 from node.ids import MsgId, NodeName, QueueId
 from node.message import Message
 from node.queues.backing_queue import Delivery
@@ -130,7 +131,8 @@ class Client:
 class BrokerBench:
     """``guest`` may do everything; ``reader`` may only read, and write to what begins with ``open``."""
 
-    def __init__(self, *, hold_confirms: bool = False) -> None:
+    def __init__(self, *, hold_confirms: bool = False, flow: FlowControl | None = None) -> None:
+        self.flow = flow or FlowControl()
         self._waiting: list[Callable[[], None]] = []
         self._bytes = itertools.count(1)
         self.hold_confirms = hold_confirms
@@ -139,7 +141,9 @@ class BrokerBench:
         self.users = UserDirectory.with_default_user(self.random_bytes)
         self.users.set_user(UserRecord("reader", hash_password("secret", b"salt")))
         self.users.set_permission(PermissionRecord("reader", "/", "", "^open", ".*"))
-        self.gateway = LocalQueueGateway(NodeName("n1"), self._waiting.append, self._make_storage, self._delete_unused)
+        self.gateway = LocalQueueGateway(
+            NodeName("n1"), self._waiting.append, self._make_storage, self._delete_unused, self.flow
+        )
         self.catalogue.topology.observe(self.gateway)
         self.broker = Broker(
             NodeName("n1"),
@@ -148,6 +152,7 @@ class BrokerBench:
             self.gateway,
             random_bytes=self.random_bytes,
             properties={"product": "Warren"},
+            flow=self.flow,
         )
         self._as_port: BrokerPort = self.broker
 

@@ -22,6 +22,7 @@ from node.amqp.ports import (
     QueueDeclared,
 )
 from node.errors import ChannelError, ConnectionFailure
+from node.flow.stage import SlowPath
 from node.ids import QueueName, SeqId
 from node.queues.backing_queue import Delivery
 from node.queues.events import DELIVERY_WINDOW_MESSAGES, ConsumerSpec
@@ -120,11 +121,22 @@ class FakeConnection:
         self.broker = broker
         self.channels: list[FakeChannel] = []
         self.is_closed = False
+        #: What its credit says; its channels say the same.
+        self.flow_state = "running"
+        self.state = "running"
+        #: What `may_publish` answers.
+        self.is_welcome = True
+
+    def may_publish(self) -> bool:
+        return self.is_welcome
 
     def open_channel(self, number: int, sink: ChannelSink) -> FakeChannel:
         channel = FakeChannel(self, number, sink)
         self.channels.append(channel)
         return channel
+
+    def slow_paths(self) -> Sequence[SlowPath]:
+        return []
 
     async def close(self) -> None:
         self.is_closed = True
@@ -319,6 +331,10 @@ class FakeChannel:
         if not no_ack:
             found.unacked[delivery.seq_id] = (delivery, self, None)
         return Got(found.source, delivery, len(found.ready))
+
+    @property
+    def flow_state(self) -> str:
+        return self.connection.flow_state
 
     async def close(self) -> None:
         if self.is_closed:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from node.ids import MsgId, OriginId, SeqId, split_msg_id
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 
 
 class MemoryBackingQueue:
@@ -20,6 +20,8 @@ class MemoryBackingQueue:
         self.hold_confirms = hold_confirms
         #: Messages that may still be fetched; ``None`` = no limit.
         self.fetch_limit: int | None = None
+        #: What mirrors have still to do, as a mirrored queue would say.
+        self.in_mirrors: Sequence[MirrorInFlight] = ()
         self.is_deleted = False
         self.is_terminated = False
         #: Every message that `discard` accounted for, `drop` removed, or `ack` settled: what tests ask about.
@@ -150,15 +152,21 @@ class MemoryBackingQueue:
         else:
             self._confirmed.append(token)
 
-    def make_safe(self) -> None:
-        """Everything accepted so far is durable now."""
-        for tokens in self._waiting.values():
-            self._confirmed.extend(tokens)
-        self._waiting.clear()
+    def make_safe(self, count_max: int | None = None) -> None:
+        """What was accepted so far is durable now, or the oldest ``count_max`` messages of it."""
+        for seq_id in list(self._waiting)[:count_max]:
+            self._confirmed.extend(self._waiting.pop(seq_id))
 
     def drain_confirmed(self) -> list[Hashable]:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
+
+    @property
+    def in_flight_messages(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        return self.in_mirrors
 
     # --- the rest ---
 

@@ -12,7 +12,7 @@ from random import Random
 
 from node.ids import MsgId, OriginId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
 
 
@@ -166,6 +166,14 @@ class MemoryReplicaQueue:
     def drain_confirmed(self) -> list[Hashable]:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
+
+    @property
+    def in_flight_messages(self) -> int:
+        stored = {seq_id for seq_id, m in self._messages.items() if m.persistent and self.is_durable}
+        return len(stored - self.disk.messages.keys())
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        return ()
 
     @property
     def ready(self) -> int:

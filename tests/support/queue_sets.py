@@ -12,6 +12,7 @@ from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.roles import MasterRole, MirrorRole
+from node.flow.credit import FlowControl
 from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
 from node.queues.options import QueueOptions
@@ -62,6 +63,7 @@ class QueueSetNode:
         self.disk = SimulatedDisk()
         self.settings = MirroringSettings()
         self.options = QueueOptions()
+        self.flow = FlowControl()
         self.effects: list[QueueEffect] = []
         self.ended: list[QueueId] = []
         self.failed: list[MastershipRecord] = []
@@ -81,6 +83,7 @@ class QueueSetNode:
             self,
             call_soon=self.pending.append,
             incarnation=Incarnation(self.incarnation),
+            flow=self.flow,
         )
         self.files.on_queue_failed = self.queues.touch
 

@@ -12,12 +12,14 @@ from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,
     SessionConsumerCancelled,
+    SessionCredit,
     SessionDeliver,
     SessionMessage,
     SessionOpened,
     SessionReply,
 )
 from node.errors import StorageError
+from node.flow.credit import FlowControl, Hop
 from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
@@ -26,7 +28,7 @@ from node.topology.records import QueueRecord
 from tests.support.memory_backing_queue import MemoryBackingQueue
 
 QUEUE = QueueId(7)
-TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionConsumerCancelled, SessionReply)
+TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionCredit, SessionConsumerCancelled, SessionReply)
 
 
 def message(counter: int, body: bytes = b"body", origin: bytes = b"origin-1") -> Message:
@@ -50,6 +52,8 @@ class RecordingSink:
         self.confirmed: list[int] = []
         self.rejected: list[int] = []
         self.cancelled: list[str] = []
+        self.hop: Hop | None = None
+        self._waits = False
 
     def queue_delivered(self, queue_id: int, session: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
         self.delivered += [(consumer_tag, each.message.body, each.redelivered) for each in deliveries]
@@ -64,6 +68,15 @@ class RecordingSink:
     def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
         self.cancelled.append(consumer_tag)
 
+    def queue_hop_changed(self, hop: Hop) -> None:
+        self.hop = hop
+        assert hop.is_blocked is not self._waits, "told of a change that is none"
+        self._waits = hop.is_blocked
+
+    def waits(self) -> bool:
+        """Its credit towards the queue is used up."""
+        return self._waits
+
 
 class SessionNode:
     """One node: gateway, session host and at most one queue process."""
@@ -73,12 +86,12 @@ class SessionNode:
         self.network = network
         self.queue: QueueProcess | None = None
         self.gateway = ClusterGateway(
-            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop()
+            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop(), network.flow
         )
         self.host = SessionHost(self, self.send)
 
     def master(self, backing_queue: BackingQueue) -> None:
-        self.queue = QueueProcess(queue_record(QUEUE), backing_queue)
+        self.queue = QueueProcess(queue_record(QUEUE), backing_queue, flow=self.network.flow)
 
     # LocalQueues and Links
 
@@ -105,6 +118,9 @@ class SessionNode:
     def is_up(self, node: NodeName) -> bool:
         return node not in self.network.cut
 
+    def is_congested(self, node: NodeName) -> bool:
+        return (self.name, node) in self.network.congested
+
 
 class SessionNetwork:
     """Delivers in order per directed pair; a cut loses what is under way."""
@@ -112,6 +128,9 @@ class SessionNetwork:
     def __init__(self, *names: str) -> None:
         self.cut: set[NodeName] = set()
         self.current: MastershipRecord | None = None
+        self.flow = FlowControl()
+        #: Links, by sender and receiver, on which too much waits to be sent.
+        self.congested: set[tuple[str, str]] = set()
         self._wires: dict[tuple[NodeName, NodeName], deque[SessionMessage]] = {}
         self.nodes = {NodeName(name): SessionNode(name, self) for name in names}
 

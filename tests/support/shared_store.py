@@ -6,12 +6,13 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from node.errors import StorageError
 from node.ids import MsgId
 from node.store.group_commit import GroupCommit
 from node.store.msg_store import MessageStore
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, msg_id_of
 
@@ -81,7 +82,8 @@ class SharedStoreNode:
         """Maintain and sync until nothing is left to do; returns the number of steps."""
         steps = 0
         idle = 0
-        while idle < 5:
+        # Looking at a file takes steps that nobody sees.
+        while idle < 100:
             before = self.store.status()
             self.store.maintain()
             idle = idle + 1 if not self.sync() and self.store.status() == before else 0
@@ -90,6 +92,12 @@ class SharedStoreNode:
         return steps
 
     # -- what happens to them
+
+    def twin(self) -> SharedStoreNode:
+        """The same on a disk of its own. Its store is still ours: crash it and start it."""
+        other = copy.copy(self)
+        other.disk = self.disk.twin()
+        return other
 
     def stop(self) -> None:
         self.store.close()
@@ -100,6 +108,20 @@ class SharedStoreNode:
         durable = self.durable()
         self.disk.crash(style, random.Random(seed))
         self.start()
+        self._go_on(durable)
+
+    def crash_while_starting(self, style: CrashStyle, seed: int, after: int) -> None:
+        """Lose power, and again in the ``after``-th operation of the start, if it has so many."""
+        durable = self.durable()
+        self.disk.crash(style, random.Random(seed))
+        self.disk.crash_after = after
+        with suppress(SimulatedCrashError):
+            self.start()
+        self.disk.crash(style, random.Random(seed + 1))
+        self.start()
+        self._go_on(durable)
+
+    def _go_on(self, durable: set[MsgId]) -> None:
         self.check_survivors(durable)
         for msg_id in list(self.live()):
             if not self.store.contains(msg_id):
@@ -144,8 +166,7 @@ class SharedStoreNode:
         """Crash copies of the disk in every style; one of them once more, behind what its recovery wrote."""
         durable = self.durable()
         for number, style in enumerate(CrashStyle):
-            twin = copy.copy(self)
-            twin.disk = self.disk.twin()
+            twin = self.twin()
             twin.disk.crash(style, random.Random(seed))
             twin.start()
             twin.check_survivors(durable)

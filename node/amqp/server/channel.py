@@ -228,9 +228,12 @@ class ChannelShell:
 
     def listing(self) -> ChannelListing:
         machine = self.machine
+        state = machine.state.value
+        if machine.state is ChannelState.OPEN:
+            state = "running" if self._broker is None else self._broker.flow_state
         return ChannelListing(
             number=machine.number,
-            state="running" if machine.state is ChannelState.OPEN else machine.state.value,
+            state=state,
             consumer_count=machine.consumer_count,
             messages_unacknowledged=len(machine.unacked),
             messages_held=machine.held_count,

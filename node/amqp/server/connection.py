@@ -7,6 +7,9 @@ is below its high-water mark, so a client that does not read is given a bounded 
 Reading stops for three reasons, each undone separately: the broker asks for it (nested), a channel has too much
 waiting behind a cold call, or the client lets an absurd amount of answers pile up.
 
+Alarms. A publish that the broker does not take now (`BrokerConnection.may_publish`) stays here, and with it every frame
+that was read behind it, of whatever channel; the broker has stopped the reading, so that is one read at most.
+
 An error ends at most this connection: whatever a callback raises is logged here and answered with 541.
 """
 
@@ -22,7 +25,7 @@ from pamqp import commands
 
 from node.amqp.channel import ChannelLimits, ChannelMachine
 from node.amqp.connection import Authenticate, CloseBroker, ConnectionMachine, ConnectionState, Disconnect, EnterVhost
-from node.amqp.frames import FrameItem, MethodReceived
+from node.amqp.frames import FrameItem, MethodReceived, Publishes
 from node.amqp.ports import BrokerChannel, BrokerConnection, ConnectionInfo
 from node.amqp.server.channel import ChannelShell
 from node.amqp.server.listing import ConnectionListing
@@ -62,7 +65,8 @@ class ConnectionShell(asyncio.Protocol):
         self._broker_pauses = 0
         self._waiting_channels: set[int] = set()
         self._output_is_excessive = False
-        self._blocked_reason = ""
+        #: Publishes that wait for the end of an alarm; nothing behind them is looked at.
+        self._held: Publishes | None = None
         self._broker: BrokerConnection | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
@@ -127,7 +131,7 @@ class ConnectionShell(asyncio.Protocol):
 
     def _process_events(self) -> None:
         machine = self.machine
-        while (event := machine.next_event(self._loop.time())) is not None:
+        while self._held is None and (event := machine.next_event(self._loop.time())) is not None:
             if isinstance(event, Authenticate):
                 self._authenticate(event)
             elif isinstance(event, EnterVhost):
@@ -137,6 +141,8 @@ class ConnectionShell(asyncio.Protocol):
             elif isinstance(event, Disconnect):
                 self._flush()
                 self._transport.close()
+            elif type(event) is Publishes and self._broker is not None and not self._broker.may_publish():
+                self._held = event
             else:
                 self._receive_for_channel(event)
         self._schedule_flush()
@@ -301,14 +307,26 @@ class ConnectionShell(asyncio.Protocol):
         self._update_reading()
 
     def blocked(self, reason: str) -> None:
-        self._blocked_reason = reason
         self.machine.blocked(reason)
         self._schedule_flush()
 
     def unblocked(self) -> None:
-        self._blocked_reason = ""
         self.machine.unblocked()
         self._schedule_flush()
+        if self._held is not None:
+            self._loop.call_soon(self._release_held)
+
+    def _release_held(self) -> None:
+        """Go on where an alarm has held us up, unless there is a new one or the connection is over."""
+        held = self._held
+        if held is None or self._is_lost or self._broker is None or not self._broker.may_publish():
+            return
+        self._held = None
+        try:
+            self._receive_for_channel(held)
+            self._process_events()
+        except Exception:
+            self.internal_error()
 
     # --- time and end ---
 
@@ -343,6 +361,7 @@ class ConnectionShell(asyncio.Protocol):
             self._process_events()
 
     def _broker_pauses_end(self) -> None:
+        self._held = None
         self._waiting_channels.clear()
         self._output_is_excessive = False
         pauses, self._broker_pauses = self._broker_pauses, 0
@@ -386,8 +405,8 @@ class ConnectionShell(asyncio.Protocol):
     def listing(self) -> ConnectionListing:
         machine = self.machine
         state = machine.state.value
-        if machine.state is ConnectionState.RUNNING and self._blocked_reason:
-            state = "blocked" if self._reading_paused else "blocking"
+        if machine.state is ConnectionState.RUNNING and self._broker is not None:
+            state = self._broker.state
         return ConnectionListing(
             name=self.name,
             peer_host=self._peer[0],
@@ -404,6 +423,7 @@ class ConnectionShell(asyncio.Protocol):
             sent_bytes=self._sent_bytes,
             send_pending_bytes=self._transport.get_write_buffer_size(),
             client_properties=machine.client_properties,
+            slow_paths=() if self._broker is None else tuple(self._broker.slow_paths()),
         )
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from node.flow.stage import SlowPath
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelListing:
     """One channel, at the moment of asking."""
 
     number: int
-    #: ``running``, ``flow`` is the broker's to know.
+    #: ``running``, ``flow`` ...
     state: str
     consumer_count: int
     messages_unacknowledged: int
@@ -37,7 +39,7 @@ class ConnectionListing:
     local_port: int
     user: str
     vhost: str
-    #: ``starting`` ... ``running``, ``blocking`` (an alarm is set), ``blocked`` (and its socket is not read).
+    #: ``starting`` ... ``running``, ``flow``, ``blocking`` (an alarm is set), ``blocked`` (and a publish waits for it).
     state: str
     channels: tuple[ChannelListing, ...]
     heartbeat_s: int
@@ -48,3 +50,5 @@ class ConnectionListing:
     #: Bytes the socket has not taken yet.
     send_pending_bytes: int
     client_properties: Mapping[str, Any]
+    #: Hops of the credit flow that slow it down, see `node.flow`.
+    slow_paths: tuple[SlowPath, ...] = ()

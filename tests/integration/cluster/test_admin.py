@@ -15,6 +15,7 @@ from cluster.raft.core import ProposalRefusedError
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_server import AdminService
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import ChannelError
 
 pytestmark = pytest.mark.integration
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.integration
 COOKIE = "wörtlich geheim"
 POLICY = PolicyRecord("/", "ha", "^q", {"ha-mode": "exactly", "ha-params": 2}, 3, "queues")
 LISTED = Table(("name", "messages", "arguments"), (("q", 3, {"x-max-length": 5}), ("r", None, {})))
+HALF, KILOBYTE = MemoryWatermark(0.5), MemoryWatermark(absolute_bytes=1000)
+ROOM, TWICE = DiskFreeLimit(0), DiskFreeLimit(relative=2.0)
 
 _T = TypeVar("_T")
 
@@ -92,8 +95,13 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
     (lambda c: c.cluster_status(), ("cluster_status",), {"n": [1]}),
     (lambda c: c.status(), ("status",), {"pid": 1}),
     (lambda c: c.shutdown(), ("shutdown",), None),
+    (lambda c: c.set_memory_watermark(HALF), ("set_memory_watermark", HALF), None),
+    (lambda c: c.set_memory_watermark(KILOBYTE), ("set_memory_watermark", KILOBYTE), None),
+    (lambda c: c.set_disk_free_limit(ROOM), ("set_disk_free_limit", ROOM), None),
+    (lambda c: c.set_disk_free_limit(TWICE), ("set_disk_free_limit", TWICE), None),
     (lambda c: c.list_connections(["user"]), ("list_connections", ["user"], ("local", False)), LISTED),
     (lambda c: c.list_channels(), ("list_channels", [], ("local", False)), LISTED),
+    (lambda c: c.list_flow(["chain"]), ("list_flow", ["chain"], ("local", False)), LISTED),
     (lambda c: c.list_consumers("v"), ("list_consumers", "v", [], ("local", False)), LISTED),
     (lambda c: c.list_exchanges("v"), ("list_exchanges", "v", []), LISTED),
     (lambda c: c.list_bindings("v"), ("list_bindings", "v", []), LISTED),
@@ -120,6 +128,24 @@ async def test_every_request_arrives_and_is_answered(served: tuple[RecordingPort
     answers = await ask(address, ask_all)
     assert port.calls == [expected for _, expected, _ in QUESTIONS]
     assert answers == [answer for _, _, answer in QUESTIONS]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda c: c.set_memory_watermark(MemoryWatermark(1.5)),
+        lambda c: c.set_memory_watermark(MemoryWatermark(float("nan"))),
+        lambda c: c.set_disk_free_limit(DiskFreeLimit(relative=-1.0)),
+    ],
+)
+async def test_limits_that_make_no_sense_do_not_reach_the_node(
+    served: tuple[RecordingPort, str], question: Callable[[AdminClient], None]
+) -> None:
+    port, address = served
+    with pytest.raises(AdminError) as caught:
+        await ask(address, question)
+    assert caught.value.exit_code == 64
+    assert port.calls == []
 
 
 async def test_synchronisation_streams_its_progress(served: tuple[RecordingPort, str]) -> None:

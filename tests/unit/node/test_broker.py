@@ -12,6 +12,7 @@ from pamqp import commands, header
 from node import broker as broker_module
 from node.amqp.ports import ConnectionInfo
 from node.errors import AmqpError, ChannelError, ConnectionFailure
+from node.flow.credit import Credit
 from node.ids import split_msg_id
 from node.queues.events import ConsumerSpec
 from node.routing.properties import encode_headers, headers_of
@@ -147,25 +148,10 @@ async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text:
 # --- flow and alarms ---
 
 
-async def test_a_publisher_that_outruns_its_queues_is_paused(
-    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_MESSAGES_MAX", 4)
-    bench.hold_confirms = True
-    client = bench.client()
-    await client.declare("q")
-    client.channel.publish([request() for _ in range(4)])
-    assert client.control.pauses == 0
-    client.channel.publish([request()])
-    assert (client.control.pauses, client.connection.state) == (1, "flow")
-    bench.make_safe()
-    assert (client.control.pauses, client.connection.state) == (0, "running")
-
-
 async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES_MAX", 10)
+    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES", Credit(10, 5))
     bench.hold_confirms = True
     client = bench.client()
     await client.declare("q")
@@ -180,15 +166,44 @@ async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
 
 async def test_an_alarm_pauses_those_who_publish(bench: BrokerBench) -> None:
     publisher, consumer = bench.client(), bench.client()
-    await publisher.declare("q")
-    bench.broker.raise_alarm("low on memory")
-    publisher.channel.publish([request()])
+    bench.broker.set_alarm("low on memory")
+    assert not publisher.connection.may_publish()
+    assert not publisher.connection.may_publish(), "a second channel tries"
     assert (publisher.control.pauses, consumer.control.pauses) == (1, 0)
     assert (publisher.connection.state, consumer.connection.state) == ("blocked", "blocking")
-    assert bench.client().control.heard == ["blocked low on memory"], "who comes later is told as well"
-    bench.broker.clear_alarm()
-    assert publisher.control.pauses == 0
-    assert consumer.control.heard == ["blocked low on memory", "unblocked"]
+    bench.run()
+    bench.broker.set_alarm("")
+    assert (publisher.control.pauses, publisher.connection.state) == (0, "running")
+    assert publisher.connection.may_publish()
+    assert publisher.control.heard == ["blocked low on memory", "unblocked"]
+    assert consumer.control.heard == [], "a consumer that counts the seconds of a block must not give up"
+    bench.run()
+
+
+def test_who_has_published_is_told_at_once_and_paused_when_it_tries_again(bench: BrokerBench) -> None:
+    publisher = bench.client()
+    assert publisher.connection.may_publish()
+    bench.broker.set_alarm("low on memory")
+    assert publisher.control.heard == ["blocked low on memory"]
+    assert (publisher.control.pauses, publisher.connection.state) == (0, "blocking"), "its acks are still read"
+    assert not publisher.connection.may_publish()
+    assert publisher.control.heard == ["blocked low on memory"], "once is enough"
+    bench.broker.set_alarm("")
+    assert publisher.control.heard == ["blocked low on memory", "unblocked"]
+
+
+def test_a_new_reason_goes_to_those_who_are_told_from_now_on(bench: BrokerBench) -> None:
+    early, late = bench.client(), bench.client()
+    bench.broker.set_alarm("low on memory")
+    early.connection.may_publish()
+    bench.broker.set_alarm("low on memory & disk")
+    late.connection.may_publish()
+    bench.broker.set_alarm("low on disk")
+    assert early.control.heard == ["blocked low on memory"]
+    assert late.control.heard == ["blocked low on memory & disk"]
+    assert (early.control.pauses, late.control.pauses) == (1, 1)
+    bench.broker.set_alarm("")
+    assert (early.control.pauses, late.control.pauses) == (0, 0)
 
 
 # --- consuming ---

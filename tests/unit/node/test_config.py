@@ -114,6 +114,51 @@ def test_sizes_take_units(key: str, text: str, size_bytes: int) -> None:
     assert getattr(config_of(f"{key} = {text}"), f"{key}_bytes") == size_bytes
 
 
+def test_memory_and_disk_limits() -> None:
+    config = config_of("")
+    assert (config.memory_watermark_relative, config.memory_watermark_absolute_bytes) == (0.4, None)
+    assert (config.disk_free_limit_absolute_bytes, config.disk_free_limit_relative) == (50_000_000, None)
+    assert (config.memory_paging_ratio, config.total_memory_override_bytes) == (0.5, None)
+    config = config_of("vm_memory_high_watermark.absolute = 256MiB\ndisk_free_limit.relative = 1.5")
+    assert (config.memory_watermark_relative, config.memory_watermark_absolute_bytes) == (None, 256 * 1024**2)
+    assert (config.disk_free_limit_absolute_bytes, config.disk_free_limit_relative) == (None, 1.5)
+    config = config_of("vm_memory_high_watermark.relative = 0\ndisk_free_limit.absolute = 1GB")
+    assert (config.memory_watermark_relative, config.disk_free_limit_absolute_bytes) == (0.0, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "vm_memory_high_watermark.relative = 40%",
+            "node.conf, line 1: bad value `40%` for `vm_memory_high_watermark.relative`: "
+            "write a number from 0 to 1, for instance 0.4",
+        ),
+        (
+            "vm_memory_high_watermark.absolute = 2 elephants",
+            "node.conf, line 1: bad value `2 elephants` for `vm_memory_high_watermark.absolute`: "
+            "write a number of bytes, with a unit if you like: 1073741824, 1GiB, 500MB",
+        ),
+        (
+            "vm_memory_high_watermark.relative = 0.5\nvm_memory_high_watermark.absolute = 2GB",
+            "node.conf, line 2: both `vm_memory_high_watermark.relative` and `vm_memory_high_watermark.absolute` "
+            "are set; keep one",
+        ),
+        (
+            "disk_free_limit.relative = 1.0\ndisk_free_limit.absolute = 2GB",
+            "node.conf, line 2: both `disk_free_limit.relative` and `disk_free_limit.absolute` are set; keep one",
+        ),
+        (
+            "total_memory_available_override_value = 0",
+            "node.conf, line 1: bad value `0` for `total_memory_available_override_value`: "
+            "no machine is without memory",
+        ),
+    ],
+)
+def test_limits_that_make_no_sense(text: str, message: str) -> None:
+    assert complaint_about(text) == message
+
+
 def test_loopback_users() -> None:
     assert config_of("loopback_users.guest = false").loopback_users == frozenset()
     assert config_of("loopback_users = none").loopback_users == frozenset()
@@ -228,7 +273,14 @@ def test_every_field_is_reached_by_some_key() -> None:
         max_message_size = 1
         queue_index_embed_msgs_below = 0
         msg_store_file_size_limit = 64kb
+        vm_memory_high_watermark.absolute = 1GiB
+        vm_memory_high_watermark_paging_ratio = 0.6
+        total_memory_available_override_value = 2GiB
+        disk_free_limit.relative = 1.5
         durability = flush
+        credit_flow_default_credit.more_after = 51
+        msg_store_credit_disc_bound.initial = 4001
+        cluster.credit.initial = 4001
         cluster_partition_handling = ignore
         mirroring_sync_batch_size = 1
         mirroring_sync_max_throughput = 1
@@ -241,3 +293,22 @@ def test_every_field_is_reached_by_some_key() -> None:
     one, other = config_of(""), config_of(THREE_NODES + changed)
     for item in dataclasses.fields(NodeConfig):
         assert getattr(one, item.name) != getattr(other, item.name), item.name
+
+
+# --- credit flow ---
+
+
+def test_credit_has_the_figures_of_the_mission_by_default() -> None:
+    config = config_of("")
+    assert config.credit_flow_default_credit == (200, 50)
+    assert config.msg_store_credit_disc_bound == (4000, 800)
+    assert config.cluster_credit == (4000, 800)
+
+
+def test_credit_that_could_never_be_granted_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("credit_flow_default_credit.more_after = 201")
+    assert str(caught.value) == (
+        "node.conf, line 1: `credit_flow_default_credit.more_after` is 201; it must not be more than "
+        "`credit_flow_default_credit.initial` (200), or a sender that has used up its credit would wait for ever"
+    )

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.membership import messages as membership
 from cluster.mirroring import messages as mirroring
 from cluster.raft import messages as raft
 from cluster.sessions import messages as sessions
-from cluster.wire import convert
+from cluster.wire import convert, mesh_pb2
+from node.alarms.registry import Alarm
 from node.ids import Incarnation, NodeName
 from node.queues.events import ConsumerSpec
 from node.queues.replica import Holding, SegmentDigest, SeqRange
@@ -91,7 +93,8 @@ consumers = st.builds(
 verbs = st.sampled_from(["consume", "cancel", "get", "purge", "counts", "delete_if"])
 flag = st.booleans()
 session_messages = st.one_of(
-    st.builds(sessions.SessionOpen, number, number, number),
+    st.builds(sessions.SessionOpen, number, number, number, number),
+    st.builds(sessions.SessionCredit, number, number, number, number),
     st.builds(sessions.SessionPublish, number, number, number, lists_of(number), blob),
     st.builds(
         sessions.SessionSettle,
@@ -127,13 +130,22 @@ session_messages = st.one_of(
 )
 
 
+node_alarms = st.builds(membership.NodeAlarms, tuples_of(st.sampled_from(Alarm)))
+
+
+def test_an_alarm_of_an_unknown_resource_is_not_understood() -> None:
+    message = mesh_pb2.QueueMessage(node_alarms=mesh_pb2.NodeAlarms(resources=["patience"]))
+    with pytest.raises(convert.WireError, match="alarms of unknown resources: patience"):
+        convert.decode_queue_frame(mesh_pb2.LinkFrame(queues=[message]).SerializeToString())
+
+
 @given(st.lists(raft_messages, max_size=5))
 def test_consensus_frames_round_trip(messages: list[raft.Message]) -> None:
     frame = b"".join(map(convert.encode_consensus, messages))
     assert convert.decode_consensus(frame, SENDER, RECEIVER) == messages
 
 
-@given(st.lists(mirror_messages | session_messages, max_size=5))
+@given(st.lists(mirror_messages | session_messages | node_alarms, max_size=5))
 def test_queue_frames_round_trip(messages: list[convert.QueueFrameMessage]) -> None:
     frame = b"".join(map(convert.QueueEncoder().encode, messages))
     assert convert.decode_queue_frame(frame) == messages

@@ -11,7 +11,9 @@ from cluster.cli.app import run
 from cluster.cli.targets import Target
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import SyncProgress, Table
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 
+AMOUNT = "write a number of bytes, with a unit if you like: 1073741824, 1GiB, 500MB"
 TABLE = Table(("name", "messages"), (("q", 5),))
 
 
@@ -115,6 +117,12 @@ def test_common_options_work_before_and_behind_the_command(tool: Tool, options: 
         (["set_user_tags", "u", "administrator", "x"], 'Setting tags for user "u" to [administrator, x] ...'),
         (["clear_permissions", "u"], 'Clearing permissions for user "u" in vhost "/" ...'),
         (["set_permissions", "u", ".*", ".*", ".*"], 'Setting permissions for user "u" in vhost "/" ...'),
+        (["set_vm_memory_high_watermark", "0.40"], "Setting memory threshold on 127.0.0.1:25672 to 0.4 ..."),
+        (["set_vm_memory_high_watermark", "absolute", "2kB"],
+         "Setting memory threshold on 127.0.0.1:25672 to 2000 bytes ..."),
+        (["set_disk_free_limit", "1GiB"], "Setting disk free limit on 127.0.0.1:25672 to 1073741824 bytes ..."),
+        (["set_disk_free_limit", "mem_relative", "1.5"],
+         "Setting disk free limit on 127.0.0.1:25672 to 1.5 times the total RAM ..."),
     ],
 )  # fmt: skip
 def test_an_action_prints_its_banner_and_nothing_else(tool: Tool, arguments: list[str], banner: str) -> None:
@@ -154,6 +162,22 @@ def test_the_priority_may_stand_last(tool: Tool, client: RecordingClient) -> Non
     assert tool("set_policy", "--priority", "1", "ha", "^q", "{}", "7").exit_code == 64
 
 
+@pytest.mark.parametrize(
+    ("arguments", "call", "limit"),
+    [
+        (["set_vm_memory_high_watermark", "0"], "set_memory_watermark", MemoryWatermark(0.0)),
+        (["set_vm_memory_high_watermark", "absolute", "5"], "set_memory_watermark", MemoryWatermark(absolute_bytes=5)),
+        (["set_disk_free_limit", "5MB"], "set_disk_free_limit", DiskFreeLimit(5_000_000)),
+        (["set_disk_free_limit", "mem_relative", "0.5"], "set_disk_free_limit", DiskFreeLimit(relative=0.5)),
+    ],
+)  # fmt: skip
+def test_limits_arrive_as_they_were_written(
+    tool: Tool, client: RecordingClient, arguments: list[str], call: str, limit: object
+) -> None:
+    tool(*arguments)
+    assert client.calls == [(call, (limit,), {})]
+
+
 def test_delete_queue_tells_how_many_messages_went(tool: Tool, client: RecordingClient) -> None:
     result = tool("delete_queue", "q", "--if-empty", "-u")
     assert result.out == (
@@ -191,6 +215,20 @@ def test_too_few_arguments(tool: Tool, client: RecordingClient) -> None:
         (["list_queues", "name", "colour"], "Info key(s) colour are not supported"),
         (["list_queues", "--online", "--offline"], "--online and --offline exclude each other."),
         (["add_user", "u", ""], "the password is empty."),
+        (["set_vm_memory_high_watermark"], "not enough arguments."),
+        (["set_vm_memory_high_watermark", "absolute"], "not enough arguments."),
+        (["set_vm_memory_high_watermark", "0.4", "0.5"], "too many arguments."),
+        (["set_vm_memory_high_watermark", "1.1"], "bad value '1.1': write a number from 0 to 1, for instance 0.4"),
+        (["set_vm_memory_high_watermark", "2GB"], "bad value '2GB': write a number from 0 to 1, for instance 0.4"),
+        (["set_vm_memory_high_watermark", "absolute", "2XB"], f"bad value '2XB': {AMOUNT}"),
+        (["set_disk_free_limit"], "not enough arguments."),
+        (["set_disk_free_limit", "mem_relative"], "not enough arguments."),
+        (["set_disk_free_limit", "1GB", "2GB"], "too many arguments."),
+        (["set_disk_free_limit", "0.5"], f"bad value '0.5': {AMOUNT}"),
+        (
+            ["set_disk_free_limit", "mem_relative", "much"],
+            "bad value 'much': write a number from 0 to 1000, for instance 0.4",
+        ),
     ],
 )
 def test_other_complaints_about_arguments(tool: Tool, arguments: list[str], complaint: str) -> None:
@@ -299,8 +337,38 @@ def test_status(tool: Tool, client: RecordingClient) -> None:
     )
 
 
+def test_status_shows_memory_disk_and_alarms(tool: Tool, client: RecordingClient) -> None:
+    client.document = {
+        "memory": {"Total memory used (bytes)": 70},
+        "vm_memory_calculation_strategy": "rss",
+        "vm_memory_high_watermark_setting": {"relative": 0.4},
+        "vm_memory_high_watermark_limit": 400,
+        "disk_free": None,
+        "disk_free_limit": 50,
+        "alarms": [{"resource": "memory", "node": "n1"}, {"resource": "disk", "node": "n2"}],
+    }
+    memory = "Memory\n\nTotal memory used (bytes): 70\nCalculation strategy: rss\nMemory high watermark setting: "
+    assert tool("status", "-q").out == (
+        "Free Disk Space\n\nLow free disk space watermark (bytes): 50\nFree disk space (bytes): unknown\n\n"
+        "Alarms\n\nMemory alarm on node n1\nFree disk space alarm on node n2\n\n"
+        f"{memory}0.4 of available memory, computed to: 400 bytes\n\n"
+    )
+    client.document["vm_memory_high_watermark_setting"] = {"absolute": 400}
+    assert f"{memory}400 bytes, computed to: 400 bytes\n" in tool("status", "-q").out
+    assert '"disk_free_limit":50' in tool("status", "--formatter", "json").out
+
+
 def test_help(tool: Tool) -> None:
     assert "Usage\n\nwarrenctl [--node <node>] [--quiet] purge_queue" in tool("help", "purge_queue").out
     assert "list_queues" in tool("help").out
     assert "list_queues" in tool("--help").out
     assert tool("help", "purge_queu").exit_code == 64
+
+
+def test_list_flow_shows_chains_and_their_slowest_hops(tool: Tool, client: RecordingClient) -> None:
+    result = tool("list_flow")
+    assert (result.exit_code, result.err) == (0, "")
+    assert result.out.startswith("Listing the credit flow of slowed connections ...\n")
+    assert client.calls == [("list_flow", (("chain", "slowest_hop", "balance", "blocked_ms"),), {})]
+    assert tool("list_flow", "queue", "state").exit_code == 0
+    assert tool("list_flow", "nonsense").exit_code == 64

@@ -25,6 +25,7 @@ from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
 from node.ids import Epoch, NodeName, QueueId, SeqId
+from node.queues.backing_queue import MirrorInFlight
 from node.queues.replica import SeqRange
 from tests.support.memory_replica_queue import MemoryReplicaQueue
 from tests.support.messages import make_message, msg_id_of, publications
@@ -402,18 +403,15 @@ def test_frames_of_an_earlier_attach_are_ignored() -> None:
 
 def test_a_mirror_far_behind_is_not_streamed_to_and_attached_again_when_it_has_caught_up() -> None:
     pair = Pair(settings=MirroringSettings(window_bytes=2000)).up().quiet()
-    congested: list[bool] = []
     for counter in range(1, 40):
         pair.master.publish(publications(counter, 1))
         pair.master.take_messages()
-        congested.append(pair.master.is_congested)
     assert pair.state() is MirrorState.LAGGING
-    assert not congested[3]
-    assert congested[-1]
+    assert [each.unapplied for each in pair.master.mirrors_in_flight()] == [39], "sent or not, it has to apply them all"
     # Nothing of it arrived: the link is as good as broken.
     pair.up().quiet()
     assert pair.state() is MirrorState.SYNCHRONISED
-    assert not pair.master.is_congested
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
     assert pair.mirror_local.digests() == pair.master_local.digests()
 
 
@@ -656,3 +654,45 @@ def test_a_quiet_queue_wants_no_turn_and_one_that_fills_a_mirror_does() -> None:
     before = pair.master.wants_turn
     pair.master.start_sync()
     assert (before, pair.master.wants_turn) == (False, True)
+
+
+# --- credit flow ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_mirror_has_to_apply_and_what_its_disk_has_to_write_are_told_apart() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    pair.master.publish(publications(4, 2, persistent=False))
+    (before,) = pair.master.mirrors_in_flight()
+    assert before[:3] == (N2, 5, 0), "it counts from the publish on, sent or not"
+    pair.to_mirror()
+    (sent,) = pair.master.mirrors_in_flight()
+    assert sent.unapplied_bytes > 0
+    pair.to_master()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 3, 0)], "transient messages need no disk"
+    pair.mirror_local.sync()
+    pair.to_master()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
+
+
+def test_a_synchronised_mirror_that_cannot_be_reached_counts_until_the_record_drops_it() -> None:
+    pair = Pair()
+    pair.master.publish(publications(1, 3))
+    pair.master.take_messages()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 3, 0, 0)]
+    pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
+    assert pair.master.mirrors_in_flight() == []
+
+
+def test_a_mirror_that_holds_no_confirms_slows_nobody() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3))
+    assert pair.master.mirrors_in_flight() == []
+
+
+def test_the_queue_knows_what_its_own_store_has_to_do() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 3))
+    assert pair.master.in_flight_messages == 3
+    pair.master_local.sync()
+    assert pair.master.in_flight_messages == 0

@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 
 from cluster.membership.detector import Verdict
+from cluster.membership.messages import NodeAlarms
 from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import (
     AddMirror,
     ChangeTopology,
+    ClearPolicy,
     Command,
     DropMirror,
     MoveMaster,
@@ -30,16 +32,23 @@ from cluster.runtime.metadata_group import NoQuorumError
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.roles import MasterRole, MirrorRole
-from cluster.sessions.messages import SessionConfirm, SessionOpen
+from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
 from cluster.wire.convert import QueueFrameMessage
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
+from node.alarms.registry import Alarm
 from node.config import build_config, parse_settings
-from node.errors import ConnectionFailure, StorageError
+from node.errors import ConnectionFailure, DiskFullError, StorageError
+from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
+from node.queues.backing_queue import Delivery
 from node.queues.events import ConfirmPublished, DeleteUnused
 from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+from tests.support.messages import make_message
+from tests.support.resources import FakeProbe
+from tests.support.session_network import RecordingSink
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 FAILURE = StorageError("no space left on device")
@@ -60,6 +69,10 @@ class FakeMesh:
         self.sent: list[tuple[NodeName, QueueFrameMessage]] = []
         self.reset: list[NodeName] = []
         self.broken: set[NodeName] = set()
+        self.congested: set[NodeName] = set()
+
+    def is_congested(self, peer: NodeName) -> bool:
+        return peer in self.congested
 
     def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
         if peer in self.broken:
@@ -122,11 +135,12 @@ class RuntimeBench:
         self.disk = SimulatedDisk()
         group_commit = GroupCommit()
         self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig())
+        self.probe = FakeProbe()
         self.mesh = FakeMesh()
         self.log = FakeLog(self)
         config = build_config(parse_settings(CONFIG, "node.conf"))
         self.runtime = NodeRuntime(
-            config, Incarnation(1), group_commit, self.files, self.fatal.append, lambda _has_quorum: None
+            config, Incarnation(1), group_commit, self.files, self.probe, self.fatal.append, lambda _has_quorum: None
         )
         self.runtime._now_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.runtime._ticked_ms = 0
@@ -328,7 +342,7 @@ async def test_a_commit_that_cannot_be_followed_stops_the_node(
 async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:
     bench.mesh.broken = {N2}
     for node in (N2, N3):
-        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch))
+        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch, 800))
     await bench.settle()
     assert bench.mesh.reset == [N2]
     assert N3 in [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)]
@@ -350,7 +364,7 @@ async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_retur
 async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
     queue = bench.runtime.queue_record(queue_id)
-    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch)])
+    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     here: list[object] = []
     bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
     mine = ConfirmPublished(ChannelKey(N1, 1), [1])
@@ -359,6 +373,32 @@ async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: Runt
     assert here == [mine]
     confirms = [(node, message) for node, message in bench.mesh.sent if isinstance(message, SessionConfirm)]
     assert confirms == [(N2, SessionConfirm(queue_id, 5, 9, [2, 3]))]
+
+
+async def test_credit_and_congestion_of_another_node_reach_the_channels_here(bench: RuntimeBench) -> None:
+    queue_id, sink, gateway = bench.declare("q", N2), RecordingSink(), bench.runtime.gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, queue_id, [make_message(1)], [1])
+    await bench.settle()
+    (opening,) = [message for _, message in bench.mesh.sent if isinstance(message, SessionOpen)]
+    assert opening.more_credit_after == bench.runtime.config.cluster_credit.more_after
+    bench.runtime.on_queue_frames(N2, [SessionOpened(queue_id, opening.session)])
+    credit = bench.runtime.config.cluster_credit.initial
+    counters = range(2, credit + 1)
+    gateway.publish(channel, queue_id, [make_message(each) for each in counters], counters)
+    assert sink.waits()
+    bench.runtime.on_queue_frames(N2, [SessionCredit(queue_id, opening.session, channel.channel_id, 800)])
+    assert not sink.waits()
+    bench.mesh.congested.add(N2)
+    gateway.publish(channel, queue_id, [make_message(credit + 1)], [credit + 1])
+    assert sink.waits()
+    bench.runtime.on_link_uncongested(N2)
+    assert not sink.waits()
+
+
+async def test_the_time_of_the_credit_flow_goes_on(bench: RuntimeBench) -> None:
+    await bench.pass_time(300)
+    assert bench.runtime.flow.now_ms == bench.now_ms == 300
 
 
 async def test_an_unused_auto_delete_queue_is_deleted_by_a_commit(bench: RuntimeBench) -> None:
@@ -383,3 +423,174 @@ async def test_a_client_is_told_when_nothing_can_be_proposed(
     monkeypatch.setattr(bench.log, "propose", refuse)
     with pytest.raises(ConnectionFailure, match="INTERNAL_ERROR - 20000 proposals"):
         await bench.runtime.metadata.submit(CreateVhost("another"))
+
+
+# --- alarms ---
+
+
+def alarms_sent(bench: RuntimeBench) -> list[tuple[NodeName, NodeAlarms]]:
+    return [(peer, message) for peer, message in bench.mesh.sent if isinstance(message, NodeAlarms)]
+
+
+async def test_an_alarm_is_said_to_every_peer_when_it_changes_and_to_each_at_link_up(bench: RuntimeBench) -> None:
+    bench.probe.used_bytes = bench.runtime.alarms.memory.limit_bytes + 1
+    await bench.pass_time(200)
+    raised = NodeAlarms((Alarm.MEMORY,))
+    assert alarms_sent(bench) == [(N2, raised), (N3, raised)]
+    bench.runtime.on_link_up(N3, Incarnation(2))
+    await bench.settle()
+    assert alarms_sent(bench)[2:] == [(N3, raised)]
+    bench.probe.used_bytes = 0
+    await bench.pass_time(2000)
+    cleared = NodeAlarms(())
+    assert alarms_sent(bench)[3:] == [(N2, cleared), (N3, cleared)]
+    bench.runtime.on_link_up(N2, Incarnation(2))
+    await bench.settle()
+    assert alarms_sent(bench)[5:] == [(N2, cleared)], "the peer may remember an alarm that is over"
+
+
+async def test_an_alarm_of_a_peer_blocks_here_until_the_peer_is_declared_down(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    assert reasons == ["low on disk"]
+    bench.mesh.up_peers.remove(N2)
+    bench.runtime.on_link_down(N2, "reset")
+    await bench.settle()
+    assert reasons == ["low on disk"], "nobody knows yet whether it lives"
+    bench.runtime.on_peer_refused(N2)
+    await bench.settle()
+    assert reasons == ["low on disk", ""]
+
+
+async def test_a_peer_that_was_declared_down_by_mistake_blocks_again(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
+    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2"))
+    assert reasons == ["low on disk", "", "low on disk"]
+
+
+async def test_limits_set_by_an_operator_hold_at_once(bench: RuntimeBench) -> None:
+    bench.runtime.set_memory_watermark(MemoryWatermark(0.0))
+    bench.runtime.set_disk_free_limit(DiskFreeLimit(2**60))
+    assert bench.runtime.alarms.registry.reason == "low on memory & disk"
+    assert bench.runtime.alarms.listing() == [
+        {"resource": "memory", "node": "n1"},
+        {"resource": "disk", "node": "n1"},
+    ]
+
+
+async def test_a_peers_next_life_begins_without_the_alarms_of_its_last(bench: RuntimeBench) -> None:
+    reasons: list[str] = []
+    bench.runtime.alarms.on_reason = reasons.append
+    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    lose(bench, N2)
+    await bench.settle()
+    bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
+    bench.runtime.on_queue_frames(N3, [NodeAlarms((Alarm.DISK,))])
+    bench.log.commit(NodeDown(N3, Incarnation(1)))
+    bench.mesh.up_peers.remove(N3)
+    bench.runtime.on_link_down(N3, "reset")
+    bench.log.commit(NodeUp(N3, Incarnation(2), "n3:1", "n3:2"))
+    assert reasons == ["low on disk", "", "low on disk", ""]
+
+
+# --- a full disk ---
+
+FULL = DiskFullError("no space left on device")
+
+
+class ConfirmSink:
+    """Implements `node.queues.gateway.QueueChannelSink` for a channel that only publishes."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[int] = []
+        self.has_heard = asyncio.Event()
+
+    def queue_delivered(
+        self, queue_id: QueueId, session: int, consumer_tag: str, deliveries: Sequence[Delivery]
+    ) -> None: ...
+
+    def queue_confirmed(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None:
+        self.confirmed += publish_seqs
+        self.has_heard.set()
+
+    def queue_rejected(self, queue_id: QueueId, publish_seqs: Sequence[int]) -> None: ...
+
+    def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None: ...
+
+    def queue_hop_changed(self, hop: Hop) -> None: ...
+
+    async def wait(self) -> list[int]:
+        """Every confirm so far, after the next."""
+        async with asyncio.timeout(10):
+            await self.has_heard.wait()
+        self.has_heard.clear()
+        return self.confirmed
+
+
+async def test_what_found_no_room_is_written_and_confirmed_when_there_is_some(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))
+    queue_id, sink = bench.declare(), ConfirmSink()
+    gateway = bench.runtime.gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, queue_id, [make_message(1), make_message(2)], [1, 2])
+    assert await sink.wait() == [1, 2]
+
+    bench.disk.capacity_bytes = bench.disk.used_bytes
+    bench.probe.free_bytes = 0
+    gateway.publish(channel, queue_id, [make_message(3), make_message(4)], [3, 4])
+    await bench.pass_time(5000)
+    role = bench.runtime.queues.roles[queue_id]
+    assert role.local.is_disk_full
+    assert (sink.confirmed, bench.fatal) == ([1, 2], [])
+
+    bench.disk.capacity_bytes = 1 << 40
+    bench.probe.free_bytes = 10**12
+    await bench.pass_time(1000)
+    assert await sink.wait() == [1, 2, 3, 4]
+    assert bench.runtime.queues.roles[queue_id] is role, "it never left its service"
+
+
+async def test_a_mirror_that_left_for_want_of_room_asks_to_be_taken_back(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.set_disk_free_limit(DiskFreeLimit(10**9))
+    bench.probe.free_bytes = 10**9 - 1
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    await bench.settle()
+    assert bench.record(queue_id).master == N2
+    await bench.pass_time(2000)
+    assert N1 not in bench.record(queue_id).mirrors, "room enough, but not enough for the operator"
+    bench.probe.free_bytes = 10**9
+    await bench.pass_time(1000)
+    assert N1 in bench.record(queue_id).mirrors
+    assert isinstance(bench.runtime.queues.roles[queue_id], MirrorRole)
+
+
+async def test_a_copy_that_counts_as_synchronised_is_not_opened_before_the_cluster_has_dropped_it(
+    bench: RuntimeBench,
+) -> None:
+    queue_id = bench.declare()
+    assert bench.record(queue_id).synchronised == (N2, N3)
+    bench.log.is_silent = True
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    await bench.pass_time(3000)
+    assert queue_id not in bench.runtime.queues.roles
+    assert bench.runtime.queues.starved() == [queue_id]
+
+
+async def test_a_disk_that_is_broken_is_not_mended_by_room(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))
+    queue_id = bench.declare()
+    bench.runtime.queues.out_of_service(queue_id, FAILURE)
+    await bench.pass_time(5000)
+    assert queue_id not in bench.runtime.queues.roles
+
+
+async def test_a_deleted_queue_waits_for_no_room(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.queues.out_of_service(queue_id, FULL)
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N1))
+    assert bench.runtime.queues.starved() == []

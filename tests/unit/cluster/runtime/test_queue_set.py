@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from node.errors import DiskFullError
+from node.flow.credit import Credit
 from node.ids import Epoch, SeqId
+from node.queues.events import GrantCredit
 from node.queues.options import QueueOptions
+from node.queues.queue_process import QueueProcess
+from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import (
+    CLIENT,
     N1,
     N2,
     QueueSetNetwork,
@@ -433,3 +441,145 @@ def test_a_deletion_gets_past_a_queue_whose_disk_fails() -> None:
     assert node.role(Q) == "none"
     node.queues.queue_deleted(Q)
     assert not node.has_files(Q)
+
+
+# --- credit flow ---
+
+
+def publisher_of(network: QueueSetNetwork) -> QueueProcess:
+    """n1 masters the queue, n2 mirrors it. Credit: {20, 5} to the queue, {40, 8} to each store and the mirror."""
+    flow = network[N1].flow
+    flow.in_process = Credit(20, 5)
+    flow.store = flow.between_nodes = Credit(40, 8)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    process = network[N1].process(Q)
+    process.flow.begin(CLIENT, 5)
+    return process
+
+
+def granted(node: QueueSetNode) -> int:
+    return sum(each.messages for each in node.effects if isinstance(each, GrantCredit))
+
+
+def slowest(process: QueueProcess) -> str:
+    hop = process.flow.slowest(0)
+    assert hop is not None
+    return f"{hop.receiver} {hop.state}"
+
+
+def test_a_mirror_that_does_not_apply_is_the_slowest_hop_and_holds_grants_back() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    for _ in range(2):
+        network[N1].turn()
+        network[N1].sync()  # the master's own disk is quick, but the wire to n2 does not move
+    network[N1].turn()
+    assert slowest(process) == "mirror n2 blocked"
+    assert granted(network[N1]) == 0
+    network.pump()
+    assert granted(network[N1]) == 45
+    assert network[N1].confirmed() == list(range(1, 46))
+
+
+def test_a_mirror_whose_disk_is_slow_is_named_apart_from_the_mirror() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    network[N1].turn()
+    network[N1].sync()
+    for _ in range(3):
+        for wire in list(network.wires):
+            while network.wires[wire]:
+                network[wire[1]].queues.receive(wire[0], network.wires[wire].popleft())
+        network[N2].turn()  # applies and answers, but never syncs
+        network[N1].turn()
+    assert slowest(process) == "mirror n2 -> store blocked"
+    network.pump()
+    assert slowest(process) == "mirror n2 -> store freed"
+    assert granted(network[N1]) == 45
+
+
+def test_a_slow_disk_of_the_master_is_its_store() -> None:
+    network = QueueSetNetwork(N1)
+    network[N1].flow.store = Credit(40, 8)
+    network[N1].queues.follow(Q, mastership(Q, N1))
+    process = network[N1].process(Q)
+    process.flow.begin(CLIENT, 5)
+    network[N1].publish(Q, 1, 30)
+    network[N1].publish(Q, 31, 30, persistent=False)
+    network[N1].turn()
+    assert (granted(network[N1]), process.flow.stage.state(0)) == (60, "running"), "transient messages owe it nothing"
+    network[N1].publish(Q, 61, 10)
+    network[N1].turn()
+    assert (granted(network[N1]), slowest(process)) == (60, "store blocked")
+    network[N1].sync()
+    network[N1].turn()
+    assert (granted(network[N1]), slowest(process)) == (70, "store freed")
+
+
+def test_a_record_without_the_slow_mirror_frees_the_publishers() -> None:
+    network = QueueSetNetwork(N1, N2)
+    process = publisher_of(network)
+    network[N1].publish(Q, 1, 45)
+    network[N1].turn()
+    network[N1].sync()
+    network[N1].turn()
+    assert slowest(process) == "mirror n2 blocked"
+    network[N1].queues.follow(Q, mastership(Q, N1, epoch=1))
+    network[N1].turn()
+    assert granted(network[N1]) == 45
+
+
+# --- paging ---
+
+
+def test_every_copy_here_can_page_and_those_that_are_gone_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(VariableQueue, "ram_duration_s", lambda _queue, now_ms: now_ms / 1000)
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", lambda _queue, seconds: told.append(seconds))
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.follow(OTHER, mastership(OTHER, N1))
+    master, mirror = network[N1].queues, network[N2].queues
+    assert list(master.paging_queue_ids()) == [Q.queue_id, OTHER.queue_id]
+    assert list(mirror.paging_queue_ids()) == [Q.queue_id], "a mirror holds as much memory as its master"
+    master.queue_deleted(OTHER)
+    assert master.ram_durations_s([Q.queue_id, OTHER.queue_id], 5000) == [5.0]
+    master.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 2.5)
+    assert told == [2.5]
+
+
+def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = alone()
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    told: list[float] = []
+
+    def page(_queue: VariableQueue, seconds: float) -> None:
+        told.append(seconds)
+        if len(told) == 1:
+            raise DiskFullError("no room")
+
+    monkeypatch.setattr(VariableQueue, "set_ram_duration_target", page)
+    node.queues.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 0.0)
+    assert told == [0.0, 0.0]
+    assert (node.role(Q), node.role(OTHER)) == ("none", "master")
+    node.queues.check_invariants()
+
+
+def test_a_copy_that_is_opened_again_does_not_repeat_its_attach_ids() -> None:
+    """What a mirror of the same epoch still says to the first life must not be taken for an answer to the second."""
+    network, record = QueueSetNetwork(N1, N2), mastership(Q, N1, N2, synchronised=())
+    network.follow(Q, record)
+    ids: list[int] = []
+    for _ in range(2):
+        network[N1].turn()
+        ids += [message.attach_id for message in network.wires[N1, N2] if isinstance(message, Attach)]
+        network.pump()
+        network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no room"))
+        assert network[N1].queues.starved() == [Q.queue_id]
+        network[N1].queues.forgive(Q.queue_id)
+        network[N1].queues.follow(Q, record)
+    assert len(set(ids)) == 2
+    assert network[N1].queues.starved() == []

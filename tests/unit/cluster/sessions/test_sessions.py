@@ -9,7 +9,9 @@ import pytest
 
 from cluster.sessions import entry as entry_module
 from node.errors import ChannelError, StorageError
-from node.ids import ChannelKey
+from node.flow.credit import Credit
+from node.ids import ChannelKey, NodeName
+from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import ConsumerSpec
 from tests.support.memory_backing_queue import MemoryBackingQueue
@@ -391,3 +393,152 @@ async def test_publishes_that_a_failing_disk_refused_go_to_the_next_master(netwo
     network.move(record("n3", 2))
     await network.pump()
     assert sink.confirmed == [1, 2, 3]
+
+
+# --- credit flow ---
+
+
+def batch(first: int, count: int) -> tuple[list[Message], list[int]]:
+    counters = list(range(first, first + count))
+    return [message(counter) for counter in counters], counters
+
+
+@pytest.fixture
+def slow(network: SessionNetwork) -> MemoryBackingQueue:
+    """The queue on n2, with a disk that waits to be told. Credit: {20, 5} on a node, {40, 8} to a store and a node."""
+    network.flow.in_process = Credit(20, 5)
+    network.flow.store = network.flow.between_nodes = Credit(40, 8)
+    slow = MemoryBackingQueue(hold_confirms=True)
+    network["n2"].master(slow)
+    return slow
+
+
+@pytest.mark.parametrize(("entry", "credit"), [("n1", 40), ("n2", 20)])
+async def test_credit_is_used_up_by_a_slow_master_and_given_back(
+    network: SessionNetwork, slow: MemoryBackingQueue, entry: str, credit: int
+) -> None:
+    gateway, sink = network[entry].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 39))
+    await network.pump()
+    assert not sink.waits(), "the store has room"
+    gateway.publish(channel, QUEUE, *batch(40, 1))
+    await network.pump()
+    gateway.publish(channel, QUEUE, *batch(41, credit))
+    await network.pump()
+    assert sink.waits()
+    assert gateway.busiest_queue(channel) == QUEUE
+    slow.make_safe()
+    await network.pump()
+    assert not sink.waits()
+    assert len(sink.confirmed) == 40 + credit
+    assert gateway.busiest_queue(channel) is None
+
+
+async def test_a_batch_beyond_the_credit_of_a_local_queue_is_not_noticed(
+    network: SessionNetwork, slow: MemoryBackingQueue
+) -> None:
+    slow.hold_confirms = False
+    gateway, sink = network["n2"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 500))
+    assert sink.hop is None
+    await network.pump()
+    assert sink.hop is None
+
+
+async def test_credit_towards_a_queue_without_master_is_used_up_and_begins_anew_with_the_next(
+    network: SessionNetwork, slow: MemoryBackingQueue
+) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 35))
+    await network.pump()
+    network.lose("n2")
+    assert not sink.waits()
+    gateway.publish(channel, QUEUE, *batch(36, 5))
+    gateway.publish(channel, QUEUE, *batch(41, 35))
+    assert sink.waits(), "nobody grants anything"
+    network["n3"].master(MemoryBackingQueue())
+    network.move(record("n3", 2))
+    await network.pump()
+    assert not sink.waits()
+    assert sorted(sink.confirmed) == list(range(1, 76))
+    assert sink.hop is not None
+    assert sink.hop.balance >= 40 - 8 + 1, "all of it was paid for once and granted once"
+
+
+async def test_credit_changes_with_a_queue_that_moves_to_this_node(
+    network: SessionNetwork, slow: MemoryBackingQueue
+) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 80))
+    await network.pump()
+    assert sink.waits()
+    network.lose("n2")
+    network["n1"].master(MemoryBackingQueue())
+    network.move(record("n1", 2))
+    await network.pump()
+    assert not sink.waits()
+    assert sink.hop is not None
+    assert sink.hop.credit == (20, 5)
+
+
+async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNetwork, slow: MemoryBackingQueue) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 80))
+    await network.pump()
+    gateway.close_channel(channel)
+    slow.make_safe()
+    await network.pump()
+    assert sink.waits(), "nobody is told any more"
+    process = network["n2"].queue
+    assert process is not None
+    assert process.flow.take_all() == []
+
+
+async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, slow: MemoryBackingQueue) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, *batch(1, 40))
+    assert sink.waits()
+    gateway.queue_deleted(QUEUE)
+    assert not sink.waits()
+
+
+async def test_who_publishes_over_a_congested_link_waits_for_it(network: SessionNetwork) -> None:
+    gateway, sink, other = network["n1"].gateway, RecordingSink(), RecordingSink()
+    channel, reader = gateway.open_channel(sink), gateway.open_channel(other)
+    gateway.publish(channel, QUEUE, *batch(1, 1))
+    await network.pump()
+    assert not sink.waits()
+    network.congested.add(("n1", "n2"))
+    gateway.publish(channel, QUEUE, *batch(2, 1))
+    gateway.publish(channel, QUEUE, *batch(3, 1))
+    assert sink.hop is not None
+    assert (sink.waits(), sink.hop.receiver, other.waits()) == (True, "link to n2", False)
+    gateway.close_channel(reader)
+    network.congested.clear()
+    gateway.link_free(NodeName("n2"))
+    assert not sink.waits()
+    await network.pump()
+    assert sink.confirmed == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ending", ["broken", "closed"])
+async def test_a_link_that_breaks_or_a_channel_that_closes_ends_the_wait(network: SessionNetwork, ending: str) -> None:
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    channel = gateway.open_channel(sink)
+    network.congested.add(("n1", "n2"))
+    gateway.publish(channel, QUEUE, *batch(1, 1))
+    assert sink.waits()
+    if ending == "broken":
+        network.lose("n2")
+        assert not sink.waits()
+    else:
+        gateway.close_channel(channel)
+        gateway.link_free(NodeName("n2"))
+        assert sink.waits(), "nobody is told any more"
+    gateway.check_invariants()

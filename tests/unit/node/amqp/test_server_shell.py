@@ -202,19 +202,61 @@ async def test_pauses_of_the_broker_nest(client: Client, broker: FakeBroker) -> 
     assert not client.is_held_back()
 
 
-async def test_blocked_is_told_and_listed(client: Client, broker: FakeBroker) -> None:
-    control = broker.controls[0]
+async def test_the_state_listed_is_the_brokers(client: Client, broker: FakeBroker) -> None:
+    broker.connections[0].state = "flow"
+    assert client.shell.listing().state == "flow"
+
+
+async def test_during_an_alarm_publishes_wait_with_all_that_is_behind_them(client: Client, broker: FakeBroker) -> None:
+    await client.send(Confirm.Select(), Queue.Declare(queue="q"))
+    control, connection = broker.controls[0], broker.connections[0]
+    connection.is_welcome = False
     control.blocked("low on memory")
     await client.settle()
     assert [frame.reason for frame in client.frames()] == ["low on memory"]
-    assert client.shell.listing().state == "blocking"
-    control.pause_reading()
-    assert client.shell.listing().state == "blocked"
-    control.resume_reading()
+    assert await client.send(Queue.Declare(queue="before")) == ["Queue.DeclareOk"], "only publishing is held up"
+    assert await client.send(data=publish_bytes(1) + method_bytes(1, Queue.Declare(queue="behind"))) == []
+    assert await client.send(Queue.Declare(queue="later")) == [], "what was under way when reading stopped waits, too"
+    assert calls(broker, "publish") == []
+    connection.is_welcome = True
     control.unblocked()
     await client.settle()
-    assert client.names() == ["Connection.Unblocked"]
-    assert client.shell.listing().state == "running"
+    names = client.names()
+    assert names[0] == "Connection.Unblocked"
+    assert sorted(names[1:]) == ["Basic.Ack", "Queue.DeclareOk", "Queue.DeclareOk"]
+    assert [name for name, _ in broker.calls][-3:] == ["publish", "declare_queue", "declare_queue"]
+
+
+async def test_an_alarm_that_comes_back_at_once_holds_the_publishes_again(client: Client, broker: FakeBroker) -> None:
+    await client.send(Queue.Declare(queue="q"))
+    control, connection = broker.controls[0], broker.connections[0]
+    connection.is_welcome = False
+    await client.send(data=publish_bytes(1))
+    control.unblocked()
+    await client.settle()
+    assert calls(broker, "publish") == []
+    connection.is_welcome = True
+    control.unblocked()
+    await client.settle()
+    assert len(calls(broker, "publish")) == 1
+
+
+async def test_a_blocked_connection_can_be_closed_by_the_node(client: Client, broker: FakeBroker) -> None:
+    broker.connections[0].is_welcome = False
+    await client.send(data=publish_bytes(1))
+    broker.controls[0].close(320, "shutdown")
+    await client.settle()
+    assert client.names() == ["Connection.Close"]
+    await client.send(Connection.CloseOk(), channel=0)
+    assert client.transport.is_closed
+    assert calls(broker, "publish") == []
+
+
+async def test_flow_is_the_brokers_to_know_and_listed(client: Client, broker: FakeBroker) -> None:
+    broker.connections[0].state = broker.connections[0].flow_state = "flow"
+    listing = client.shell.listing()
+    assert [listing.state, *(channel.state for channel in listing.channels)] == ["flow", "flow"]
+    broker.connections[0].state = broker.connections[0].flow_state = "running"
 
 
 async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Client, broker: FakeBroker) -> None:

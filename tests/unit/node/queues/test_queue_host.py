@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from node.errors import ChannelError
+from node.flow.credit import Hop
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec, QueueEffect
@@ -58,6 +59,9 @@ class Sink:
 
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None:
         self.heard.append(f"{queue_id} cancelled {consumer_tag}")
+
+    def queue_hop_changed(self, hop: Hop) -> None:
+        self.heard.append(f"{hop.receiver} {'blocked' if hop.is_blocked else 'freed'}")
 
 
 def test_many_calls_make_one_drain() -> None:

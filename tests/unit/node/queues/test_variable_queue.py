@@ -360,3 +360,50 @@ def test_tombstones_do_not_pile_up(harness: StoreHarness) -> None:
 def test_the_name_is_kept_for_people(harness: StoreHarness) -> None:
     harness.open_queue()
     assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME)]
+
+
+# --- credit flow ---
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_in_flight_is_what_was_published_and_is_not_durable(harness: StoreHarness, tokens: bool) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 5, tokens=tokens))
+    queue.publish(publications(6, 5, persistent=False, tokens=tokens))
+    assert queue.in_flight_messages == 5
+    queue.flush_writes()
+    queue.drain_confirmed()
+    assert queue.in_flight_messages == 5, "written is not yet durable"
+    harness.sync()
+    queue.drain_confirmed()
+    assert queue.in_flight_messages == 0
+
+
+def test_what_is_settled_is_not_in_flight_any_more(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 5))
+    taken = queue.fetch(3, ack_required=True)
+    assert queue.in_flight_messages == 5
+    queue.ack([each.seq_id for each in taken])
+    assert queue.in_flight_messages == 2
+    queue.purge()
+    assert queue.in_flight_messages == 0
+
+
+def test_what_is_published_while_a_round_runs_is_in_flight_until_the_next(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2, tokens=False))
+    running = harness.group_commit.begin()
+    assert running is not None
+    queue.publish(publications(3, 5, tokens=False))
+    running.run()
+    harness.group_commit.complete(running)
+    assert queue.in_flight_messages == 5
+    harness.sync()
+    assert queue.in_flight_messages == 0
+
+
+def test_a_queue_without_disk_has_nothing_in_flight(harness: StoreHarness) -> None:
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 5))
+    assert (queue.in_flight_messages, queue.mirrors_in_flight()) == (0, ())

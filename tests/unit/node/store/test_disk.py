@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.store.disk import Disk, RealDisk, RealFile, read_whole, write_durably
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
 
@@ -220,12 +220,20 @@ def test_a_handle_from_before_the_crash_is_dead() -> None:
         file.append(b"y")
 
 
+def test_a_full_disk_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError, match=r"write of /dev/full failed: No space left on device \(errno 28\)"):
+        RealDisk().open("/dev/full").pwrite(b"x", 0)
+    with pytest.raises(StorageError) as caught:
+        RealDisk().open(str(tmp_path / "missing"))
+    assert not isinstance(caught.value, DiskFullError)
+
+
 def test_injected_faults() -> None:
     disk = SimulatedDisk(capacity_bytes=4)
     disk.mkdir("/d")
     file = disk.create("/d/f")
     disk.sync_directory("/d")
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(DiskFullError, match="No space left"):
         file.append(b"12345")
     file.append(b"1234")
     file.pwrite(b"abcd", 0)

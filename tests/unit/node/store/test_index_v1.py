@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.message import Message
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index_v1 import QueueIndexV1
@@ -167,8 +167,9 @@ def test_only_two_segments_stay_parsed(driver: IndexDriver) -> None:
 def test_settling_a_whole_embedded_segment_reads_nothing(driver: IndexDriver) -> None:
     fill_journals(driver)
     driver.disk.fail_reads = DIRECTORY
-    driver.settle_range(0, 100)
-    driver.flush()
+    settled = driver.index.settle_range(0, 100, is_sized=False)
+    assert (settled.messages, settled.persistent) == (12, 12)
+    driver.index.flush(12)
     assert driver.index.count_live(0, 100) == 0
 
 
@@ -197,8 +198,8 @@ def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: Inde
     driver.disk.fail_reads = DIRECTORY
     driver.index = driver._make()
     report = RecoveryReport(clean=True)
-    assert recover_v1(index_of(driver), report, index.terms(), store_is_damaged=False) == 24
-    assert (report.clean, report.messages, report.body_bytes, report.transient) == (True, 17, 17 * 14, 0)
+    assert recover_v1(index_of(driver), report, index.terms(), store_is_damaged=False).end_seq_id == 24
+    assert (report.clean, report.messages, report.transient) == (True, 17, 0)
     assert list(driver.index.live(0, 100)) == [0, 1, *range(4, 17), 18, 19]
 
 
@@ -297,7 +298,7 @@ def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> 
 
 def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
     fill_journals(driver)
-    driver.config = replace(SMALL, v1_segment_entries=4)
+    driver.config = replace(SMALL, v1_segment_entries=32)
     with pytest.raises(StorageError, match="segments of another size"):
         driver.recover(None)
 
@@ -312,6 +313,68 @@ def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:
     assert "0.jif" in files(driver)
     with pytest.raises(StorageError):
         driver.index.close(driver.next_seq_id)
+
+
+# -- a full disk
+
+
+def test_what_a_full_disk_refused_is_still_collected(driver: IndexDriver) -> None:
+    driver.publish(5, big=True)
+    driver.sync()
+    driver.settle([1])
+    driver.publish(3, big=True)
+    driver.publish(3)
+    driver.disk.capacity_bytes = driver.disk.used_bytes
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            driver.index.flush(driver.next_seq_id)
+        driver.index.check_invariants()
+        assert len(driver.persistent_store.messages) == 4, "references are taken when the entries are written"
+        assert driver.index.is_unflushed(5)
+        assert not driver.index.is_live(1)
+    driver.disk.capacity_bytes = 1 << 20
+    driver.flush()
+    driver.check()
+
+
+def test_a_full_disk_keeps_journals_from_being_moved_and_nothing_else(driver: IndexDriver) -> None:
+    driver.publish(11)
+    driver.sync()
+    driver.publish(1)
+    driver.disk.capacity_bytes = driver.disk.used_bytes + 90
+    for _ in range(3):
+        driver.flush()
+        driver.check()
+    assert "1.idx" not in files(driver)
+    driver.disk.capacity_bytes = 1 << 20
+    for _ in range(15):
+        driver.sync()
+        driver.check()
+    assert files(driver) == ["0.idx", "1.idx"]
+
+
+def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDriver) -> None:
+    index = QueueIndexV1(
+        driver.disk,
+        DIRECTORY,
+        1,
+        is_durable=False,
+        group_commit=driver.group_commit,
+        persistent_store=driver.persistent_store,
+        transient_store=driver.transient_store,
+        config=SMALL,
+    )
+    index.publish({seq_id: driver.message(big=seq_id % 2 == 0) for seq_id in range(30)})
+    assert index.flush(30) == 0
+    index.flush(30)
+    sync_round = driver.group_commit.begin()
+    assert sync_round is not None
+    assert sync_round.files == [driver.transient_store], "only the test's own store asks for a sync"
+    assert len(driver.transient_store.messages) == 15
+    assert not any(paged.persistent for _, paged in index.entries(0, 30, 30))
+    index.drop_transient()
+    assert not driver.transient_store.messages
+    index.check_invariants()
 
 
 # -- for the store and the tools
@@ -359,7 +422,7 @@ def test_settle_range_counts_pending_and_written(driver: IndexDriver) -> None:
     driver.publish(3)
     driver.flush()
     driver.publish(3, big=True)
-    assert driver.index.settle_range(1, 5, keep=[3]) == Range(3, 14 + 14 + 94)
+    assert driver.index.settle_range(1, 5, keep=[3]) == Range(3, 14 + 14 + 94, 3, 14 + 14 + 94)
 
 
 def _paged(message: Message) -> PagedMessage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 
@@ -121,8 +120,7 @@ def damaged_twins(node: SharedStoreNode) -> Iterator[tuple[str, SharedStoreNode]
             continue
         for offset in range(len(content)):
             for what in ("flip", "cut"):
-                twin = copy.copy(node)
-                twin.disk = node.disk.twin()
+                twin = node.twin()
                 if what == "flip":
                     twin.disk.flip_bit(path, offset, offset % 8)
                 else:
@@ -173,8 +171,7 @@ def test_a_flip_while_holes_are_being_filled_is_reported() -> None:
     path = f"{STORE_DIRECTORY}/0.rdq"
     reported = silent = 0
     for offset in range(64, len(node.disk.snapshot()[path])):
-        twin = copy.copy(node)
-        twin.disk = node.disk.twin()
+        twin = node.twin()
         twin.disk.flip_bit(path, offset, offset % 8)
         twin.disk.crash(CrashStyle.TEAR, random.Random(offset))
         twin.start()

@@ -7,6 +7,8 @@ import pytest
 from node.store.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
+    KIND_HOLE,
+    KIND_MESSAGE,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
     SLOT_BYTES,
@@ -15,11 +17,16 @@ from node.store.record import (
     Slot,
     is_torn_record,
     is_torn_slot,
+    pack_hole,
+    pack_holes_note,
     pack_record,
     pack_slot,
+    pack_store_record_header,
     scan_records,
+    unpack_holes_note,
     unpack_record,
     unpack_slot,
+    unpack_store_record_header,
 )
 
 SLOT = Slot(True, False, b"0123456789abcdef", 64, 40, 1000)
@@ -126,3 +133,33 @@ def test_scan_tells_a_torn_tail_from_a_damaged_last_record() -> None:
 def test_scan_passes_a_hole() -> None:
     record = pack_record(0, b"record")
     assert list(scan_records(bytes(100) + record, 0)) == [Damage(0, 100, torn=True), ScannedRecord(100, b"record")]
+
+
+def test_every_flipped_bit_of_a_store_record_header_is_seen() -> None:
+    """The length above all: a record must not look cut off, or longer than it is."""
+    for header in (pack_store_record_header(KIND_MESSAGE, 5000, 0x12345678), pack_hole(4096)):
+        assert unpack_store_record_header(header, 0) is not None
+        for bit in range(8 * len(header)):
+            flipped = bytearray(header)
+            flipped[bit // 8] ^= 1 << bit % 8
+            assert unpack_store_record_header(bytes(flipped), 0) is None
+        for size in range(len(header)):
+            assert unpack_store_record_header(header[:size], 0) is None
+
+
+def test_store_record_header_bytes() -> None:
+    header = pack_store_record_header(KIND_MESSAGE, 5, 0xAABBCCDD)
+    assert header[:8].hex() == "00000005aabbccdd"
+    assert header[10:].hex() == "a701"
+    assert unpack_store_record_header(b"xx" + header, 2) == (KIND_MESSAGE, 5, 0xAABBCCDD)
+    assert unpack_store_record_header(pack_hole(12), 0) == (KIND_HOLE, 0, 0)
+
+
+def test_a_note_of_holes_is_whole_or_not_there() -> None:
+    note = pack_holes_note(7, [64, 200, 300, 4000])
+    assert unpack_holes_note(7, note) == [(64, 200), (300, 4000)]
+    assert unpack_holes_note(8, note) is None
+    for size in range(len(note)):
+        assert unpack_holes_note(7, note[:size]) is None
+    for offset in range(len(note)):
+        assert unpack_holes_note(7, note[:offset] + bytes((note[offset] ^ 1,)) + note[offset + 1 :]) is None

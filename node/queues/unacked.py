@@ -1,0 +1,82 @@
+"""Messages of one queue that were delivered and are not settled yet (pending acks), in the order of their delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from node.message import Message
+from node.queues.sub_queue import Entry
+from node.store.index import PagedMessage
+
+
+def body_bytes(entry: Entry) -> int:
+    """Size of the body, wherever it is."""
+    return len(entry.body) if isinstance(entry, Message) else entry.body_bytes
+
+
+class Unacked:
+    """Always in memory; the bodies may be paged out."""
+
+    __slots__ = ("body_bytes", "messages", "ram_bytes", "ram_count")
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Entry] = {}
+        #: Of all bodies, wherever they are.
+        self.body_bytes = 0
+        #: Messages whose body is in memory, and these bytes.
+        self.ram_count = 0
+        self.ram_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def add(self, seq_ids: Iterable[int], messages: Sequence[Message], size: int) -> None:
+        """``size``: bytes of the bodies."""
+        self.messages.update(zip(seq_ids, messages, strict=True))
+        self.body_bytes += size
+        self.ram_bytes += size
+        self.ram_count += len(messages)
+
+    def take(self, seq_ids: Iterable[int]) -> tuple[list[int], list[Entry], int]:
+        """Remove those that are here: their seq ids, messages, and bytes."""
+        pop = self.messages.pop
+        known: list[int] = []
+        messages: list[Entry] = []
+        ram_size = paged_size = ram = 0
+        for seq_id in seq_ids:
+            message = pop(seq_id, None)
+            if message is None:
+                continue
+            known.append(seq_id)
+            messages.append(message)
+            if isinstance(message, Message):
+                ram += 1
+                ram_size += len(message.body)
+            else:
+                paged_size += message.body_bytes
+        self.ram_count -= ram
+        self.ram_bytes -= ram_size
+        self.body_bytes -= ram_size + paged_size
+        return known, messages, ram_size + paged_size
+
+    def page_out(self, count: int, *, is_durable: bool) -> dict[int, Message]:
+        """Give up the bodies of the oldest. Returns the messages: what is not on disk yet must go there."""
+        chosen: dict[int, Message] = {}
+        for seq_id, message in self.messages.items():
+            if len(chosen) >= count:
+                break
+            if isinstance(message, Message):
+                chosen[seq_id] = message
+        for seq_id, message in chosen.items():
+            size = len(message.body)
+            self.messages[seq_id] = PagedMessage(message.msg_id, size, message.persistent and is_durable)
+            self.ram_bytes -= size
+        self.ram_count -= len(chosen)
+        return chosen
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the counters are wrong."""
+        assert self.body_bytes == sum(map(body_bytes, self.messages.values())), "bytes are those of the unacked"
+        in_ram = [message for message in self.messages.values() if isinstance(message, Message)]
+        assert self.ram_count == len(in_ram), "bodies in memory are counted"
+        assert self.ram_bytes == sum(map(body_bytes, in_ram)), "and so are their bytes"

@@ -1,0 +1,71 @@
+"""What the operating system is asked, and how its answers are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.runtime.system_probe import SystemProbe, memory_group_limits
+from node.errors import StorageError
+from node.store.disk import RealDisk
+from node.store.simulated_disk import SimulatedDisk
+
+
+def test_used_memory_is_what_is_resident() -> None:
+    probe = SystemProbe(SimulatedDisk(), "/data")
+    ballast = b"x" * 64_000_000
+    used_bytes = probe.used_memory_bytes()
+    assert used_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    del ballast
+    assert probe.used_memory_bytes() < used_bytes - 50_000_000
+    probe.close()
+
+
+def test_memory_can_be_returned_and_measured_the_slow_way() -> None:
+    probe = SystemProbe(SimulatedDisk(), "/data")
+    probe.return_memory()
+    probe.close()
+    probe.close()
+    assert probe.used_memory_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+
+
+def test_free_room_is_that_of_the_data_directory(tmp_path: Path) -> None:
+    probe = SystemProbe(RealDisk(), str(tmp_path))
+    assert probe.free_disk_bytes() == pytest.approx(psutil.disk_usage(str(tmp_path)).free, rel=0.1)
+    probe.close()
+    nowhere = SystemProbe(RealDisk(), str(tmp_path / "missing"))
+    with pytest.raises(StorageError, match="statvfs of"):
+        nowhere.free_disk_bytes()
+    nowhere.close()
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def test_control_groups_of_the_second_generation_limit_with_all_above_them(tmp_path: Path) -> None:
+    write(tmp_path / "proc", "0::/system/warren\n")
+    write(tmp_path / "fs/system/warren/memory.max", "max\n")
+    write(tmp_path / "fs/system/memory.max", "2000\n")
+    write(tmp_path / "fs/memory.max", "3000\n")
+    assert memory_group_limits(tmp_path / "proc", tmp_path / "fs") == [2000, 3000]
+
+
+def test_control_groups_of_the_first_generation_have_a_tree_per_controller(tmp_path: Path) -> None:
+    write(tmp_path / "proc", "9:name=systemd:/x\n5:cpu,memory:/box\n2:cpuset:/y\n")
+    write(tmp_path / "fs/memory/box/memory.limit_in_bytes", "1000\n")
+    write(tmp_path / "fs/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert memory_group_limits(tmp_path / "proc", tmp_path / "fs") == [1000, 9223372036854771712]
+
+
+def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
+    write(tmp_path / "proc", "0::/../../hidden\n")
+    write(tmp_path / "fs/memory.max", "4000\n")
+    assert 4000 in memory_group_limits(tmp_path / "proc", tmp_path / "fs")
+
+
+def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
+    assert memory_group_limits(tmp_path / "missing", tmp_path) == []

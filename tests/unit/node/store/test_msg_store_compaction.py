@@ -1,0 +1,314 @@
+"""Reclaiming garbage: what each kind does, how fast, and what it does when it cannot."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from node.errors import StorageError
+from node.store import hole_filling, merging, relocation
+from node.store.compaction import PAUSE_STEPS
+from node.store.group_commit import GroupCommit
+from node.store.msg_store import MessageStore
+from node.store.relocation import STEP_BYTES
+from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.store_config import StoreConfig
+from node.store.store_file import WALK_PIECE_BYTES
+from tests.support.messages import msg_id_of
+from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of
+
+#: One record of a message with a body of 100 bytes.
+RECORD_BYTES = 153
+#: Files of ten such records.
+FILE_BYTES = 64 + 10 * RECORD_BYTES
+KINDS = ("holes", "merge")
+
+
+def node_of(kind: str) -> SharedStoreNode:
+    return SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction=kind))
+
+
+def ten_of_forty(kind: str) -> SharedStoreNode:
+    """Five files; in the first four every fourth message is alive."""
+    node = node_of(kind)
+    node.write(*range(1, 42))
+    node.sync()
+    node.release(*(counter for counter in range(1, 41) if counter % 4))
+    return node
+
+
+# -- what becomes of the files
+
+
+def test_holes_are_filled_from_the_end_and_the_file_is_cut() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    # A hole for one record, a hole for four, and the last two records alive.
+    node.release(2, 4, 5, 6, 7, 8)
+    node.compact()
+    node.check()
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + 4 * RECORD_BYTES
+    assert node.store.status().moved_bytes == 2 * RECORD_BYTES, "10 filled the first hole, 9 a part of the second"
+    assert node.files() == ["0.rdq", "1.rdq"], "no note is left"
+    node.start(may_open_clean=False)
+    node.check()
+
+
+def test_neighbours_are_merged_when_most_is_garbage() -> None:
+    node = ten_of_forty("merge")
+    node.compact()
+    node.check()
+    assert len(node.files()) <= 3
+    status = node.store.status()
+    assert status.total_bytes <= 2 * status.valid_bytes
+    assert status.compactions >= 2
+
+
+def test_records_that_fit_no_hole_are_copied_to_another_file() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 9))
+    node.write(9, body_bytes=400)
+    node.write(10)
+    node.sync()
+    # Three holes for two records each.
+    node.release(1, 2, 4, 5, 7, 8)
+    node.compact()
+    node.check()
+    status = node.store.status()
+    assert "0.rdq" not in node.files()
+    assert status.total_bytes == status.valid_bytes
+
+
+def test_a_file_with_nothing_alive_is_deleted() -> None:
+    node = ten_of_forty("holes")
+    node.release(*range(4, 41, 4))
+    node.compact()
+    assert node.files() == ["4.rdq"]
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_old_goes_before_the_new_is_durable(kind: str) -> None:
+    node = ten_of_forty(kind)
+    before = node.disk.snapshot()
+    for _ in range(100):
+        node.store.maintain()
+    after = node.disk.snapshot()
+    assert before.items() <= after.items(), "the files are as they were"
+    assert len(after) > len(before), "but a note is written, or a copy"
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: str) -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        node = ten_of_forty(kind)
+        alive = list(range(4, 41, 4))
+        for _ in range(60):
+            node.store.maintain()
+            if rng.random() < 0.3:
+                node.sync()
+            if alive and rng.random() < 0.2:
+                counter = rng.choice(alive)
+                node.release(counter)
+                alive.remove(counter)
+                if rng.random() < 0.5:
+                    node.write(counter)
+            node.check()
+        node.compact()
+        node.crash(CrashStyle.DROP, seed)
+        node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    big = STEP_BYTES * 3 // 2
+    node.write(*range(1, 21), body_bytes=big)
+    node.sync()
+    node.release(*(counter for counter in range(1, 20) if counter % 3))
+    node.compact()
+    node.check()
+    status = node.store.status()
+    assert status.moved_bytes > 2 * big
+    assert status.total_bytes < 2 * status.valid_bytes
+
+
+# -- how fast
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_step_copies_more_than_half_a_megabyte(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node.write(*range(1, 3000), body_bytes=4096)
+    node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 > 1))
+    most = 0
+    for _ in range(400):
+        before = node.store.status().moved_bytes
+        node.store.maintain()
+        most = max(most, node.store.status().moved_bytes - before)
+        node.sync()
+    assert node.store.status().total_bytes < 2 * node.store.status().valid_bytes
+    assert STEP_BYTES // 2 < most <= STEP_BYTES + WALK_PIECE_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 % released in random order, everything a 256th of real sizes: files of 64 KiB, steps of 2 KiB.
+
+    The owner's turn: some messages are settled; one step, and four more if the store asks for them. Every fifth turn
+    a round of fsync ends.
+    """
+    for module in (relocation, hole_filling, merging):
+        monkeypatch.setattr(module, "STEP_BYTES", STEP_BYTES // 256)
+        monkeypatch.setattr(module, "STEP_RECORDS", 15)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 * 1024, compaction=kind))
+    count = 12_000
+    node.write(*range(1, count + 1), body_bytes=500)
+    node.sync()
+    order = list(range(1, count + 1))
+    random.Random(5).shuffle(order)
+    worst = 0.0
+    released = 0
+    for turn in range(count):
+        if released < count * 4 // 5:
+            node.release(*order[released : released + 3])
+            released += 3
+        for _ in range(5):
+            if not node.store.maintain():
+                break
+        if turn % 5 == 0:
+            node.sync()
+        status = node.store.status()
+        worst = max(worst, node.disk.used_bytes / status.valid_bytes)
+        if released >= count * 4 // 5 and turn % 500 == 0 and status.total_bytes < 1.75 * status.valid_bytes:
+            break
+    assert worst < 2.2
+    node.check()
+
+
+def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES))
+    node.write(*range(1, 1001))
+    node.sync()
+    node.release(*range(1, 1001, 10))
+    assert not any(node.store.maintain() for _ in range(50)), "a tenth is garbage: nothing to do"
+    node.release(*(counter for counter in range(1, 1001) if counter % 10 in (2, 3, 4, 5, 6, 7)))
+    assert node.store.maintain()
+    node.compact()
+    assert not node.store.maintain()
+
+
+# -- when it cannot
+
+
+def test_a_full_disk_stops_compaction_and_nothing_else() -> None:
+    for kind in KINDS:
+        node = ten_of_forty(kind)
+        free = node.disk.capacity_bytes
+        node.disk.capacity_bytes = node.disk.used_bytes
+        node.compact()
+        assert node.store.failure is None
+        assert not [name for name in node.files() if name.endswith((".tmp", ".holes"))]
+        node.check()
+        node.disk.capacity_bytes = free
+        node.write(100)
+        for _ in range(PAUSE_STEPS):
+            node.store.maintain()
+        node.compact()
+        assert node.store.status().total_bytes <= 2 * node.store.status().valid_bytes
+        node.check()
+
+
+def test_a_write_that_fails_inside_a_file_leaves_its_note_until_the_store_stops() -> None:
+    node = ten_of_forty("holes")
+    for _ in range(8):
+        node.store.maintain()
+    assert "0.holes" in node.files()
+    node.sync()
+    node.disk.fail_writes = "0.rdq"
+    for _ in range(3 * PAUSE_STEPS):
+        node.store.maintain()
+        node.sync()
+    node.disk.fail_writes = None
+    assert "0.holes" in node.files()
+    node.check()
+    twin = node.twin()
+    twin.references = node.references.copy()
+    twin.crash(CrashStyle.TEAR, seed=1)
+    twin.check()
+    node.stop()
+    assert not [name for name in node.files() if name.endswith(".holes")]
+    node.start()
+    assert node.store.recovery.clean
+    node.check()
+    node.compact()
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> None:
+    node = ten_of_forty(kind)
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    # The first live record is the fourth.
+    node.disk.flip_bit(path, 64 + 3 * RECORD_BYTES + 60)
+    content = node.disk.snapshot()[path]
+    node.compact()
+    assert len(node.disk.snapshot()[path]) == len(content)
+    with pytest.raises(StorageError, match="damaged"):
+        node.store.read(msg_id_of(4))
+    assert node.store.read(msg_id_of(8)) == envelope_of(8)
+    node.store.check_invariants()
+
+
+def test_a_note_goes_after_its_file() -> None:
+    """All messages of a file are settled while its holes are filled. Whatever of the names survives a crash, the file
+    is never there without the note that excuses what is in its holes."""
+    for seed in range(40):
+        node = ten_of_forty("holes")
+        for _ in range(8):
+            node.store.maintain()
+        node.sync()
+        for _ in range(8):
+            node.store.maintain()
+        assert node.store.status().moved_bytes
+        node.release(*range(4, 41, 4))
+        for _ in range(12):
+            node.store.maintain()
+        assert "0.holes" not in node.files()
+        node.crash(CrashStyle.TEAR, seed)
+
+
+def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
+    """The kernel had all that the killed process wrote, but the disk had not: the note first has to be durable."""
+    for after in range(1, 12):
+        for seed in range(6):
+            node = ten_of_forty("holes")
+            for _ in range(8):
+                node.store.maintain()
+            assert "0.holes" in node.files()
+            durable = node.durable()
+            # The names were synced by somebody, the note was not.
+            node.disk.sync_directory(STORE_DIRECTORY)
+            node.disk.crash_after = after
+            with suppress(SimulatedCrashError):
+                node.start()
+            node.disk.crash(CrashStyle.TEAR, random.Random(seed))
+            node.start()
+            node.check_survivors(durable)
+
+
+def test_flush_durability_does_not_wait_for_rounds_that_never_come() -> None:
+    config = StoreConfig(file_size_limit_bytes=FILE_BYTES, confirm_after_sync=False)
+    store = MessageStore(SimulatedDisk(), STORE_DIRECTORY, GroupCommit(), config, {})
+    store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in range(1, 42)])
+    store.release_many([msg_id_of(counter) for counter in range(1, 41) if counter % 4])
+    for _ in range(60):
+        store.maintain()
+    assert store.status().total_bytes == store.status().valid_bytes
+    store.check_invariants()
