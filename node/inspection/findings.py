@@ -56,8 +56,6 @@ class Findings:
     def leftover(self, path: str, offset: int | None, what: str, consequence: str) -> None:
         self.add(Kind.LEFTOVER, path, offset, what, consequence)
 
-    def unfinished(
-        self, was_clean: bool, path: str, offset: int | None, what: str, consequence: str
-    ) -> None:
+    def unfinished(self, was_clean: bool, path: str, offset: int | None, what: str, consequence: str) -> None:
         """Looks like a write that never finished, which there is not after a clean stop."""
         self.add(Kind.DAMAGE if was_clean else Kind.TORN, path, offset, what, consequence)

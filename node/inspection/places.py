@@ -7,7 +7,6 @@ Nothing here or elsewhere in this package writes; it works on a `node.store.disk
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from json import JSONDecodeError
@@ -16,6 +15,7 @@ from node.errors import WarrenError
 from node.ids import QueueName
 from node.store.clean_tables import TABLES_NAME
 from node.store.disk import Disk, read_whole
+from node.store.index_conversion import split_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME, Stub, read_stub
 from node.store.queue_terms import Terms, read_terms
 from node.store.record import HEADER_BYTES, INDEX_FORMAT, SHARED_STORE_FORMAT, SLOT_BYTES
@@ -102,7 +102,9 @@ def locate(disk: Disk, directory: str) -> Place:
     if names & {VHOST_FILE_NAME, QUEUES_NAME, PERSISTENT_NAME}:
         return Place(directory, Scope.VHOST, (_vhost(disk, directory),))
     parent, _, own_name = directory.rpartition("/")
-    if own_name in (PERSISTENT_NAME, TRANSIENT_NAME) or any(name.endswith(SHARED_STORE_FORMAT.suffix) for name in names):
+    if own_name in (PERSISTENT_NAME, TRANSIENT_NAME) or any(
+        name.endswith(SHARED_STORE_FORMAT.suffix) for name in names
+    ):
         if own_name != PERSISTENT_NAME:
             raise NotStorageError(
                 f"{directory} is not named {PERSISTENT_NAME}: the transient store is emptied at every start, and a "
@@ -146,7 +148,9 @@ def read_vhost_file(disk: Disk, directory: str) -> VhostFile:
         return found
     for entries in (v1_entries, v2_entries):
         if not 0 < entries <= SEGMENT_ENTRIES_MAX or entries & entries - 1:
-            found.problem = f"says segments have {entries} entries, which is no power of two up to {SEGMENT_ENTRIES_MAX}"
+            found.problem = (
+                f"says segments have {entries} entries, which is no power of two up to {SEGMENT_ENTRIES_MAX}"
+            )
             return found
     found.v1_segment_entries, found.v2_segment_entries = v1_entries, v2_entries
     if content != json.dumps(fields, indent=2).encode() + b"\n":
@@ -192,14 +196,24 @@ class QueuePlace:
         return files_of(self.names, JOURNAL_FORMAT)
 
     @property
+    def index_terms(self) -> dict[int, bytes]:
+        """By version: what a clean stop left of the index; of two, if it is being converted."""
+        if self.terms is None:
+            return {}
+        old, own = split_terms(self.terms.index_terms)
+        version = self.terms.index_version
+        found = {version: own}
+        if old is not None:
+            found[3 - version] = old
+        return found
+
+    @property
     def index_versions(self) -> list[int]:
         """Generations of which there are files, or which the terms name."""
         found = {2} if self.v2_numbers else set()
         if self.v1_numbers or self.journal_numbers:
             found.add(1)
-        if self.terms is not None:
-            found.add(self.terms.index_version)
-        return sorted(found)
+        return sorted(found | self.index_terms.keys())
 
     @property
     def is_durable(self) -> bool:
@@ -241,12 +255,3 @@ def _v2_entries(disk: Disk, directory: str, file: VhostFile) -> int:
             if 0 < entries <= SEGMENT_ENTRIES_MAX and not entries & entries - 1:
                 return entries
     return file.v2_segment_entries
-
-
-def files_to_read(disk: Disk, place: Place) -> Iterator[str]:
-    """Every file below that will be read, for an estimate of the work."""
-    for vhost in place.vhosts:
-        for directory in (*vhost.queues, vhost.persistent):
-            for name in disk.list(directory):
-                if "." in name:
-                    yield f"{directory}/{name}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.errors import StorageError
-from node.inspection.findings import Findings, Problem
+from node.inspection.findings import Findings, Kind, Problem
 from node.inspection.places import (
     VHOST_FILE_NAME,
     Place,
@@ -23,13 +23,11 @@ from node.inspection.places import (
     open_queue,
 )
 from node.inspection.references import References, count_queue
+from node.inspection.steps import Progress, Steps
 from node.inspection.verify_queue import QueueCheck
 from node.inspection.verify_store import verify_store
 from node.queues.vhost_store import FORMAT, vhost_directory
 from node.store.disk import Disk
-
-#: Told what is read next: a queue's directory or a store's, its number among them, and how many there are.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True)
@@ -40,8 +38,12 @@ class Verification:
     findings: Findings
     queues: int = 0
     stores: int = 0
-    #: Queues chosen by name that there are none of.
+    #: There is no queue of the name that was asked for.
     unknown_queue: bool = False
+
+    @property
+    def has_damage(self) -> bool:
+        return bool(self.findings.counts[Kind.DAMAGE])
 
 
 def verify(
@@ -59,24 +61,11 @@ def verify(
     place = locate(disk, directory)
     result = Verification(place, Findings(on_problem))
     total = sum(len(vhost.queues) + 1 for vhost in place.vhosts)
-    steps = _Steps(total, on_progress)
+    steps = Steps(total, on_progress)
     for vhost in place.vhosts:
         _VhostCheck(disk, vhost, place.scope, queue_name, result, steps).run()
     result.unknown_queue = queue_name is not None and not result.queues
     return result
-
-
-class _Steps:
-    """Counts what was looked at."""
-
-    def __init__(self, total: int, on_progress: Progress) -> None:
-        self._done = 0
-        self._total = total
-        self._on_progress = on_progress
-
-    def begin(self, what: str) -> None:
-        self._on_progress(what, self._done, self._total)
-        self._done += 1
 
 
 class _VhostCheck:
@@ -89,7 +78,7 @@ class _VhostCheck:
         scope: Scope,
         queue_name: str | None,
         result: Verification,
-        steps: _Steps,
+        steps: Steps,
     ) -> None:
         self._disk = disk
         self._vhost = vhost

@@ -17,6 +17,7 @@ from node.inspection.references import References
 from node.inspection.verify_v1 import V1Check
 from node.inspection.verify_v2 import V2Check
 from node.store.disk import read_whole
+from node.store.index_conversion import CURSOR_NAME
 from node.store.index_v2 import segments_in_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME
 from node.store.record import (
@@ -78,7 +79,9 @@ class QueueCheck:
             findings.unfinished(was_synced, path, None, "cannot be understood", consequence)
             return
         if queue.queue_id is not None and stub.queue_id != queue.queue_id:
-            findings.damage(path, None, f"names queue {stub.queue_id} in the directory of {queue.queue_id}", consequence)
+            findings.damage(
+                path, None, f"names queue {stub.queue_id} in the directory of {queue.queue_id}", consequence
+            )
         elif self._vhost.name is not None and stub.queue_name.vhost != self._vhost.name:
             what = f"names vhost {stub.queue_name.vhost!r} in a directory of {self._vhost.name!r}"
             findings.damage(path, None, what, consequence)
@@ -98,11 +101,11 @@ class QueueCheck:
 
     def _run_v2(self) -> int:
         queue = self._queue
-        terms = queue.terms
+        terms = queue.index_terms.get(2)
         expected: dict[int, Segment] | None = None
-        if terms is not None and terms.index_version == 2:
+        if terms is not None:
             try:
-                segments = segments_in_terms(terms.index_terms, queue.v2_segment_entries)
+                segments = segments_in_terms(terms, queue.v2_segment_entries)
                 expected = {segment.number: segment for segment in segments}
             except struct.error:
                 path = f"{queue.directory}/{TERMS_NAME}"
@@ -111,19 +114,18 @@ class QueueCheck:
             return 0
         check = V2Check(queue, expected, self._references, self._findings)
         check.run()
-        if expected is not None:
+        if expected is not None and len(queue.index_terms) == 1:
             self._compare_body_bytes(check.body_bytes)
         return check.end_seq_id
 
     def _run_v1(self) -> int:
         queue = self._queue
-        terms = queue.terms
-        is_v1 = terms is not None and terms.index_version == 1
-        if not is_v1 and not queue.v1_numbers and not queue.journal_numbers:
+        terms = queue.index_terms.get(1)
+        if terms is None and not queue.v1_numbers and not queue.journal_numbers:
             return 0
         unpacked = None
-        if terms is not None and is_v1:
-            unpacked = unpack_terms(terms.index_terms, queue.v1_segment_entries)
+        if terms is not None:
+            unpacked = unpack_terms(terms, queue.v1_segment_entries)
             if unpacked is None:
                 path = f"{queue.directory}/{TERMS_NAME}"
                 what = "what it says of the index is damaged, or of another size of segments"
@@ -189,9 +191,14 @@ class QueueCheck:
         for name in queue.names:
             path = f"{queue.directory}/{name}"
             stem, _, suffix = name.rpartition(".")
-            if name.endswith(TEMPORARY_SUFFIX):
+            if name == CURSOR_NAME:
+                what = "belongs to a conversion of the index that is under way"
+                findings.leftover(path, None, what, "the next start goes on with it")
+            elif name.endswith(TEMPORARY_SUFFIX):
                 findings.leftover(path, None, "was being written when the node stopped", "removed by the next recovery")
             elif "." + suffix == QUEUE_STORE_FORMAT.suffix and stem.isdigit() and int(stem) not in numbers:
                 what = f"stands alone: its {stem}{INDEX_FORMAT.suffix} was deleted, or never made"
-                was_expected = queue.terms is not None and queue.terms.index_version == 2
-                findings.leftover(path, None, what, "kept until a scan" if was_expected else "removed at the next start")
+                was_expected = 2 in queue.index_terms
+                findings.leftover(
+                    path, None, what, "kept until a scan" if was_expected else "removed at the next start"
+                )

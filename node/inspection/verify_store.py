@@ -76,8 +76,7 @@ class StoreCheck:
         knows_all_references: bool,
         findings: Findings,
     ) -> None:
-        """``stopped_cleanly``: every queue did. ``knows_all_references``: ``references`` are those of the whole vhost.
-        """
+        """``stopped_cleanly``: every queue did. ``knows_all_references``: ``references`` are those of the whole vhost."""
         self._disk = disk
         self._directory = directory
         self._references = references
@@ -187,17 +186,17 @@ class StoreCheck:
                     file_path = f"{self._directory}/{location.file}{SHARED_STORE_FORMAT.suffix}"
                     what = f"message {msg_id.hex()} should be there, with {location.size} bytes, and is not readable"
                     findings.damage(file_path, location.offset, what, self._concerned(msg_id))
-        for msg_id, count in self._references.items():
-            found = table.get(msg_id)
+        for named_id, count in self._references.items():
+            found = table.get(named_id)
             if found is None:
-                self._missing(msg_id, Kind.DAMAGE)
+                self._missing(named_id, Kind.DAMAGE)
             elif self._knows_all and found.references != count:
-                what = f"message {msg_id.hex()} has {found.references} references, the queues have {count}"
+                what = f"message {named_id.hex()} has {found.references} references, the queues have {count}"
                 findings.damage(path, None, what, "it is removed too early, or never")
         if self._knows_all:
-            for msg_id, _ in table.items():
-                if self._references.get(msg_id) is None:
-                    what = f"no queue refers to message {msg_id.hex()}"
+            for stored_id, location in table.items():
+                if self._references.get(stored_id) is None:
+                    what = f"no queue refers to message {stored_id.hex()} in file {location.file}"
                     findings.damage(path, None, what, "it is kept for ever, until the store is scanned")
 
     def _is_whole(self, msg_id: bytes, location: Location) -> bool:

@@ -89,7 +89,9 @@ class V2Check:
             self._segment(read_segment(self._queue, number))
         for number in sorted((self._expected or {}).keys() - set(numbers)):
             path = self._queue.path(number, INDEX_FORMAT.suffix)
-            self._findings.damage(path, None, "is missing: the terms count on it", "the queue fails when it comes to it")
+            self._findings.damage(
+                path, None, "is missing: the terms count on it", "the queue fails when it comes to it"
+            )
 
     def _slot_at(self, seq_id: int) -> int:
         return HEADER_BYTES + seq_id % self._entries * SLOT_BYTES
@@ -166,7 +168,7 @@ class V2Check:
     def _status(self, data: SegmentData, seq_id: int) -> None:
         at = self._slot_at(seq_id)
         if data.slots[at] != STATUS_PRESENT:
-            what = f"position {seq_id}: an intact entry with status 0: a flipped bit, or an ack of which a byte was written"
+            what = f"position {seq_id}: an intact entry with status 0: a flipped bit, or a byte of an ack"
             consequence = _FAILS_WHEN_READ if self._was_clean else "mended at the next start, the message is there"
             self._findings.unfinished(self._was_clean, data.slots_path, at, what, consequence)
 
