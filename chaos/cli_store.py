@@ -46,10 +46,10 @@ def inspect_command(directory: Path, formatter: str, queue_name: str | None) -> 
 
     DIR is a node's data directory, or that of one vhost, one queue or one msg_store_persistent in it.
     """
-    with _looking_at(directory) as (disk, progress):
+    with _looking_at(directory) as progress:
         from node.inspection.inspection import inspect  # noqa: PLC0415 - start-up time
 
-        result = inspect(disk, str(directory), queue_name=queue_name, on_progress=progress)
+        result = inspect(str(directory), queue_name=queue_name, on_progress=progress)
     if queue_name is not None and not result.totals.queues:
         _refuse(f"there is no queue {queue_name!r} below {directory}")
     if formatter == "json":
@@ -70,10 +70,10 @@ def verify_command(directory: Path, formatter: str, queue_name: str | None) -> N
     Exit code 65 if there is damage. Unfinished writes of a crash and leftovers of interrupted work are listed, but
     nothing is wrong with them: exit code 0.
     """
-    with _looking_at(directory) as (disk, progress):
+    with _looking_at(directory) as progress:
         from node.inspection.verification import verify  # noqa: PLC0415 - start-up time
 
-        result = verify(disk, str(directory), queue_name=queue_name, on_progress=progress)
+        result = verify(str(directory), queue_name=queue_name, on_progress=progress)
     if result.unknown_queue:
         _refuse(f"there is no queue {queue_name!r} below {directory}")
     if formatter == "json":
@@ -100,17 +100,16 @@ def _verification_document(result: Verification) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _looking_at(directory: Path) -> Iterator[tuple[Any, Progress]]:
-    """A disk that cannot write, and a bar on standard error. Ends the program if the directory cannot be looked at."""
+def _looking_at(directory: Path) -> Iterator[Progress]:
+    """A bar on standard error, and an end of the program if the directory cannot be looked at."""
     from node.inspection.places import NotStorageError  # noqa: PLC0415 - start-up time
-    from node.store.disk import ReadOnlyDisk  # noqa: PLC0415 - start-up time
 
     if not directory.is_dir():
         _refuse(f"{directory} is no directory")
     _warn_of_nodes(directory)
     try:
         with sigterm_as_interrupt(), _progress_bar() as progress:
-            yield ReadOnlyDisk(), progress
+            yield progress
     except NotStorageError as error:
         _refuse(str(error))
     except StorageError as error:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from node.inspection.figures import (
     Inspection,
+    JournalFigures,
     QueueFigures,
     SegmentFigures,
     StoreFigures,
@@ -96,7 +97,8 @@ def _print_queue(console: Console, queue: QueueFigures) -> None:
     )
     text = (
         f"\n  [bold]queue {escape(name)}[/bold] (id {queue.queue_id}){durable}; index version {versions}; {state}; "
-        f"positions reserved below {queue.reserved_seq_id}; {queue.messages} entries, {_size(queue.body_bytes)} of bodies"
+        f"positions reserved below {queue.reserved_seq_id}; {queue.messages} entries, "
+        f"{_size(queue.body_bytes)} in bodies"
     )
     console.print(text, soft_wrap=True)
     if queue.quarantined:
@@ -105,12 +107,7 @@ def _print_queue(console: Console, queue: QueueFigures) -> None:
         _print_table(console, _SEGMENT_COLUMNS, map(_segment_row, queue.segments))
     if queue.journals:
         columns = ("file", "size", "records", "publishes", "ack records", "acked", "live", "unreadable")
-        rows = [
-            (f"{journal.number}.jif", _size(journal.file_bytes), journal.records, journal.publishes)
-            + (journal.ack_records, journal.acked, journal.live, _size(journal.unreadable_bytes))
-            for journal in queue.journals
-        ]
-        _print_table(console, columns, rows)
+        _print_table(console, columns, map(_journal_row, queue.journals))
     if queue.v1_segments:
         _print_table(console, _V1_COLUMNS, map(_v1_row, queue.v1_segments))
 
@@ -135,6 +132,19 @@ def _segment_row(segment: SegmentFigures) -> Sequence[object]:
         _size(segment.garbage_bytes),
         segment.first_live,
         segment.last_live,
+    )
+
+
+def _journal_row(journal: JournalFigures) -> Sequence[object]:
+    return (
+        f"{journal.number}.jif",
+        _size(journal.file_bytes),
+        journal.records,
+        journal.publishes,
+        journal.ack_records,
+        journal.acked,
+        journal.live,
+        _size(journal.unreadable_bytes),
     )
 
 

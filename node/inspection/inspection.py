@@ -33,7 +33,7 @@ from node.inspection.places import (
 from node.inspection.references import References, count_queue
 from node.inspection.steps import Progress, Steps
 from node.inspection.verify_store import StoreTables, read_note
-from node.store.disk import Disk, read_whole
+from node.store.disk import Disk, ReadOnlyDisk, read_whole
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import BadSlot, scan_slots
 from node.store.index_v1_recovery import JournalContents, StoredEntry, load_journals, load_segment
@@ -62,7 +62,6 @@ from node.store.v1_format import (
 
 
 def inspect(
-    disk: Disk,
     directory: str,
     *,
     queue_name: str | None = None,
@@ -72,6 +71,7 @@ def inspect(
 
     Raises `NotStorageError` for another directory, `StorageError` if something cannot be read.
     """
+    disk = ReadOnlyDisk()
     place = locate(disk, directory)
     result = Inspection(place.directory, place.scope.value)
     steps = Steps(sum(len(vhost.queues) + 1 for vhost in place.vhosts), on_progress)

@@ -27,7 +27,7 @@ from node.inspection.steps import Progress, Steps
 from node.inspection.verify_queue import QueueCheck
 from node.inspection.verify_store import verify_store
 from node.queues.vhost_store import FORMAT, vhost_directory
-from node.store.disk import Disk
+from node.store.disk import Disk, ReadOnlyDisk
 
 
 @dataclass(slots=True)
@@ -47,7 +47,6 @@ class Verification:
 
 
 def verify(
-    disk: Disk,
     directory: str,
     *,
     queue_name: str | None = None,
@@ -58,6 +57,7 @@ def verify(
 
     Raises `NotStorageError` for another directory, `StorageError` if it cannot be listed.
     """
+    disk = ReadOnlyDisk()
     place = locate(disk, directory)
     result = Verification(place, Findings(on_problem))
     total = sum(len(vhost.queues) + 1 for vhost in place.vhosts)

@@ -76,7 +76,7 @@ class StoreCheck:
         knows_all_references: bool,
         findings: Findings,
     ) -> None:
-        """``stopped_cleanly``: every queue did. ``knows_all_references``: ``references`` are those of the whole vhost."""
+        """``stopped_cleanly``: every queue did. ``knows_all_references``: ``references`` are the whole vhost's."""
         self._disk = disk
         self._directory = directory
         self._references = references
