@@ -58,9 +58,9 @@ def print_inspection(result: Inspection) -> None:
         _print_vhost(console, vhost)
     totals = result.totals
     console.print(
-        f"Total: {totals.messages} entries in {totals.queues} queues of {totals.vhosts} vhosts "
-        f"({_size(totals.body_bytes)} of bodies); queue files {_size(totals.queue_file_bytes)}, of them garbage "
-        f"{_size(totals.queue_garbage_bytes)}; shared stores {_size(totals.store_file_bytes)} with "
+        f"Total: vhosts {totals.vhosts}, queues {totals.queues}, entries {totals.messages} with "
+        f"{_size(totals.body_bytes)} in bodies; queue files {_size(totals.queue_file_bytes)}, of them garbage "
+        f"{_size(totals.queue_garbage_bytes)}; shared store files {_size(totals.store_file_bytes)} with "
         f"{totals.stored_messages} messages, garbage {_size(totals.store_garbage_bytes)}",
         soft_wrap=True,
     )
@@ -218,7 +218,7 @@ def print_verification(result: Verification) -> None:
     more = sum(findings.counts.values()) - len(findings.problems)
     if more:
         click.echo(f"... and {more} more")
-    looked_at = f"Checked {result.queues} queues and {result.stores} shared stores: "
+    looked_at = f"Checked (queues {result.queues}, shared stores {result.stores}): "
     counts = findings.counts
     if not counts:
         click.echo(looked_at + "everything is as it was written.")

@@ -34,6 +34,8 @@ from node.store.record import (
 )
 from node.store.segment_files import Segment
 
+#: In a record: behind the mark.
+_PADDING_AT = 11
 _DROPPED = "dropped at the next start, a copy goes to quarantine/"
 _DROPPED_TORN = "dropped at the next start, counted as torn"
 _FAILS_WHEN_READ = "a clean start does not look at it: the queue fails when it comes to it, and drops it when recovered"
@@ -196,6 +198,7 @@ class V2Check:
             return
         envelope = unpack_record(records, slot.offset, seq_id % self._entries)
         if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
+            self._padding(data, records, slot.offset)
             return
         if envelope is not None:
             what = f"position {seq_id}: the record is whole but another message's than the slot says"
@@ -204,6 +207,12 @@ class V2Check:
         is_torn = is_torn_record(records, slot.offset, size)
         consequence = _FAILS_WHEN_READ if self._was_clean else _DROPPED_TORN if is_torn else _DROPPED
         self._findings.unfinished(self._was_clean or not is_torn, data.records_path, slot.offset, what, consequence)
+
+    def _padding(self, data: SegmentData, records: bytes, offset: int) -> None:
+        """The one byte of a whole record that no checksum covers."""
+        if records[offset + _PADDING_AT]:
+            what = "the byte behind the mark of a record is not zero"
+            self._findings.damage(data.records_path, offset + _PADDING_AT, what, "none: nobody reads it")
 
     def _overlaps(self, data: SegmentData, places: list[tuple[int, int, int]]) -> None:
         end, owner = HEADER_BYTES, -1
@@ -226,6 +235,7 @@ class V2Check:
             following = position + RECORD_HEADER_BYTES + length
             if mark != RECORD_MARK or following > end or unpack_record(records, position, key) is None:
                 break
+            self._padding(data, records, position)
             position = following
         if position >= end:
             return
