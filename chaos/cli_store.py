@@ -92,6 +92,7 @@ def _verification_document(result: Verification) -> dict[str, Any]:
         "scope": result.place.scope,
         "queues": result.queues,
         "stores": result.stores,
+        "unchecked_references": result.unchecked_references,
         "damage": counts["damage"],
         "torn": counts["torn"],
         "leftover": counts["leftover"],
@@ -141,7 +142,8 @@ def _progress_bar() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("Reading", total=None)
 
         def report(what: str, done: int, total: int) -> None:

@@ -218,6 +218,11 @@ def print_verification(result: Verification) -> None:
     more = sum(findings.counts.values()) - len(findings.problems)
     if more:
         click.echo(f"... and {more} more")
+    if result.unchecked_references:
+        text = (
+            f"Not checked: {result.unchecked_references} messages in the shared store, which is not beside the queue."
+        )
+        click.echo(text)
     looked_at = f"Checked (queues {result.queues}, shared stores {result.stores}): "
     counts = findings.counts
     if not counts:

@@ -40,6 +40,8 @@ class Verification:
     stores: int = 0
     #: There is no queue of the name that was asked for.
     unknown_queue: bool = False
+    #: Messages in the shared store of a queue whose directory was pointed at alone, without a store beside it.
+    unchecked_references: int = 0
 
     @property
     def has_damage(self) -> bool:
@@ -116,6 +118,8 @@ class _VhostCheck:
                     knows_all_references=is_all,
                 )
                 self._result.stores += 1
+        elif self._scope is Scope.QUEUE:
+            self._result.unchecked_references = len(self._references)
         elif len(self._references):
             what = f"is missing: {len(self._references)} messages should be there"
             findings.damage(vhost.persistent, None, what, "they are dropped at the next start")

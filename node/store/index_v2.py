@@ -617,7 +617,7 @@ class QueueIndexV2:
 
 
 def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
-    """The segments of ``entries`` entries that `QueueIndexV2.terms` spoke of. Raises `struct.error` if it is too short."""
+    """The segments (of ``entries`` entries) in `QueueIndexV2.terms`. Raises `struct.error` if they are cut off."""
     size = entries // 8
     full_bits = (1 << entries) - 1
     (count,) = _TERMS_COUNT.unpack_from(terms)

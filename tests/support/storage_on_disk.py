@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from node.ids import QueueId, QueueName
 from node.message import Message
 from node.queues.local_replica import LocalReplica
-from node.queues.vhost_store import VhostStore
+from node.queues.vhost_store import FORMAT, VhostStore
 from node.store.disk import RealDisk, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_v1 import QueueIndexV1
@@ -136,12 +137,14 @@ def _v1_message(position: int) -> Message:
 
 def write_vhost_file(vhost: Path, config: StoreConfig = SMALL) -> None:
     """``vhost.json`` of vhost ``/`` without a store at work."""
-    text = (
-        '{\n  "vhost": "/",\n  "format": 2,\n'
-        f'  "v1_segment_entries": {config.v1_segment_entries},\n  "v2_segment_entries": {config.v2_segment_entries}\n}}\n'
-    )
+    fields = {
+        "vhost": "/",
+        "format": FORMAT,
+        "v1_segment_entries": config.v1_segment_entries,
+        "v2_segment_entries": config.v2_segment_entries,
+    }
     vhost.mkdir(parents=True)
-    (vhost / "vhost.json").write_text(text)
+    (vhost / "vhost.json").write_text(json.dumps(fields, indent=2) + "\n")
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:

@@ -119,7 +119,7 @@ def test_what_is_no_storage(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(node: NodeOnDisk) -> None:
-    path = node.queue() / "0.qs"
+    path = node.queue() / "0.qi"
     path.unlink()
     path.mkdir()
     assert run("inspect", node.directory).exit_code == 70

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from node.ids import QueueId, QueueName
 from node.inspection.findings import Kind, Problem
 from node.inspection.verification import verify
 from node.store.disk import RealDisk
 from node.store.queue_storage import read_stub
-from node.store.record import Slot, pack_slot, unpack_slot
+from node.store.record import RECORD_HEADER_BYTES, SHARED_STORE_FORMAT, Slot, pack_holes_note, pack_slot, unpack_slot
 from tests.support.messages import publications
 from tests.support.storage_on_disk import (
+    BIG_BODY,
     BILLS,
     BILLS_NAME,
     ORDERS,
@@ -152,10 +154,10 @@ def test_every_flipped_bit_is_reported_after_a_crash(crashed: NodeOnDisk) -> Non
 def test_damage_is_what_recovery_calls_damage(crashed: NodeOnDisk, tmp_path: Path) -> None:
     """The judgement between damage and unfinished writes is that of the next start."""
     copy = tmp_path / "copy"
-    verdicts = set()
+    verdicts: set[bool] = set()
     for path, offset in flipped(crashed.directory):
         # Recovery looks neither at settled records nor at what has no checksum of its own.
-        if path.suffix not in (".qi", ".qs", ".rdq") or offset % 3:
+        if path.suffix not in (".qi", ".qs", ".rdq") or offset % 5:
             continue
         found = problems(crashed.directory)
         if all(problem.consequence.startswith("none") or "that no entry names" in problem.what for problem in found):
@@ -181,8 +183,8 @@ def test_every_flipped_bit_is_reported_in_version_1(tmp_path: Path, stops_cleanl
         found = problems(directory)
         assert found, f"{path} at {offset}"
         is_damage = any(problem.kind is Kind.DAMAGE for problem in found)
-        # After a crash the last record of a file may be an unfinished write, and so may the bounds.
-        is_last = path.name == "seq.bounds" or any("unfinished" in problem.what for problem in found)
+        # After a crash the last record of a file may be an unfinished write, and so may the small files.
+        is_last = path.name in ("seq.bounds", "queue.json") or any("unfinished" in problem.what for problem in found)
         assert is_damage or (is_last and not stops_cleanly), f"{path} at {offset}: {found}"
 
 
@@ -247,7 +249,8 @@ def test_a_missing_store_file_breaks_every_reference(stopped: NodeOnDisk) -> Non
 def test_a_missing_store_is_damage(stopped: NodeOnDisk) -> None:
     shutil.rmtree(stopped.shared)
     assert the_problem(stopped.directory).what == "is missing: 4 messages should be there"
-    assert the_problem(stopped.queue()).what == "is missing: 3 messages should be there"
+    alone = verify(str(stopped.queue()))
+    assert (alone.findings.problems, alone.unchecked_references) == ([], 3)
 
 
 LEFTOVERS: list[tuple[str, Callable[[NodeOnDisk], Path]]] = [
@@ -264,6 +267,41 @@ def test_leftovers_are_no_damage(crashed: NodeOnDisk, path_of: Callable[[NodeOnD
     path.write_bytes(b"")
     problem = the_problem(crashed.directory)
     assert (problem.kind, problem.path) == (Kind.LEFTOVER, str(path))
+
+
+def test_a_queue_that_is_not_durable_is_not_looked_at(node: NodeOnDisk) -> None:
+    """Its directory goes at the next start, whatever is in it."""
+    queue = node.store.open_queue(QueueId(10), QueueName("/", "brief"), durable=False)
+    queue.set_lazy(True)
+    queue.publish(publications(31, 3))
+    queue.maintain()
+    node.sync()
+    flip(node.queue(QueueId(10)) / "0.qi", 70)
+    problem = the_problem(node.directory)
+    assert (problem.kind, problem.consequence) == (Kind.LEFTOVER, "removed at the next start")
+
+
+def test_the_note_of_an_interrupted_compaction(crashed: NodeOnDisk) -> None:
+    """What it names is passed over, damaged or not; one that is not whole excuses nothing."""
+    size = RECORD_HEADER_BYTES + 41 + len(BIG_BODY)
+    flip(crashed.shared / "0.rdq", 64 + 20)
+    assert verify(str(crashed.directory)).has_damage
+    note = crashed.shared / "0.holes"
+    note.write_bytes(pack_holes_note(0, (64, 64 + size)))
+    result = verify(str(crashed.directory))
+    assert result.findings.counts == {Kind.LEFTOVER: 1, Kind.TORN: 1}
+    assert "names 1 ranges that compaction was filling" in result.findings.problems[0].what
+    flip(note, 70)
+    assert "is not whole" in problems(crashed.directory)[0].what
+    assert verify(str(crashed.directory)).has_damage
+
+
+def test_a_second_copy_is_garbage(crashed: NodeOnDisk) -> None:
+    """Copying compaction died between the rename and the deletion of the old file."""
+    content = (crashed.shared / "0.rdq").read_bytes()
+    (crashed.shared / "1.rdq").write_bytes(SHARED_STORE_FORMAT.header(1, 0) + content[64:])
+    problem = the_problem(crashed.directory)
+    assert (problem.kind, problem.what) == (Kind.LEFTOVER, "has second copies of 4 messages")
 
 
 # -- what does not fit together
