@@ -86,6 +86,8 @@ def verify_command(directory: Path, formatter: str, queue_name: str | None) -> N
 
 
 def _verification_document(result: Verification) -> dict[str, Any]:
+    from node.inspection.findings import Kind  # noqa: PLC0415 - start-up time
+
     counts = result.findings.counts
     return {
         "directory": result.place.directory,
@@ -93,9 +95,7 @@ def _verification_document(result: Verification) -> dict[str, Any]:
         "queues": result.queues,
         "stores": result.stores,
         "unchecked_references": result.unchecked_references,
-        "damage": counts["damage"],
-        "torn": counts["torn"],
-        "leftover": counts["leftover"],
+        **{kind.value: counts[kind] for kind in Kind},
         "problems": [problem._asdict() for problem in result.findings.problems],
     }
 

@@ -20,6 +20,7 @@ from node.inspection.figures import (
     V1SegmentFigures,
     VhostFigures,
 )
+from node.inspection.findings import Kind
 from node.inspection.verification import Verification
 
 #: A pipe has no width; wide enough for every table here.
@@ -229,6 +230,6 @@ def print_verification(result: Verification) -> None:
         click.echo(looked_at + "everything is as it was written.")
         return
     click.echo(
-        looked_at
-        + f"{counts['damage']} damaged, {counts['torn']} unfinished writes of a crash, {counts['leftover']} leftovers."
+        looked_at + f"{counts[Kind.DAMAGE]} damaged, {counts[Kind.TORN]} unfinished writes of a crash, "
+        f"{counts[Kind.LEFTOVER]} leftovers."
     )

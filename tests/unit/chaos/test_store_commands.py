@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,8 @@ def test_who_has_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Our own files do not count, so the test pretends to be somebody else."""
     with (tmp_path / "file").open("w"):
         assert processes_using(tmp_path) == []
-        own_pid = open_files.os.getpid()
-        monkeypatch.setattr(open_files.os, "getpid", lambda: -1)
+        own_pid = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
         assert processes_using(tmp_path) == [own_pid]
         assert processes_using(tmp_path / "fil") == []
 
