@@ -90,6 +90,12 @@ class Bench:
             await asyncio.sleep(MAINTAIN_S)
             self.store.maintain()
 
+    async def until_disk_use_is_below(self, ratio: float) -> None:
+        """Total bytes against live ones; looked at after each round of the group commit."""
+        while (status := self.store.shared_status()).total_bytes > ratio * status.valid_bytes:
+            self.durable.clear()
+            await self.durable.wait()
+
     async def traffic(self, queue: LocalReplica, per_s: float) -> None:
         """Publish and consume at a steady rate."""
         started, done = self.loop.time(), 0
@@ -146,8 +152,7 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
         await asyncio.sleep(max(0.0, begun_s + acked / options.acks - bench.loop.time()))
     acked_s = bench.loop.time() - begun_s
     at_end = bench.store.shared_status()
-    while (status := bench.store.shared_status()).total_bytes > 2.2 * status.valid_bytes:
-        await asyncio.sleep(0.01)
+    await bench.until_disk_use_is_below(2.2)
     settled_s = bench.loop.time() - begun_s - acked_s
     await asyncio.sleep(3)
     bench.is_measuring = False

@@ -52,7 +52,7 @@ class Workload:
     """One life of the storage; what it was promised is kept beside it."""
 
     def __init__(self, disk: SimulatedDisk, compaction: str, version: int | None) -> None:
-        """``version`` of the indexes; ``None``: they are converted to and fro."""
+        """``version`` of the indexes; ``None``: they are converted both ways."""
         self.disk = disk
         self.version = version
         self.config = config(compaction, version or 2)
