@@ -13,6 +13,7 @@ import click
 
 from chaos.cli_chaos import chaos_group
 from chaos.cli_cluster import cluster_group
+from chaos.cli_store import store_group
 from node.errors import ConfigError
 
 #: Exit code of a configuration error (sysexits.h), as `warrenctl` uses it.
@@ -44,6 +45,7 @@ def node_command(config_path: Path | None, overrides: tuple[str, ...]) -> None:
 
 main.add_command(cluster_group)
 main.add_command(chaos_group)
+main.add_command(store_group)
 
 if __name__ == "__main__":
     main()

@@ -27,7 +27,7 @@ from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
 from node.store.index_v1_recovery import count_references_v1
-from node.store.msg_store import MessageStore
+from node.store.msg_store import MessageStore, MessageStoreStatus
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
 from node.store.store_recovery import StoreRecovery
@@ -219,10 +219,18 @@ class VhostStore:
         for queue in self._open.values():
             if queue.wants_maintenance:
                 queue.maintain()
+        self.maintain_stores()
+
+    def maintain_stores(self) -> None:
+        """A few bounded steps of compaction; also worth calling when a round of the group commit has ended."""
         for store in self._stores:
             steps = MAINTENANCE_STEPS
             while store.maintain() and steps:
                 steps -= 1
+
+    def shared_status(self) -> MessageStoreStatus:
+        """Figures of the shared store of persistent messages."""
+        return self._stores.persistent.status()
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""

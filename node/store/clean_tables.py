@@ -65,9 +65,10 @@ class _CheckedReader:
         self.checksum = 0
 
     def read(self, size: int) -> bytes:
-        data = self._file.pread(size, self._position)
-        if len(data) < size:
+        # Before the read: a flipped length may ask for more than there is memory.
+        if size > self._file.size - self._position:
             raise ValueError("the tables are cut off")
+        data = self._file.pread(size, self._position)
         self._position += size
         self.checksum = crc32(data, self.checksum)
         return data

@@ -350,3 +350,32 @@ class RealDisk:
         except OSError as error:
             raise _failure("statvfs", path, error) from error
         return status.f_bavail * status.f_frsize
+
+
+class ReadOnlyDisk(RealDisk):
+    """The operating system's files for who only looks: everything that would change something raises `StorageError`."""
+
+    def open(self, path: str) -> DiskFile:
+        return self._open(path, os.O_RDONLY)
+
+    def create(self, path: str) -> DiskFile:
+        raise _only_read(path)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        raise _only_read(old_path)
+
+    def unlink(self, path: str) -> None:
+        raise _only_read(path)
+
+    def remove_directory(self, path: str) -> None:
+        raise _only_read(path)
+
+    def mkdir(self, path: str) -> None:
+        raise _only_read(path)
+
+    def sync_directory(self, path: str) -> None:
+        raise _only_read(path)
+
+
+def _only_read(path: str) -> StorageError:
+    return StorageError(f"{path} is only read, never changed")

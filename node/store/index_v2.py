@@ -563,21 +563,8 @@ class QueueIndexV2:
 
     def adopt_terms(self, terms: bytes) -> None:
         """Take over what `terms` said before a clean stop."""
-        size = self.segment_entries // 8
-        (count,) = _TERMS_COUNT.unpack_from(terms)
-        at = _TERMS_COUNT.size
-        for _ in range(count):
-            number, queue_store_end, live, is_partial, is_shared = _TERMS_SEGMENT.unpack_from(terms, at)
-            at += _TERMS_SEGMENT.size
-            segment = self.segments[number] = Segment(number, queue_store_end)
-            segment.live = live
-            segment.live_bits = self._full_bits
-            if is_partial:
-                segment.live_bits = int.from_bytes(terms[at : at + size], "big")
-                at += size
-            if is_shared:
-                segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
-                at += size
+        for segment in segments_in_terms(terms, self.segment_entries):
+            self.segments[segment.number] = segment
 
     def adopt_segment(self, number: int, queue_store_end: int, live: Sequence[int], shared: Sequence[int]) -> Segment:
         """Take over what a scan found in the files of a segment: its persistent live entries, ascending."""
@@ -629,6 +616,27 @@ class QueueIndexV2:
             assert not segment.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
             base = number << self._segment_bits
             assert not set(positions(live, base)) & self._pending.keys(), "an entry is pending or written"
+
+
+def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
+    """The segments (of ``entries`` entries) in `QueueIndexV2.terms`. Raises `struct.error` if they are cut off."""
+    size = entries // 8
+    full_bits = (1 << entries) - 1
+    (count,) = _TERMS_COUNT.unpack_from(terms)
+    at = _TERMS_COUNT.size
+    for _ in range(count):
+        number, queue_store_end, live, is_partial, is_shared = _TERMS_SEGMENT.unpack_from(terms, at)
+        at += _TERMS_SEGMENT.size
+        segment = Segment(number, queue_store_end)
+        segment.live = live
+        segment.live_bits = full_bits
+        if is_partial:
+            segment.live_bits = int.from_bytes(terms[at : at + size], "big")
+            at += size
+        if is_shared:
+            segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
+            at += size
+        yield segment
 
 
 def _count(total: list[int], persistent: bool, body_bytes: int) -> None:

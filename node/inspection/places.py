@@ -1,0 +1,257 @@
+"""What a directory is that somebody points at: a node's data, one vhost, one queue, or one shared message store.
+
+Nothing here or elsewhere in this package writes; it works on a `node.store.disk.ReadOnlyDisk`. See
+`node.queues.vhost_store` for the layout.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from json import JSONDecodeError
+
+from node.errors import WarrenError
+from node.ids import QueueName
+from node.store.clean_tables import TABLES_NAME
+from node.store.disk import Disk, read_whole
+from node.store.index_conversion import split_terms
+from node.store.queue_storage import STUB_NAME, TERMS_NAME, Stub, read_stub
+from node.store.queue_terms import Terms, read_terms
+from node.store.record import HEADER_BYTES, INDEX_FORMAT, SHARED_STORE_FORMAT, SLOT_BYTES
+from node.store.store_config import SEGMENT_ENTRIES_MAX, StoreConfig
+from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT, files_of
+
+VHOSTS_NAME = "vhosts"
+VHOST_FILE_NAME = "vhost.json"
+QUEUES_NAME = "queues"
+PERSISTENT_NAME = "msg_store_persistent"
+TRANSIENT_NAME = "msg_store_transient"
+BOUNDS_NAME = "seq.bounds"
+QUARANTINE_NAME = "quarantine"
+TEMPORARY_SUFFIX = ".tmp"
+_DEFAULTS = StoreConfig()
+
+
+class NotStorageError(WarrenError):
+    """The directory holds nothing that Warren stores."""
+
+
+class Scope(StrEnum):
+    """What somebody pointed at."""
+
+    NODE = "node"
+    VHOST = "vhost"
+    QUEUE = "queue"
+    STORE = "store"
+
+
+@dataclass(slots=True)
+class VhostFile:
+    """What ``vhost.json`` says; the settings of a fresh vhost where it says nothing usable."""
+
+    name: str | None = None
+    format: int | None = None
+    v1_segment_entries: int = _DEFAULTS.v1_segment_entries
+    v2_segment_entries: int = _DEFAULTS.v2_segment_entries
+    #: What is wrong with it; empty if nothing is.
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class VhostPlace:
+    """One vhost, or the part of it that was pointed at."""
+
+    directory: str
+    file: VhostFile
+    #: Every queue's directory, in the order of their ids.
+    queues: list[str] = field(default_factory=list)
+    #: Whether they are to be looked at themselves, or only asked what they refer to.
+    shows_queues: bool = True
+    #: The same for the shared stores.
+    shows_stores: bool = True
+
+    @property
+    def persistent(self) -> str:
+        """Directory of the shared store that survives restarts."""
+        return f"{self.directory}/{PERSISTENT_NAME}"
+
+    @property
+    def transient(self) -> str:
+        """Directory of the shared store that does not."""
+        return f"{self.directory}/{TRANSIENT_NAME}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was found."""
+
+    directory: str
+    scope: Scope
+    vhosts: tuple[VhostPlace, ...]
+
+
+def locate(disk: Disk, directory: str) -> Place:
+    """Recognise a directory. Raises `NotStorageError`, and `StorageError` if it cannot be read."""
+    directory = directory.rstrip("/") or "/"
+    names = set(disk.list(directory))
+    if VHOSTS_NAME in names:
+        base = f"{directory}/{VHOSTS_NAME}"
+        vhosts = [_vhost(disk, f"{base}/{name}") for name in disk.list(base) if disk.list(f"{base}/{name}")]
+        return Place(directory, Scope.NODE, tuple(vhosts))
+    if names & {VHOST_FILE_NAME, QUEUES_NAME, PERSISTENT_NAME}:
+        return Place(directory, Scope.VHOST, (_vhost(disk, directory),))
+    parent, _, own_name = directory.rpartition("/")
+    if own_name in (PERSISTENT_NAME, TRANSIENT_NAME) or any(
+        name.endswith(SHARED_STORE_FORMAT.suffix) for name in names
+    ):
+        if own_name != PERSISTENT_NAME:
+            raise NotStorageError(
+                f"{directory} is not named {PERSISTENT_NAME}: the transient store is emptied at every start, and a "
+                "store under another name belongs to no vhost"
+            )
+        vhost = _vhost(disk, parent)
+        vhost.shows_queues = False
+        return Place(directory, Scope.STORE, (vhost,))
+    suffixes = (INDEX_FORMAT.suffix, SEGMENT_FORMAT.suffix, JOURNAL_FORMAT.suffix)
+    if names & {STUB_NAME, TERMS_NAME, BOUNDS_NAME} or any(name.endswith(suffixes) for name in names):
+        vhost_directory = parent.rpartition("/")[0]
+        vhost = VhostPlace(vhost_directory, read_vhost_file(disk, vhost_directory), [directory], shows_stores=False)
+        return Place(directory, Scope.QUEUE, (vhost,))
+    raise NotStorageError(
+        f"{directory} is neither a node's data directory (it would have {VHOSTS_NAME}/), nor that of a vhost "
+        f"({VHOST_FILE_NAME}), of a queue ({STUB_NAME}) or of a shared store ({PERSISTENT_NAME}/, {TABLES_NAME})"
+    )
+
+
+def _vhost(disk: Disk, directory: str) -> VhostPlace:
+    base = f"{directory}/{QUEUES_NAME}"
+    ids = sorted(int(name) for name in disk.list(base) if name.isdigit())
+    return VhostPlace(directory, read_vhost_file(disk, directory), [f"{base}/{queue_id}" for queue_id in ids])
+
+
+def read_vhost_file(disk: Disk, directory: str) -> VhostFile:
+    """``vhost.json`` of a vhost's directory."""
+    path = f"{directory}/{VHOST_FILE_NAME}"
+    found = VhostFile()
+    if not disk.exists(path):
+        found.problem = "is missing"
+        return found
+    try:
+        content = read_whole(disk, path)
+        fields = json.loads(content)
+        found.name = str(fields["vhost"])
+        found.format = int(fields["format"])
+        v1_entries, v2_entries = int(fields["v1_segment_entries"]), int(fields["v2_segment_entries"])
+    except (JSONDecodeError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        found.problem = f"cannot be understood ({error})"
+        return found
+    for entries in (v1_entries, v2_entries):
+        if not 0 < entries <= SEGMENT_ENTRIES_MAX or entries & entries - 1:
+            found.problem = (
+                f"says segments have {entries} entries, which is no power of two up to {SEGMENT_ENTRIES_MAX}"
+            )
+            return found
+    found.v1_segment_entries, found.v2_segment_entries = v1_entries, v2_entries
+    if content != json.dumps(fields, indent=2).encode() + b"\n":
+        found.problem = "is not as it was written"
+    return found
+
+
+@dataclass(slots=True)
+class QueuePlace:
+    """One queue's directory, its small files read."""
+
+    disk: Disk
+    directory: str
+    names: list[str]
+    #: The directory's name; ``None`` if it is no number.
+    queue_id: int | None
+    stub: Stub | None
+    #: What a clean stop left; ``None`` after a crash, and if it cannot be trusted.
+    terms: Terms | None
+    #: The next start of the shared store counts a queue as cleanly stopped by the file's name alone.
+    has_terms_file: bool
+    v1_segment_entries: int
+    v2_segment_entries: int
+
+    @property
+    def name(self) -> QueueName | None:
+        """Its name, if the stub tells."""
+        return self.stub.queue_name if self.stub else None
+
+    @property
+    def v2_numbers(self) -> list[int]:
+        """Segments of version 2, ascending."""
+        return files_of(self.names, INDEX_FORMAT)
+
+    @property
+    def v1_numbers(self) -> list[int]:
+        """Segments of version 1, ascending."""
+        return files_of(self.names, SEGMENT_FORMAT)
+
+    @property
+    def journal_numbers(self) -> list[int]:
+        """Journals of version 1, in their order."""
+        return files_of(self.names, JOURNAL_FORMAT)
+
+    @property
+    def index_terms(self) -> dict[int, bytes]:
+        """By version: what a clean stop left of the index; of two, if it is being converted."""
+        if self.terms is None:
+            return {}
+        old, own = split_terms(self.terms.index_terms)
+        version = self.terms.index_version
+        found = {version: own}
+        if old is not None:
+            found[3 - version] = old
+        return found
+
+    @property
+    def index_versions(self) -> list[int]:
+        """Generations of which there are files, or which the terms name."""
+        found = {2} if self.v2_numbers else set()
+        if self.v1_numbers or self.journal_numbers:
+            found.add(1)
+        return sorted(found | self.index_terms.keys())
+
+    @property
+    def is_durable(self) -> bool:
+        """False: the directory is removed at the next start."""
+        return self.stub is None or self.stub.durable
+
+    def path(self, number: int, suffix: str) -> str:
+        """Path of a numbered file."""
+        return f"{self.directory}/{number}{suffix}"
+
+
+def open_queue(disk: Disk, directory: str, file: VhostFile) -> QueuePlace:
+    """Read a queue's small files. Raises `StorageError` if the disk refuses."""
+    own_name = directory.rpartition("/")[2]
+    queue_id = int(own_name) if own_name.isdigit() else None
+    stub = read_stub(disk, directory)
+    owner = queue_id if queue_id is not None else stub.queue_id if stub else 0
+    terms_path = f"{directory}/{TERMS_NAME}"
+    return QueuePlace(
+        disk,
+        directory,
+        disk.list(directory),
+        queue_id,
+        stub,
+        read_terms(disk, terms_path, owner),
+        disk.exists(terms_path),
+        file.v1_segment_entries,
+        _v2_entries(disk, directory, file),
+    )
+
+
+def _v2_entries(disk: Disk, directory: str, file: VhostFile) -> int:
+    """Entries of a segment of version 2: as the vhost says; without its word, as long as the first file is."""
+    if file.problem:
+        for number in files_of(disk.list(directory), INDEX_FORMAT):
+            handle = disk.open(f"{directory}/{number}{INDEX_FORMAT.suffix}")
+            entries = (handle.size - HEADER_BYTES) // SLOT_BYTES
+            handle.close()
+            if 0 < entries <= SEGMENT_ENTRIES_MAX and not entries & entries - 1:
+                return entries
+    return file.v2_segment_entries

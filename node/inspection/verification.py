@@ -1,0 +1,159 @@
+"""Verification of everything below a directory, offline: is each byte what was written, and do the files agree?
+
+Per vhost the queues are read first, one segment in memory at a time; what they refer to in the shared store is kept in
+a table of 40 bytes a message (`node.inspection.references`), against which the store's files are then read, by pieces.
+Nothing is written anywhere. On the directory of a running node the files change while they are read, and what is found
+then means little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.errors import StorageError
+from node.inspection.findings import Findings, Kind, Problem
+from node.inspection.places import (
+    VHOST_FILE_NAME,
+    Place,
+    Scope,
+    VhostFile,
+    VhostPlace,
+    locate,
+    open_queue,
+)
+from node.inspection.references import References, count_queue
+from node.inspection.steps import Progress, Steps
+from node.inspection.verify_queue import QueueCheck
+from node.inspection.verify_store import verify_store
+from node.queues.vhost_store import FORMAT, vhost_directory
+from node.store.disk import Disk, ReadOnlyDisk
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what was found."""
+
+    place: Place
+    findings: Findings
+    queues: int = 0
+    stores: int = 0
+    #: There is no queue of the name that was asked for.
+    unknown_queue: bool = False
+    #: Messages in the shared store of a queue whose directory was pointed at alone, without a store beside it.
+    unchecked_references: int = 0
+
+    @property
+    def has_damage(self) -> bool:
+        return bool(self.findings.counts[Kind.DAMAGE])
+
+
+def verify(
+    directory: str,
+    *,
+    queue_name: str | None = None,
+    on_problem: Callable[[Problem], None] = lambda _problem: None,
+    on_progress: Progress = lambda _what, _done, _total: None,
+) -> Verification:
+    """Check what is below ``directory``; ``queue_name`` limits it to the queues of this name and what they refer to.
+
+    Raises `NotStorageError` for another directory, `StorageError` if it cannot be listed.
+    """
+    disk = ReadOnlyDisk()
+    place = locate(disk, directory)
+    result = Verification(place, Findings(on_problem))
+    total = sum(len(vhost.queues) + 1 for vhost in place.vhosts)
+    steps = Steps(total, on_progress)
+    for vhost in place.vhosts:
+        _VhostCheck(disk, vhost, place.scope, queue_name, result, steps).run()
+    result.unknown_queue = queue_name is not None and not result.queues
+    return result
+
+
+class _VhostCheck:
+    """One vhost, or a part of it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        vhost: VhostPlace,
+        scope: Scope,
+        queue_name: str | None,
+        result: Verification,
+        steps: Steps,
+    ) -> None:
+        self._disk = disk
+        self._vhost = vhost
+        self._scope = scope
+        self._queue_name = queue_name
+        self._result = result
+        self._steps = steps
+        self._references = References()
+        #: Every queue left the file that says so.
+        self._stopped_cleanly = True
+
+    def run(self) -> None:
+        vhost, findings = self._vhost, self._result.findings
+        if self._scope in (Scope.NODE, Scope.VHOST):
+            _check_vhost_file(vhost, self._scope, findings)
+        for directory in vhost.queues:
+            self._steps.begin(directory)
+            try:
+                self._queue(directory)
+            except StorageError as error:
+                if vhost.shows_queues:
+                    findings.damage(directory, None, str(error), "the queue does not start")
+        self._steps.begin(vhost.persistent)
+        is_all = self._scope is not Scope.QUEUE and self._queue_name is None
+        if self._disk.exists(vhost.persistent):
+            if is_all or len(self._references):
+                if self._scope is Scope.QUEUE:
+                    self._stopped_cleanly = self._have_all_stopped()
+                verify_store(
+                    self._disk,
+                    vhost.persistent,
+                    self._references,
+                    findings,
+                    stopped_cleanly=self._stopped_cleanly,
+                    knows_all_references=is_all,
+                )
+                self._result.stores += 1
+        elif self._scope is Scope.QUEUE:
+            self._result.unchecked_references = len(self._references)
+        elif len(self._references):
+            what = f"is missing: {len(self._references)} messages should be there"
+            findings.damage(vhost.persistent, None, what, "they are dropped at the next start")
+
+    def _queue(self, directory: str) -> None:
+        file = self._vhost.file
+        queue = open_queue(self._disk, directory, file)
+        self._stopped_cleanly &= queue.has_terms_file
+        name = queue.name
+        if self._queue_name is not None and (name is None or name.name != self._queue_name):
+            return
+        if self._vhost.shows_queues:
+            self._result.queues += 1
+            QueueCheck(queue, file, self._references, self._result.findings).run()
+        else:
+            count_queue(queue, self._references)
+
+    def _have_all_stopped(self) -> bool:
+        """Of a single queue: whether its neighbours stopped cleanly, too."""
+        siblings = self._vhost.queues[0].rpartition("/")[0]
+        names = [name for name in self._disk.list(siblings) if name.isdigit()]
+        return all(open_queue(self._disk, f"{siblings}/{name}", self._vhost.file).has_terms_file for name in names)
+
+
+def _check_vhost_file(vhost: VhostPlace, scope: Scope, findings: Findings) -> None:
+    path = f"{vhost.directory}/{VHOST_FILE_NAME}"
+    file: VhostFile = vhost.file
+    if file.problem:
+        findings.damage(path, None, file.problem, "the vhost does not start")
+    elif file.format != FORMAT:
+        what = f"says format {file.format}, this Warren reads {FORMAT}"
+        findings.damage(path, None, what, "the vhost does not start")
+    elif scope is Scope.NODE and file.name is not None:
+        own_name = vhost.directory.rpartition("/")[2]
+        if vhost_directory("", file.name).rpartition("/")[2] != own_name:
+            what = f"names vhost {file.name!r}, whose directory has another name"
+            findings.damage(path, None, what, "the vhost begins empty in its own directory")
