@@ -396,6 +396,26 @@ def test_a_queue_that_cannot_be_opened_is_reported() -> None:
     assert node.role(OTHER) == "master"
 
 
+def test_mode_and_version_follow_the_policy_on_every_copy() -> None:
+    """When the queue is opened, and when the policy changes."""
+    network = QueueSetNetwork(N1, N2)
+    for node in network.nodes.values():
+        node.options = QueueOptions(is_lazy=True, index_version=1)
+    network.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+
+    def engines() -> list[tuple[object, object]]:
+        found = [node.queues.roles[Q.queue_id].local.backing_queue_status() for node in network.nodes.values()]
+        return [(status["mode"], status["version"]) for status in found]
+
+    assert engines() == [("lazy", 1)] * 2
+    for node in network.nodes.values():
+        node.options = QueueOptions(is_lazy=False, index_version=2)
+        node.queues.policy_changed()
+        node.queues.roles[Q.queue_id].local.maintain()
+    assert engines() == [("default", 2)] * 2
+
+
 def test_a_policy_change_survives_a_queue_whose_disk_fails() -> None:
     node = alone()
     node.queues.follow(OTHER, mastership(OTHER, N1))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node.errors import StorageError
 from node.ids import QueueId, QueueName
 from node.queues.vhost_store import VhostStore
 from node.store.disk import RealDisk
@@ -92,3 +93,28 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
         store.check_invariants()
         store.close()
     assert not store.has_unflushed
+
+
+def test_a_vhost_keeps_the_segments_it_was_made_with() -> None:
+    """Other settings would read the files of its queues wrongly."""
+    harness = StoreHarness(StoreConfig(v1_segment_entries=16, v2_segment_entries=8))
+    harness.open_queue().publish(publications(1, 20))
+    harness.config = StoreConfig(v1_segment_entries=1024, v2_segment_entries=64)
+    queue = harness.restart()
+    assert queue.ready == 20
+    queue.publish(publications(21, 1))
+    harness.sync()
+    queue = harness.crash()
+    assert queue.ready == 21
+
+
+def test_files_of_another_format_are_refused_and_left_alone() -> None:
+    harness = StoreHarness()
+    harness.store.close()
+    path = f"{harness.store.directory}/vhost.json"
+    file = harness.disk.create(path)
+    file.pwrite(b'{"vhost": "/"}', 0)
+    before = harness.disk.snapshot()
+    with pytest.raises(StorageError, match="has format 1, this Warren reads 2"):
+        harness.start()
+    assert harness.disk.snapshot() == before

@@ -272,3 +272,53 @@ def test_damage_found_by_a_read_takes_the_queue_out_of_service() -> None:
         queue.fetch(1, ack_required=True)
     with pytest.raises(StorageError, match="out of service"):
         queue.fetch(1, ack_required=True)
+
+
+# -- where a message lives, and what a start reads
+
+
+def test_small_messages_live_in_the_queues_file_and_big_ones_in_the_shared_store(harness: StoreHarness) -> None:
+    """The threshold counts properties and body."""
+    queue = harness.open_queue()
+    properties = len(make_message(1).properties)
+    for number, body_bytes in enumerate((99 - properties, 100 - properties), 1):
+        body = bytes([number]) * body_bytes
+        queue.publish(publications(number, 1, body=body))
+        harness.sync()
+        files = {path: data for path, data in harness.disk.snapshot().items() if body in data}
+        assert [path.rpartition(".")[2] for path in files] == [("qs", "rdq")[number - 1]]
+
+
+def test_a_start_after_a_clean_stop_reads_no_segment() -> None:
+    """Only what comes to the head is looked up, whatever the length of the queue."""
+    reads: list[int] = []
+    for messages in (3000, 30_000):
+        harness = StoreHarness()
+        queue = harness.open_queue()
+        for first in range(1, messages, 1000):
+            queue.publish(publications(first, 1000))
+            harness.store.flush_writes()
+        harness.store.close()
+        before = harness.disk.reads
+        harness.start()
+        queue = harness.open_queue()
+        reads.append(harness.disk.reads - before)
+        assert queue.ready == messages
+        queue.check_invariants()
+    assert reads[0] == reads[1]
+
+
+def test_a_purge_deletes_files_a_few_at_a_time() -> None:
+    harness = StoreHarness(StoreConfig(v2_segment_entries=8))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 800))
+    harness.sync()
+    assert len(segment_files(harness)) == 200
+    queue.purge()
+    queue.advance_next_seq_id(SeqId(900))
+    left = []
+    while harness.store.has_unflushed:
+        harness.store.flush_writes()
+        left.append(len(segment_files(harness)))
+    assert len(left) >= 6
+    assert left[-1] == 0

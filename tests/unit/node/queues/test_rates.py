@@ -1,0 +1,48 @@
+"""Rates of a queue, how long its messages in memory last, and how many may stay (semantics 3.3)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from node.queues.rates import HALF_LIFE_S, QueueRates, Rate
+
+
+def test_a_rate_forgets_half_in_a_half_life() -> None:
+    rate = Rate()
+    for _ in range(100):
+        rate.add(1000)
+        rate.roll(1.0)
+    assert rate.per_s == pytest.approx(1000, rel=1e-3)
+    rate.roll(HALF_LIFE_S)
+    assert rate.per_s == pytest.approx(500, rel=1e-3)
+
+
+def steady(messages_per_s: int) -> QueueRates:
+    """A minute of so many messages in, out and acked."""
+    rates = QueueRates()
+    rates.duration_s(0, 0, 0)
+    for second in range(1, 61):
+        for rate in (rates.ingress, rates.egress, rates.ack_in, rates.ack_out):
+            rate.add(messages_per_s)
+        rates.duration_s(second * 1000, 0, 0)
+    return rates
+
+
+def test_the_duration_is_what_is_in_memory_over_the_rates() -> None:
+    """(ready now + before + pending now + before) / (4 x sum of the four rates)."""
+    rates = steady(100)
+    rates.duration_s(60_001, 3000, 1000)
+    assert rates.duration_s(60_001, 3000, 1000) == pytest.approx(8000 / (4 * 400), rel=0.02)
+
+
+def test_messages_of_an_idle_queue_last_for_ever() -> None:
+    assert QueueRates().duration_s(1000, 500, 0) == math.inf
+
+
+def test_a_fast_queue_may_keep_more_than_a_slow_one() -> None:
+    assert steady(1000).target_ram_count(2.0) == pytest.approx(8000, rel=0.01)
+    assert steady(10).target_ram_count(2.0) == pytest.approx(80, abs=1)
+    assert QueueRates().target_ram_count(2.0) == 0
+    assert steady(10).target_ram_count(math.inf) is None
