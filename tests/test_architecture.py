@@ -7,6 +7,7 @@ those contracts cannot say.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -266,3 +267,14 @@ def test_generated_code_is_in_step() -> None:
 
 def test_the_documented_keys_are_the_keys() -> None:
     assert reference_table() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_tests_that_the_documents_name_exist() -> None:
+    """`docs/storage.md` maps facts to tests: a renamed test must be renamed there."""
+    named = re.findall(
+        r"`((?:unit|property|integration)/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/storage.md").read_text()
+    )
+    assert len(named) > 40
+    for path, name in named:
+        text = (ROOT / "tests" / path).read_text()
+        assert not name or f"def {name}(" in text, f"{path} has no {name}"
