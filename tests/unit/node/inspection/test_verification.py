@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -13,6 +14,7 @@ from node.ids import QueueId, QueueName
 from node.inspection.findings import Kind, Problem
 from node.inspection.verification import verify
 from node.store.disk import RealDisk
+from node.store.index_conversion import CURSOR_FORMAT
 from node.store.queue_storage import read_stub
 from node.store.record import RECORD_HEADER_BYTES, SHARED_STORE_FORMAT, Slot, pack_holes_note, pack_slot, unpack_slot
 from tests.support.messages import publications
@@ -411,3 +413,20 @@ def test_the_stub_of_the_test_is_read_as_the_storage_reads_it(stopped: NodeOnDis
     stub = read_stub(RealDisk(), str(stopped.queue()))
     assert stub is not None
     assert (stub.queue_id, stub.queue_name) == (ORDERS, ORDERS_NAME)
+
+
+def test_an_index_under_conversion(crashed: NodeOnDisk) -> None:
+    """Entries of the old version below the cursor are copies, whose messages the shared store may have given up."""
+    (crashed.shared / "0.rdq").write_bytes(SHARED_STORE_FORMAT.header(0, 0))
+    assert len(problems(crashed.directory)) == 4
+    cursor = crashed.queue(BILLS) / "conversion.cursor"
+    body = (3 << 1 | 1).to_bytes(8, "big")
+    content = CURSOR_FORMAT.header(2, BILLS).ljust(512, b"\0") + body + crc32(body).to_bytes(4, "big")
+    cursor.write_bytes(content)
+    found = problems(crashed.directory)
+    assert [problem.path for problem in found if problem.kind is Kind.LEFTOVER] == [str(cursor)]
+    missing = [problem.what for problem in found if problem.kind is Kind.TORN]
+    assert len(missing) == 4
+    assert not any("others" in text for text in missing[1:3])
+    flip(cursor, 515)
+    assert "one of the two copies is wrong" in "".join(problem.what for problem in problems(crashed.directory))
