@@ -79,8 +79,9 @@ class References:
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the table contradicts itself."""
         self._table.check_invariants()
-        for _, found in self._table.items():
-            assert found.file & ~_SEEN < len(self._directories), "who refers to a message is a queue that was counted"
+        for msg_id, found in self._table.items():
+            queue = found.file & ~_SEEN
+            assert queue < len(self._directories), f"who refers to {msg_id.hex()} is a queue that was counted"
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every message and how many references there are."""

@@ -11,13 +11,14 @@ from zlib import crc32
 import pytest
 
 from node.ids import QueueId, QueueName
-from node.inspection.findings import Kind, Problem
+from node.inspection.findings import Findings, Kind, Problem
+from node.inspection.references import References, Referrer
 from node.inspection.verification import verify
 from node.store.disk import RealDisk
 from node.store.index_conversion import CURSOR_FORMAT
 from node.store.queue_storage import read_stub
 from node.store.record import RECORD_HEADER_BYTES, SHARED_STORE_FORMAT, Slot, pack_holes_note, pack_slot, unpack_slot
-from tests.support.messages import publications
+from tests.support.messages import msg_id_of, publications
 from tests.support.storage_on_disk import (
     BIG_BODY,
     BILLS,
@@ -426,7 +427,34 @@ def test_an_index_under_conversion(crashed: NodeOnDisk) -> None:
     found = problems(crashed.directory)
     assert [problem.path for problem in found if problem.kind is Kind.LEFTOVER] == [str(cursor)]
     missing = [problem.what for problem in found if problem.kind is Kind.TORN]
-    assert len(missing) == 4
-    assert not any("others" in text for text in missing[1:3])
+    # Message 13 was only in this queue; 14 and 15 are in the other one, too, and 16 is above the cursor.
+    assert [text.partition(" names")[0] for text in missing] == ["position 13", "position 14", "position 15"]
+    assert ["others" in text for text in missing] == [False, False, True]
     flip(cursor, 515)
     assert "one of the two copies is wrong" in "".join(problem.what for problem in problems(crashed.directory))
+
+
+def test_references_are_counted_by_message() -> None:
+    references = References()
+    references.begin_queue("/a")
+    references.add(msg_id_of(1), 1 << 40 | 5)
+    references.add(msg_id_of(2), 6)
+    references.begin_queue("/b")
+    references.add(msg_id_of(1), 7)
+    assert references.get(msg_id_of(1)) == Referrer("/a", 1 << 40 | 5, 2)
+    assert references.get(msg_id_of(3)) is None
+    assert [references.see(msg_id_of(counter)) for counter in (1, 1, 3)] == [True, False, False]
+    assert references.get(msg_id_of(1)) == Referrer("/a", 1 << 40 | 5, 2)
+    assert list(references.unseen()) == [(msg_id_of(2), Referrer("/a", 6, 1))]
+    assert (len(references), dict(references.items())) == (2, {msg_id_of(1): 2, msg_id_of(2): 1})
+    references.check_invariants()
+
+
+def test_more_problems_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.inspection.findings.PROBLEMS_MAX", 2)
+    told: list[Problem] = []
+    findings = Findings(told.append)
+    for offset in range(3):
+        findings.damage("/file", offset, "what", "consequence")
+    assert (len(findings.problems), findings.counts, len(told)) == (2, {Kind.DAMAGE: 3}, 3)
+    findings.check_invariants()
