@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -234,7 +235,7 @@ def test_the_disk_of_an_inspection_cannot_write(node: NodeOnDisk) -> None:
     path = str(node.shared / "0.rdq")
     before = snapshot(node.directory)
     file = disk.open(path)
-    changes = [
+    changes: list[Callable[[], object]] = [
         lambda: file.pwrite(b"x", 0),
         lambda: file.truncate(0),
         lambda: disk.create(path),
