@@ -121,6 +121,12 @@ class Daemon:
         store_config = StoreConfig(
             embed_below_bytes=config.queue_index_embed_msgs_below_bytes,
             file_size_limit_bytes=config.msg_store_file_size_limit_bytes,
+            compaction=config.msg_store_compaction,
+            io_batch_messages=config.msg_store_io_batch_messages,
+            queue_version=config.queue_version,
+            v1_segment_entries=config.queue_index_segment_entries,
+            v1_journal_entries_max=config.queue_index_journal_entries_max,
+            v2_segment_entries=config.queue_index_v2_segment_entries,
             confirm_after_sync=config.durability == "fsync",
         )
         files = NodeQueueFiles(disk, data_dir, group_commit, store_config)

@@ -77,6 +77,12 @@ class NodeConfig:
     max_message_size_bytes: int
     queue_index_embed_msgs_below_bytes: int
     msg_store_file_size_limit_bytes: int
+    msg_store_compaction: str
+    msg_store_io_batch_messages: int
+    queue_version: int
+    queue_index_segment_entries: int
+    queue_index_journal_entries_max: int
+    queue_index_v2_segment_entries: int
     #: Fraction of the memory; ``None``: the next is given instead.
     memory_watermark_relative: float | None
     memory_watermark_absolute_bytes: int | None
@@ -234,6 +240,12 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
         max_message_size_bytes=reader.get("max_message_size"),
         queue_index_embed_msgs_below_bytes=reader.get("queue_index_embed_msgs_below"),
         msg_store_file_size_limit_bytes=reader.get("msg_store_file_size_limit"),
+        msg_store_compaction=reader.get("msg_store_compaction"),
+        msg_store_io_batch_messages=reader.get("msg_store_io_batch_size"),
+        queue_version=reader.get("classic_queue.default_version"),
+        queue_index_segment_entries=reader.get("queue_index_segment_entry_count"),
+        queue_index_journal_entries_max=reader.get("queue_index_max_journal_entries"),
+        queue_index_v2_segment_entries=reader.get("classic_queue_index_v2_segment_entry_count"),
         memory_watermark_relative=_get_unless(reader, "vm_memory_high_watermark.relative", memory_absolute_bytes),
         memory_watermark_absolute_bytes=memory_absolute_bytes,
         memory_paging_ratio=reader.get("vm_memory_high_watermark_paging_ratio"),

@@ -24,7 +24,7 @@ MESSAGE_CEILING_BYTES = 512 * MIB
 #: Credit beyond this bounds nothing: the publishers' bytes are bounded before it is used up.
 _CREDIT_CEILING = 1_000_000
 #: A queue index entry with an embedded message has to fit one write; the reference warns above this, too.
-EMBED_CEILING_BYTES = MIB
+EMBED_CEILING_BYTES = 48 * KIB
 
 
 class Address(NamedTuple):
@@ -183,6 +183,16 @@ def _size(low: int, high: int) -> Callable[[str], int]:
     return _quantity(low, high, _SIZE_UNITS, "4096, 4kb, 16mb")
 
 
+def _power_of_two(low: int, high: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        value = _integer(low, high)(text)
+        if value & (value - 1):
+            raise ValueError(f"write a power of two from {low} to {high}, for instance 4096")
+        return value
+
+    return convert
+
+
 _NO_CEILING = 2**53
 
 
@@ -320,6 +330,49 @@ KEYS: tuple[Key, ...] = (
         "16777216",
         "A message store file that has grown to this is closed and a new one begun.",
         _size(64 * KIB, KIB * MIB),
+    ),
+    Key(
+        "msg_store_compaction",
+        "holes, merge",
+        "holes",
+        "How space is won back in the shared message store: `holes` moves messages inside a file (RabbitMQ 3.13), "
+        "`merge` joins neighbouring files (before).",
+        _choice("holes", "merge"),
+    ),
+    Key(
+        "msg_store_io_batch_size",
+        "messages",
+        "4096",
+        "Positions leave memory when there are so many to move, or more.",
+        _integer(1, 65_536),
+    ),
+    Key(
+        "classic_queue.default_version",
+        "1, 2",
+        "2",
+        "Version of the index of a queue for which neither `x-queue-version` nor a policy says one.",
+        lambda text: int(_choice("1", "2")(text)),
+    ),
+    Key(
+        "queue_index_segment_entry_count",
+        "power of two",
+        "16384",
+        "Entries of one segment of an index of version 1; a vhost keeps the number it was made with.",
+        _power_of_two(8, 65_536),
+    ),
+    Key(
+        "queue_index_max_journal_entries",
+        "entries",
+        "32768",
+        "The journal of an index of version 1 goes into the segments when it has so many.",
+        _integer(16, 1_048_576),
+    ),
+    Key(
+        "classic_queue_index_v2_segment_entry_count",
+        "power of two",
+        "4096",
+        "Entries of one segment of an index of version 2; a vhost keeps the number it was made with.",
+        _power_of_two(8, 65_536),
     ),
     Key(
         "vm_memory_high_watermark.relative",

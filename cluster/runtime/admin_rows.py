@@ -116,7 +116,10 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
 
 
 def queue_state(role: MasterRole) -> str:
-    """``running``, ``flow``, or ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    """``running``, ``flow``, ``disk_full`` (messages wait in memory for space), or ``{syncing, N}`` with the messages
+    that the slowest mirror has got."""
+    if role.local.is_disk_full:
+        return "disk_full"
     progress = role.mirrored.sync_progress()
     return role.process.flow.stage.state(STAGE_MEMORY_MS) if progress is None else f"{{syncing, {progress.synced}}}"
 

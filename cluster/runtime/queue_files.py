@@ -33,11 +33,11 @@ class NodeQueueFiles:
         self._vhosts: dict[str, VhostStore] = {}
         self._next_progress_s = 0.0
 
-    def open_queue(self, queue: QueueRecord) -> LocalReplica:
-        """Open what the disk holds of this queue, or create it."""
+    def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
+        """Open what the disk holds of this queue, or create it. ``index_version``: ``None`` = as configured."""
         store = self._vhost(queue.vhost)
         started_s = monotonic()
-        local = store.open_queue(queue.queue_id, queue.queue_name, queue.durable)
+        local = store.open_queue(queue.queue_id, queue.queue_name, queue.durable, index_version)
         report = local.recovery_report
         if report is not None:
             report.seconds = round(monotonic() - started_s, 3)

@@ -59,8 +59,8 @@ ATTACH_IDS_PER_LIFE = 1 << 20
 class QueueFiles(Protocol):
     """Local storage of queues, over all vhosts."""
 
-    def open_queue(self, queue: QueueRecord) -> LocalReplica:
-        """Open what the disk holds of this queue, or create it."""
+    def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
+        """Open what the disk holds of this queue, or create it; ``index_version`` ``None``: as configured."""
 
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
@@ -249,8 +249,9 @@ class QueueSet:
         self.touch(record.queue_id)
 
     def _open(self, queue: QueueRecord) -> LocalReplica:
-        local = self._files.open_queue(queue)
-        local.set_lazy(self._port.queue_options(queue).is_lazy)
+        options = self._port.queue_options(queue)
+        local = self._files.open_queue(queue, options.index_version)
+        local.set_lazy(options.is_lazy)
         return local
 
     def _start_master(
@@ -446,6 +447,7 @@ class QueueSet:
         for queue_id, role in list(self.roles.items()):
             options = self._port.queue_options(role.queue)
             role.local.set_lazy(options.is_lazy)
+            role.local.set_index_version(options.index_version)
             if isinstance(role, MasterRole):
                 with self._guarded(queue_id):
                     role.process.set_options(options)

@@ -37,7 +37,7 @@ from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Restor
 from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -157,6 +157,8 @@ class RaftDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._failure: StorageError | None = None
+        #: What a full disk did not take.
+        self._stalled: Ready | None = None
         self._reported_leader: NodeName | None = None
         #: When the core last said that it has a quorum.
         self._quorum_seen_ms = self._now_ms()
@@ -350,7 +352,9 @@ class RaftDriver:
     def _pump(self) -> None:
         """Carry out everything that the core wants done."""
         try:
-            while self._is_running and self.core.has_work:
+            if self._stalled is not None:
+                self._append(self._stalled)
+            while self._is_running and self._stalled is None and self.core.has_work:
                 self._carry_out(self.core.take_ready())
             if self._is_running:
                 self._finish_unsynced()
@@ -364,7 +368,23 @@ class RaftDriver:
 
     def _carry_out(self, ready: Ready) -> None:
         self._send_all(ready.messages_now)
-        self._storage.append(ready)
+        self._append(ready)
+
+    def _append(self, ready: Ready) -> None:
+        """Write it, and go on with it. For want of space everything waits, and every tick tries again: to the other
+        nodes this one is silent meanwhile, which Raft is made for."""
+        try:
+            self._storage.append(ready)
+        except DiskFullError as error:
+            if self._stalled is None:
+                log.error(
+                    "the disk is full: this node takes no part in changes of metadata until it is not (%s)", error
+                )
+            self._stalled = ready
+            return
+        if self._stalled is not None:
+            log.info("there is space again: this node takes part in changes of metadata")
+            self._stalled = None
         self._unsynced.append(ready)
         if ready.snapshot is not None:
             self._state.restore(ready.snapshot.data, ready.snapshot.index)
@@ -423,8 +443,12 @@ class RaftDriver:
         self._listener.on_applied(self.applied_index)
         is_log_large = self._storage.log_bytes > self._config.snapshot_log_bytes
         if self._entries_since_snapshot >= self._config.snapshot_entries or is_log_large:
-            self._entries_since_snapshot = 0
-            self._storage.save_snapshot(self.core.compact(self.applied_index, self._state.snapshot()))
+            try:
+                self._storage.save_snapshot(self.core.compact(self.applied_index, self._state.snapshot()))
+            except DiskFullError as error:
+                log.warning("no space for a snapshot, the log grows on: %s", error)
+            else:
+                self._entries_since_snapshot = 0
 
     def _resolve(self, applied: Applied) -> None:
         proposal = self._waiting.get(applied.request_id)

@@ -16,6 +16,7 @@ from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, 
 from node.queues.unacked import body_bytes
 from node.queues.variable_queue import VariableQueue
 from node.store.index import PagedMessage
+from node.store.live_bits import runs
 
 
 class LocalReplica(VariableQueue):
@@ -138,6 +139,7 @@ class LocalReplica(VariableQueue):
         self._require_service()
         found: dict[int, bytes] = {}
         paged: list[tuple[int, PagedMessage]] = []
+        on_disk: list[int] = []
         stages, index = self._stages, self._storage.index
         in_memory = (
             stages.q4.messages,
@@ -156,7 +158,9 @@ class LocalReplica(VariableQueue):
             elif message is not None:
                 paged.append((seq_id, message))
             elif index.is_live(seq_id):
-                paged.append((seq_id, PagedMessage(MsgId(b""), 0, persistent=True)))
+                on_disk.append(seq_id)
+        for first, count in runs(sorted(on_disk)) if on_disk else ():
+            paged += index.entries(first, first + count, count)
         if paged:
             try:
                 found.update(zip([seq_id for seq_id, _ in paged], index.read(paged), strict=True))

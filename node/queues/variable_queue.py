@@ -448,6 +448,26 @@ class VariableQueue:
         """True in mode ``lazy``."""
         return self._stages.is_lazy
 
+    def set_index_version(self, version: int | None) -> None:
+        """Have the index converted to this version (``None``: as configured), in bounded steps (`maintain`)."""
+        self._storage.want_version(version)
+
+    def _convert(self) -> None:
+        """One step of a conversion. Nothing may be collected meanwhile; a full disk makes it wait."""
+        storage = self._storage
+        if storage.index.has_unflushed:
+            self.flush_writes()
+        if self.has_failed or storage.index.has_unflushed_publishes:
+            return
+        try:
+            storage.convert(self._next_seq_id)
+        except DiskFullError:
+            return
+        except StorageError as error:
+            self._fail(error)
+            return
+        self._stages.index = storage.index
+
     def page_out(self) -> bool:
         """Move one bounded step of messages out of memory if there are too many. True if there is more to do."""
         target = self.target_ram_count
@@ -481,7 +501,8 @@ class VariableQueue:
         """True if `maintain` may have something to do."""
         if self._failure is not None:
             return False
-        return self.target_ram_count is not None or self._stages.is_lazy or self.is_disk_full
+        is_paging = self.target_ram_count is not None or self._stages.is_lazy
+        return is_paging or self.is_disk_full or self._storage.wants_conversion
 
     def maintain(self) -> bool:
         """One bounded step of what does not ride on publishes and fetches. True if there is more to do."""
@@ -489,7 +510,11 @@ class VariableQueue:
             return False
         if self.is_disk_full and not self._has_called_for_flush:
             self._call_for_flush()
-        return self.page_out()
+        if self._storage.wants_conversion:
+            self._convert()
+            if self.has_failed:
+                return False
+        return self.page_out() or self._storage.wants_conversion
 
     # -- disk
 

@@ -26,7 +26,8 @@ from node.queues.local_replica import LocalReplica
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import count_references
-from node.store.msg_store import MessageStore
+from node.store.index_v1_recovery import count_references_v1
+from node.store.msg_store import MessageStore, MessageStoreStatus
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
 from node.store.store_recovery import StoreRecovery
@@ -108,8 +109,13 @@ class VhostStore:
     def _count_references(self) -> Counter[MsgId]:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
-            directory = self._queue_directory(queue_id)
-            references.update(count_references(self._disk, directory, self._config.v2_segment_entries))
+            references.update(self._references_of(self._queue_directory(queue_id)))
+        return references
+
+    def _references_of(self, directory: str) -> Counter[MsgId]:
+        """References of one queue's files, of either version; an entry that is in both has one of each."""
+        references = count_references(self._disk, directory, self._config.v2_segment_entries)
+        references.update(count_references_v1(self._disk, directory))
         return references
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
@@ -144,27 +150,27 @@ class VhostStore:
         return sorted(QueueId(int(name)) for name in self._disk.list(self._queues_directory) if name.isdigit())
 
     def open_queue(
-        self, queue_id: QueueId, queue_name: QueueName, durable: bool, config: StoreConfig | None = None
+        self, queue_id: QueueId, queue_name: QueueName, durable: bool, version: int | None = None
     ) -> LocalReplica:
         """Create the queue's storage, or recover it (`LocalReplica.recovery_report` says what was found).
 
-        Raises `StorageError`; the files stay as they are then.
+        ``version`` of the index, ``None``: as configured. Raises `StorageError`; the files stay as they are then.
         """
         assert queue_name.vhost == self._vhost, f"{queue_name} belongs to another vhost than {self._vhost}"
         assert queue_id not in self._open, f"queue {queue_id} is open already"
-        config = config or self._config
         storage = QueueStorage(
             self._disk,
             self._queue_directory(queue_id),
             Stub(queue_id, queue_name, durable),
             group_commit=self._group_commit,
             stores=self._stores,
-            config=config,
+            config=self._config,
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
+            version=version,
             progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
         )
-        queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, config)
+        queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         return queue
 
     def _closed(self, queue_id: QueueId) -> None:
@@ -186,7 +192,7 @@ class VhostStore:
         if not self._disk.exists(directory):
             return
         store = self._stores.persistent
-        for msg_id, count in count_references(self._disk, directory, self._config.v2_segment_entries).items():
+        for msg_id, count in self._references_of(directory).items():
             if store.contains(msg_id):
                 store.release_many([msg_id] * count)
         self._disk.remove_directory(directory)
@@ -213,10 +219,18 @@ class VhostStore:
         for queue in self._open.values():
             if queue.wants_maintenance:
                 queue.maintain()
+        self.maintain_stores()
+
+    def maintain_stores(self) -> None:
+        """A few bounded steps of compaction; also worth calling when a round of the group commit has ended."""
         for store in self._stores:
             steps = MAINTENANCE_STEPS
             while store.maintain() and steps:
                 steps -= 1
+
+    def shared_status(self) -> MessageStoreStatus:
+        """Figures of the shared store of persistent messages."""
+        return self._stores.persistent.status()
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""

@@ -16,8 +16,8 @@ copied: what is live in old below the *cursor* does not count. It has two copies
 the lower.
 
 **Crash.** The next start opens both indexes, as their files are there (`versions_on_disk`), and goes on: what is in old
-below the cursor is settled, what is in both is settled in old (new wins), the rest is copied. `conversion_source`
-tells the direction; a conversion that was begun is finished before one back begins.
+below the cursor is settled, what is in both is not copied again (new wins) and waits for the cursor, the rest is
+copied. `conversion_source` tells the direction; a conversion that was begun is finished before one back begins.
 
 **End.** When old has nothing live it is closed, which leaves no files of it, and the cursor is deleted. That syncs the
 directory on this thread, once per conversion. From then on everything is passed to new; the object stays in front of
@@ -58,20 +58,26 @@ _TERMS_HEAD = struct.Struct(">4sII")
 
 
 def versions_on_disk(disk: Disk, directory: str) -> set[int]:
-    """Versions of which a queue's directory has files; both if a conversion was under way."""
+    """Versions of which a queue's directory has files; both if a conversion was under way.
+
+    Then both even if new has no file: all that was copied may be acked, and what is in old below the cursor must not
+    come back.
+    """
     suffixes = {"." + name.rpartition(".")[2] for name in disk.list(directory) if name.rpartition(".")[0].isdigit()}
     found: set[int] = set()
     if suffixes & {JOURNAL_FORMAT.suffix, SEGMENT_FORMAT.suffix}:
         found.add(1)
     if INDEX_FORMAT.suffix in suffixes:
         found.add(2)
+    if conversion_source(disk, directory) in found:
+        found = {1, 2}
     return found
 
 
 def conversion_source(disk: Disk, directory: str) -> int | None:
-    """The version that a conversion under way leaves; ``None`` if nothing was copied yet, so both ways are open."""
-    found = _read_cursor(disk, directory)
-    return None if found is None else found[0]
+    """The version that a conversion under way leaves; ``None`` if nothing was copied yet: both ways are open."""
+    found = max(_read_cursors(disk, directory))
+    return None if found < 0 else (found & 1) + 1
 
 
 def remove_cursor(disk: Disk, directory: str) -> None:
@@ -91,23 +97,22 @@ def split_terms(terms: bytes) -> tuple[bytes | None, bytes]:
     return terms[start : start + old_bytes], terms[start + old_bytes : start + old_bytes + new_bytes]
 
 
-def _read_cursor(disk: Disk, directory: str) -> tuple[int, int] | None:
-    """The version converted from and the cursor; ``None`` without a (whole) cursor file."""
+def _read_cursors(disk: Disk, directory: str) -> list[int]:
+    """Both copies of the cursor; -1 for one that was not (wholly) written.
+
+    A copy is cursor << 1 | (version converted from - 1).
+    """
     path = f"{directory}/{CURSOR_NAME}"
     if not disk.exists(path):
-        return None
+        return [-1, -1]
     content = read_whole(disk, path)
     values: list[int] = []
     for offset in _CURSOR_OFFSETS:
         body = content[offset : offset + _CURSOR.size]
         checksum = content[offset + _CURSOR.size : offset + _CURSOR.size + CRC.size]
-        if len(checksum) == CRC.size and CRC.pack(crc32(body)) == checksum:
-            values.append(_CURSOR.unpack(body)[0])
-    if not values:
-        return None
-    # The header names the direction; a copy of the cursor carries it too, in its lowest bit.
-    value = max(values)
-    return (value & 1) + 1, value >> 1
+        is_whole = len(checksum) == CRC.size and CRC.pack(crc32(body)) == checksum
+        values.append(_CURSOR.unpack(body)[0] if is_whole else -1)
+    return values
 
 
 class _Piece(NamedTuple):
@@ -152,9 +157,9 @@ class ConvertingIndex:
         self._copied: deque[_Piece] = deque()
         #: The cursor is written, and waits to be durable; oldest first.
         self._noted: deque[_Piece] = deque()
-        #: Values in the two copies of the cursor file; -1 = not written by this process.
-        self._cursors = [-1, -1]
-        #: Everything live in old below it is in both.
+        #: The two copies in the cursor file; see `_read_cursors`.
+        self._cursors = _read_cursors(disk, directory)
+        #: Everything live in old below it is in both, and above it what an interrupted conversion had copied.
         self._position = 0
         self._resume()
 
@@ -177,21 +182,21 @@ class ConvertingIndex:
         """Settle in old what an interrupted conversion had copied."""
         old, new = self._old, self._new
         assert old is not None, "a conversion begins with an old index"
-        found = _read_cursor(self._disk, self._directory)
-        if found is None or found[0] != self._source:
+        last = max(self._cursors)
+        if last >= 0 and (last & 1) + 1 != self._source:
+            # Of an earlier conversion in the other direction, which ended just before a crash.
             remove_cursor(self._disk, self._directory)
-            cursor = 0
+            self._cursors = [-1, -1]
         else:
-            cursor = found[1]
-        old.settle_range(0, cursor, is_sized=False)
+            old.settle_range(0, last >> 1, is_sized=False)
+        # What is in both above the cursor is copied already, but must not be settled before the cursor has passed it.
         position = 0
-        while position < _END and old.count_live(position, _END) and new.count_live(0, _END):
+        while new.count_live(0, _END) and old.count_live(position, _END):
             first = next(old.live(position, _END))
-            end = old.segment_end(first)
-            only_old = [seq_id for seq_id in old.live(first, end) if not new.is_live(seq_id)]
-            if len(only_old) < old.count_live(first, end):
-                old.settle_range(first, end, only_old, is_sized=False)
-            position = end
+            position = old.segment_end(first)
+            if new.count_live(first, position):
+                entries = old.entries(first, position, position - first)
+                self._in_both.update({seq_id: paged for seq_id, paged in entries if new.is_live(seq_id)})
         old.flush(old.segment_end(self._next_seq_id))
 
     def step(self, count_max: int) -> bool:
@@ -202,6 +207,7 @@ class ConvertingIndex:
         old, new = self._old, self._new
         if old is None:
             return False
+        assert count_max > 0, "a step does something"
         assert not new.has_unflushed_publishes, "copies are written at once, so that they are never seen collected"
         self._advance(old)
         if len(self._copied) + len(self._noted) >= PIECES_MAX:
@@ -209,24 +215,27 @@ class ConvertingIndex:
         entries = old.entries(self._position, _END, count_max)
         if entries:
             self._copy(old, entries)
-        elif not self._in_both and not self._copied and not self._noted:
+        elif not (self._copied or self._noted or old.count_live(0, _END)):
             self._finish(old)
         return self._old is not None
 
     def _copy(self, old: QueueIndex, entries: Sequence[tuple[int, PagedMessage]]) -> None:
-        envelopes = dict(zip([seq_id for seq_id, _ in entries], old.read(entries), strict=True))
-        messages = {seq_id: decode_envelope(envelope)[0] for seq_id, envelope in envelopes.items()}
-        self._new.publish(messages, envelopes)
-        self._new.flush(self._next_seq_id)
-        persistent = {seq_id: paged for seq_id, paged in entries if paged.persistent}
-        transient = [(seq_id, paged) for seq_id, paged in entries if not paged.persistent]
+        # An interrupted conversion may have copied some.
+        due = [entry for entry in entries if entry[0] not in self._in_both]
+        if due:
+            envelopes = dict(zip([seq_id for seq_id, _ in due], old.read(due), strict=True))
+            messages = {seq_id: decode_envelope(envelope)[0] for seq_id, envelope in envelopes.items()}
+            self._new.publish(messages, envelopes)
+            self._new.flush(self._next_seq_id)
+        transient = [(seq_id, paged) for seq_id, paged in due if not paged.persistent]
         # A transient message need not outlive a crash: nobody waits for it.
         if transient:
             old.settle([seq_id for seq_id, _ in transient], [paged for _, paged in transient])
-        self._in_both.update(persistent)
+        self._in_both.update({seq_id: paged for seq_id, paged in due if paged.persistent})
         self._position = entries[-1][0] + 1
+        persistent = [seq_id for seq_id, paged in entries if paged.persistent]
         if persistent:
-            self._copied.append(_Piece(self._group_commit.open_generation, self._position, list(persistent)))
+            self._copied.append(_Piece(self._group_commit.open_generation if due else 0, self._position, persistent))
 
     def _advance(self, old: QueueIndex) -> None:
         """Take every piece on whose generation is durable."""
@@ -255,12 +264,13 @@ class ConvertingIndex:
         try:
             if is_new:
                 file.pwrite(CURSOR_FORMAT.header(self._source, self._queue_id), 0)
-            body = _CURSOR.pack(cursor << 1 | self._source - 1)
+            value = cursor << 1 | self._source - 1
+            body = _CURSOR.pack(value)
             file.pwrite(body + CRC.pack(crc32(body)), _CURSOR_OFFSETS[lower])
         except StorageError:
             file.abandon()
             raise
-        self._cursors[lower] = cursor
+        self._cursors[lower] = value
         self._group_commit.mark_dirty(file)
         self._group_commit.mark_dirty(self._disk.directory(self._directory))
         file.close()
@@ -349,11 +359,9 @@ class ConvertingIndex:
         found = self._new.entries(first, end, count_max)
         if self._old is None:
             return found
-        # So many of old that enough are left of those only in it; the copied ones lie below all others.
-        more = self._old.entries(first, min(end, self._position), count_max + len(self._in_both))
-        more = [entry for entry in more if entry[0] not in self._in_both][:count_max]
-        if len(more) < count_max:
-            more += self._old.entries(max(first, self._position), end, count_max - len(more))
+        # So many of old that enough are left of those only in it.
+        more = self._old.entries(first, end, count_max + len(self._in_both))
+        more = [entry for entry in more if entry[0] not in self._in_both]
         return sorted(found + more)[:count_max] if more else found
 
     def read(self, entries: Sequence[tuple[int, PagedMessage]]) -> list[bytes]:
@@ -423,12 +431,13 @@ class ConvertingIndex:
         old.check_invariants()
         for seq_id in old.live(0, _END):
             assert self._new.is_live(seq_id) == (seq_id in self._in_both), f"{seq_id} is known to be in both"
+            assert seq_id in self._in_both or seq_id >= self._position, f"{seq_id} was not passed over"
         for seq_id in self._in_both:
             assert old.is_live(seq_id), f"{seq_id} is in old as well"
-            assert seq_id < self._position, "entries are copied in order"
         assert len(self._copied) + len(self._noted) <= PIECES_MAX, "what is on its way is bounded"
         waiting = {seq_id for piece in (*self._copied, *self._noted) for seq_id in piece.seq_ids}
-        assert self._in_both.keys() <= waiting, "what is in both waits for its piece"
+        passed = {seq_id for seq_id in self._in_both if seq_id < self._position}
+        assert passed <= waiting, "what is in both waits for the cursor"
 
 
 #: An entry in both: what is known of it, its number in a piece.

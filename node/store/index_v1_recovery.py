@@ -274,7 +274,7 @@ def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) ->
             segment.shared &= ~segment.transient
             report.transient += (segment.live & segment.transient).bit_count()
     index.drop_transient()
-    report.messages = sum(segment.live_count for segment in segments)
+    report.messages += sum(segment.live_count for segment in segments)
     return True
 
 

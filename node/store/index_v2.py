@@ -541,6 +541,8 @@ class QueueIndexV2:
     def close(self, next_seq_id: int) -> None:
         """See `QueueIndex.close`."""
         self.flush(next_seq_id)
+        # A scan may have found segments in which nothing is live.
+        self._has_finished = True
         while self._has_finished:
             self._delete_finished(next_seq_id)
         self.files.close_all()

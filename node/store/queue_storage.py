@@ -2,6 +2,10 @@
 
 A durable queue has its directory from the beginning. One that is not durable gets it when messages are first paged out,
 and loses it when it is closed: what is found of it at start is removed.
+
+The index is of version 1 or 2. If another version is wanted than the files have, a `ConvertingIndex` stands in front
+of both until everything is converted (`convert`); a crash or a stop in between changes nothing about that. A
+conversion that was begun is finished before one back begins.
 """
 
 from __future__ import annotations
@@ -14,15 +18,29 @@ from node.ids import MsgId, OriginId, QueueId, QueueName
 from node.store.disk import Disk, read_whole, sync_file
 from node.store.group_commit import GroupCommit
 from node.store.index import QueueIndex, RecoveryReport
+from node.store.index_conversion import (
+    ConvertingIndex,
+    conversion_source,
+    remove_cursor,
+    split_terms,
+    versions_on_disk,
+)
 from node.store.index_recovery import IndexRecovery, Progress
+from node.store.index_v1 import QueueIndexV1
+from node.store.index_v1_recovery import recover_v1
 from node.store.index_v2 import QueueIndexV2
 from node.store.msg_store import MessageStore
 from node.store.queue_terms import SeqBounds, Terms, read_terms
 from node.store.store_config import StoreConfig
 
+#: Entries that one step of a conversion copies: some milliseconds, a few megabytes at most.
+CONVERSION_STEP_ENTRIES = 512
 STUB_NAME = "queue.json"
 TERMS_NAME = "clean.terms"
 _BOUNDS_NAME = "seq.bounds"
+_COUNT_BATCH = 4096
+#: Above every position.
+_END = 1 << 62
 
 
 class Stub(NamedTuple):
@@ -67,8 +85,10 @@ class QueueStorage:
         config: StoreConfig,
         on_unflushed: Callable[[], None],
         on_closed: Callable[[], None],
+        version: int | None = None,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
+        """``version`` of the index; ``None``: as configured."""
         self._disk = disk
         self._directory = directory
         self._stub = stub
@@ -80,17 +100,10 @@ class QueueStorage:
         #: Called when nothing will be written any more.
         self._on_closed = on_closed
         self._progress = progress
-        index = QueueIndexV2(
-            disk,
-            directory,
-            stub.queue_id,
-            is_durable=stub.durable,
-            group_commit=group_commit,
-            persistent_store=stores.persistent,
-            transient_store=stores.transient,
-            config=config,
-        )
-        self.index: QueueIndex = index
+        self._stores = stores
+        #: Version of the index that is wanted.
+        self._wanted_version = version or config.queue_version
+        self.index: QueueIndex = self._make_index(self._wanted_version)
         #: What a clean stop left; ``None`` for a new queue and after a crash.
         self.terms: Terms | None = None
         #: ``None`` for a new queue.
@@ -109,7 +122,7 @@ class QueueStorage:
         self._make_directory()
         self._bounds = SeqBounds(disk, f"{directory}/{_BOUNDS_NAME}", stub.queue_id, group_commit)
         if not is_new:
-            self._recover(index, stores.persistent, self._bounds)
+            self._recover(self._bounds)
 
     def _make_directory(self) -> None:
         self._disk.mkdir(self._directory)
@@ -132,31 +145,135 @@ class QueueStorage:
                 self.group_commit.mark_dirty(dirty)
         file.close()
 
-    def _recover(self, index: QueueIndexV2, persistent_store: MessageStore, bounds: SeqBounds) -> None:
+    def _make_index(self, version: int) -> QueueIndexV1 | QueueIndexV2:
+        kind = QueueIndexV1 if version == 1 else QueueIndexV2
+        return kind(
+            self._disk,
+            self._directory,
+            self._stub.queue_id,
+            is_durable=self.is_durable,
+            group_commit=self.group_commit,
+            persistent_store=self._stores.persistent,
+            transient_store=self._stores.transient,
+            config=self.config,
+        )
+
+    def _recover(self, bounds: SeqBounds) -> None:
         terms_path = f"{self._directory}/{TERMS_NAME}"
-        self.terms = read_terms(self._disk, terms_path, self._stub.queue_id)
+        terms = read_terms(self._disk, terms_path, self._stub.queue_id)
         if self._disk.exists(terms_path):
             # Erased for good before anything changes: a later crash must not look like a clean stop.
             self._disk.unlink(terms_path)
             self._disk.sync_directory(self._directory)
-        report = self.report = RecoveryReport(clean=self.terms is not None)
-        if self.terms is not None:
-            index.adopt_terms(self.terms.index_terms)
-            report.messages = index.count_live(0, self.terms.next_seq_id)
-            report.body_bytes = self.terms.body_bytes
-            self.origins = self.terms.origins
-            self.first_free_seq_id = self.terms.next_seq_id
-            return
-        recovery = IndexRecovery(self._disk, index, persistent_store, report, self._progress)
-        recovery.run()
-        # An earlier process may have died before its group commit: what we now call recovered must be safe.
-        sync_file(self._disk, f"{self._directory}/{STUB_NAME}")
-        bounds.sync()
-        parent, _, _ = self._directory.rpartition("/")
-        self._disk.sync_directory(parent)
-        self._disk.sync_directory(self._directory)
-        self.origins = recovery.origins
-        self.first_free_seq_id = max(bounds.reserved, recovery.end_seq_id)
+        report = self.report = RecoveryReport(clean=terms is not None)
+        end_seq_id = self._recover_index(report, terms, bounds)
+        if report.clean and terms is not None:
+            self.terms = terms
+            report.body_bytes = terms.body_bytes
+            self.origins = terms.origins
+            self.first_free_seq_id = terms.next_seq_id
+        else:
+            # An earlier process may have died before its group commit: what we now call recovered must be safe.
+            sync_file(self._disk, f"{self._directory}/{STUB_NAME}")
+            bounds.sync()
+            parent, _, _ = self._directory.rpartition("/")
+            self._disk.sync_directory(parent)
+            self._disk.sync_directory(self._directory)
+            self.first_free_seq_id = max(bounds.reserved, end_seq_id)
+
+    def _recover_index(self, report: RecoveryReport, terms: Terms | None, bounds: SeqBounds) -> int:
+        """Open what the files hold, of one version or of both. Returns the end of the positions that were seen."""
+        found = versions_on_disk(self._disk, self._directory)
+        old_terms, new_terms = split_terms(terms.index_terms) if terms is not None else (None, None)
+        if len(found) < 2:
+            remove_cursor(self._disk, self._directory)
+            version = min(found, default=terms.index_version if terms is not None else self._wanted_version)
+            if old_terms is not None and terms is not None and version != terms.index_version:
+                new_terms = old_terms
+            self.index = index = self._make_index(version)
+            return self._recover_version(index, report, new_terms)
+        source = conversion_source(self._disk, self._directory) or 3 - self._wanted_version
+        old, new = self._make_index(source), self._make_index(3 - source)
+        end = max(self._recover_version(old, report, old_terms), self._recover_version(new, report, new_terms))
+        next_seq_id = max(end, bounds.reserved, terms.next_seq_id if terms is not None else 0)
+        converting = self._begin_conversion(old, new, next_seq_id)
+        # What is in both was counted twice.
+        report.messages = converting.count_live(0, next_seq_id)
+        if not report.clean:
+            report.body_bytes = self._body_bytes(converting, next_seq_id)
+        return end
+
+    def _body_bytes(self, index: QueueIndex, end: int) -> int:
+        """Sum over all entries, a batch at a time; only for what a crash left of a conversion."""
+        total, first = 0, 0
+        while entries := index.entries(first, end, _COUNT_BATCH):
+            total += sum([entry.body_bytes for _, entry in entries])
+            first = entries[-1][0] + 1
+        return total
+
+    def _recover_version(self, index: QueueIndexV1 | QueueIndexV2, report: RecoveryReport, terms: bytes | None) -> int:
+        store = self._stores.persistent
+        origins: Mapping[OriginId, MsgId]
+        if isinstance(index, QueueIndexV1):
+            is_damaged = bool(store.recovery.corrupt)
+            recovered = recover_v1(index, report, terms, store_is_damaged=is_damaged, progress=self._progress)
+            end_seq_id, origins = recovered
+        elif terms is not None:
+            index.adopt_terms(terms)
+            report.messages += index.count_live(0, _END)
+            return 0
+        else:
+            report.clean = False
+            recovery = IndexRecovery(self._disk, index, store, report, self._progress)
+            recovery.run()
+            end_seq_id, origins = recovery.end_seq_id, recovery.origins
+        merged = dict(self.origins)
+        for origin, msg_id in origins.items():
+            merged[origin] = max(msg_id, merged.get(origin, msg_id))
+        self.origins = merged
+        return end_seq_id
+
+    # -- conversion
+
+    def want_version(self, version: int | None) -> None:
+        """The index should be of this version (``None``: as configured); `convert` does it, step by step."""
+        self._wanted_version = version or self.config.queue_version
+
+    @property
+    def wants_conversion(self) -> bool:
+        """True if `convert` has something to do."""
+        index = self.index
+        is_under_way = isinstance(index, ConvertingIndex) and not index.is_finished
+        return is_under_way or index.version != self._wanted_version
+
+    def convert(self, next_seq_id: int) -> None:
+        """One bounded step, when nothing is collected; `index` may be replaced by it. Raises `StorageError`."""
+        index = self.index
+        if isinstance(index, ConvertingIndex) and not index.is_finished:
+            index.step(CONVERSION_STEP_ENTRIES)
+        elif index.version != self._wanted_version:
+            new = self._make_index(self._wanted_version)
+            if self._has_directory:
+                self._begin_conversion(index, new, next_seq_id)
+            else:
+                # Not durable, and nothing was ever paged out.
+                self.index = new
+
+    def _begin_conversion(self, old: QueueIndex, new: QueueIndex, next_seq_id: int) -> ConvertingIndex:
+        converting = ConvertingIndex(
+            old,
+            new,
+            disk=self._disk,
+            directory=self._directory,
+            queue_id=self._stub.queue_id,
+            group_commit=self.group_commit,
+            config=self.config,
+            next_seq_id=next_seq_id,
+        )
+        self.index = converting
+        return converting
+
+    # -- writing
 
     def flush(self, next_seq_id: int) -> int:
         """Write what the index collected. Returns how many persistent messages were written. Raises `StorageError`."""

@@ -7,6 +7,8 @@
 ``--reference``: a script with ``up``, ``down`` and ``ctl NODE ARGS...`` that runs RabbitMQ on ports 5672, 5673, 5674.
 
 Each round starts one system, lets it settle, runs a warm-up and the measured run, and stops it before the other starts.
+Publisher and consumer run at the same time; with ``--backlog`` the publisher fills the queue first, then the consumer
+drains it (``--lazy``: with the policy ``queue-mode = lazy``).
 Prints one JSON line: the rates of every run, the ratio of each pair, the median of the ratios.
 """
 
@@ -22,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 AMQP_PORT = 5672
@@ -42,6 +44,8 @@ class Workload:
     prefetch: int
     publisher_port: int
     consumer_port: int
+    #: First all publishes, then all deliveries.
+    is_backlog: bool = False
 
 
 def run(arguments: list[str], **options: object) -> str:
@@ -53,15 +57,21 @@ def run(arguments: list[str], **options: object) -> str:
 
 
 def measure(program: str, queue: str, load: Workload) -> dict[str, float]:
-    """One run: the consumer starts first, then the publisher."""
+    """One run: the consumer starts first, then the publisher; for a backlog the other way round."""
     consume = [program, "sub", "127.0.0.1", str(load.consumer_port), queue, str(load.messages), str(load.body_bytes)]
     publish = [program, "pub", "127.0.0.1", str(load.publisher_port), queue, str(load.messages), str(load.body_bytes)]
-    with subprocess.Popen([*consume, str(load.prefetch), "0"], stdout=subprocess.PIPE, text=True) as consumer:
-        try:
-            published = run([*publish, "1", str(load.confirm_window)])
-            consumed, _ = consumer.communicate(timeout=RUN_TIMEOUT_S)
-        finally:
-            consumer.kill()
+    consume += [str(load.prefetch), "0"]
+    publish += ["1", str(load.confirm_window)]
+    if load.is_backlog:
+        published = run(publish)
+        consumed = run(consume)
+    else:
+        with subprocess.Popen(consume, stdout=subprocess.PIPE, text=True) as consumer:
+            try:
+                published = run(publish)
+                consumed, _ = consumer.communicate(timeout=RUN_TIMEOUT_S)
+            finally:
+                consumer.kill()
     rates = {kind: float(rate) for kind, rate in _RATE.findall(published + consumed)}
     p50, p99 = _CONFIRM.findall(published)[0]
     return {
@@ -109,6 +119,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--confirm-window", type=int, default=500)
     parser.add_argument("--prefetch", type=int, default=500)
     parser.add_argument("--unmirrored", action="store_true")
+    parser.add_argument("--backlog", action="store_true", help="fill the queue, then drain it")
+    parser.add_argument("--lazy", action="store_true", help="with queue-mode = lazy")
     parser.add_argument("--publisher-node", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--consumer-node", type=int, default=1, choices=(1, 2, 3))
     return parser.parse_args()
@@ -123,9 +135,13 @@ def main() -> None:
         options.prefetch,
         AMQP_PORT + options.publisher_node - 1,
         AMQP_PORT + options.consumer_node - 1,
+        options.backlog,
     )
-    warm_up = Workload(5_000, *list(vars(load).values())[1:])
-    policy = None if options.unmirrored else json.dumps({"ha-mode": "all"})
+    warm_up = replace(load, messages=5_000)
+    definition = {} if options.unmirrored else {"ha-mode": "all"}
+    if options.lazy:
+        definition["queue-mode"] = "lazy"
+    policy = json.dumps(definition) if definition else None
     systems: dict[str, Callable[[], object]] = {
         "warren": lambda: warren(sys.executable, policy),
         "rabbitmq": lambda: rabbitmq(options.reference, policy),
@@ -137,18 +153,19 @@ def main() -> None:
                 measure(options.load_generator, f"bench-warm-{pair}", warm_up)
                 results[name].append(measure(options.load_generator, f"bench-{pair}", load))
             print(f"{name} {results[name][-1]}", file=sys.stderr)
-    ratios = [
-        mine["publish_per_s"] / theirs["publish_per_s"]
-        for mine, theirs in zip(results["warren"], results["rabbitmq"], strict=True)
-    ]
-    summary = {
+    summary: dict[str, object] = {
         "bench": "side_by_side",
         "load": vars(load),
-        "mirrored": policy is not None,
+        "policy": definition,
         "results": results,
-        "publish_ratios": ratios,
-        "publish_ratio_median": statistics.median(ratios),
     }
+    for figure in ("publish", "consume"):
+        ratios = [
+            mine[f"{figure}_per_s"] / theirs[f"{figure}_per_s"]
+            for mine, theirs in zip(results["warren"], results["rabbitmq"], strict=True)
+        ]
+        summary[f"{figure}_ratios"] = ratios
+        summary[f"{figure}_ratio_median"] = statistics.median(ratios)
     print(json.dumps(summary))
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
-from tests.support.index_driver import V1, IndexDriver, IndexKind
+from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
 
 
 class QueueIndexMachine(RuleBasedStateMachine):
@@ -60,7 +60,8 @@ class QueueIndexMachine(RuleBasedStateMachine):
     @rule(data=st.data(), big=st.booleans())
     def page_out_late(self, data: st.DataObject, big: bool) -> None:
         """A transient message of an earlier position comes to disk."""
-        free = [seq_id for seq_id in range(self.driver.next_seq_id) if seq_id not in self.driver.live]
+        taken = self.driver.used if self.kind.overwrites else self.driver.live
+        free = [seq_id for seq_id in range(self.driver.next_seq_id) if seq_id not in taken]
         if free:
             seq_id = data.draw(st.sampled_from(free))
             self.driver.publish_at({seq_id: self.driver.message(big=big, persistent=False)})
@@ -75,7 +76,7 @@ class QueueIndexMachine(RuleBasedStateMachine):
     def settle_oldest(self, count: int) -> None:
         self.driver.settle(sorted(self.driver.live)[:count])
 
-    @precondition(lambda self: self.driver.live)
+    @precondition(lambda self: self.driver.live and not self.kind.overwrites)
     @rule(data=st.data())
     def use_positions_again(self, data: st.DataObject) -> None:
         """A mirror whose tail is replaced."""
@@ -122,7 +123,10 @@ class QueueIndexMachine(RuleBasedStateMachine):
     def crash_soon(self, style: CrashStyle, seed: int, operations: int) -> None:
         """In the middle of a flush, a sync or a clean stop; and once more while recovering."""
         self.run_into_crash(operations)
-        self.driver.crash_twice(style, seed, operations)
+        if not self.kind.overwrites:
+            self.driver.crash_twice(style, seed, operations)
+        else:
+            self.driver.crash(style, seed)
         self.driver.after_recovery(self.driver.verify_crash())
 
     def run_into_crash(self, operations: int) -> None:
@@ -138,7 +142,11 @@ class QueueIndexV1Machine(QueueIndexMachine):
     kind = V1
 
 
-MACHINES = [QueueIndexV1Machine]
+class QueueIndexV2Machine(QueueIndexMachine):
+    kind = V2
+
+
+MACHINES = [QueueIndexV1Machine, QueueIndexV2Machine]
 
 
 def run_machine(machine: type[QueueIndexMachine], examples: int, steps: int) -> None:

@@ -1,7 +1,8 @@
 """`VariableQueue` on the simulated disk against a model that is a dict, through clean restarts and crashes.
 
 The thresholds are shrunk so that a few messages fill segments (8 entries), roll and compact shared store files (512
-bytes), and leave memory (a target of a few messages, or lazy mode, switched on and off). Promises checked after a
+bytes), and leave memory (a target of a few messages, or lazy mode, switched on and off); the index is converted from
+one version to the other and back. Promises checked after a
 crash: every confirmed persistent message that was not settled is there, in its place, with the same bytes; nothing is
 there that was never published; everything is flagged; no position of a confirmed message is used again.
 """
@@ -28,14 +29,17 @@ SIZES = (0, 20, 90)
 
 
 class VariableQueueMachine(RuleBasedStateMachine):
-    @initialize(durable=st.sampled_from([True, True, True, False]))
-    def begin(self, durable: bool) -> None:
+    @initialize(durable=st.sampled_from([True, True, True, False]), version=st.sampled_from([1, 2]))
+    def begin(self, durable: bool, version: int) -> None:
         self.harness = StoreHarness(
             StoreConfig(
                 embed_below_bytes=60,
                 file_size_limit_bytes=512,
+                v1_segment_entries=8,
+                v1_journal_entries_max=12,
                 v2_segment_entries=8,
                 io_batch_messages=2,
+                queue_version=version,
                 confirm_after_sync=True,
             ),
             durable=durable,
@@ -120,6 +124,11 @@ class VariableQueueMachine(RuleBasedStateMachine):
     @rule(is_lazy=st.booleans())
     def switch_mode(self, is_lazy: bool) -> None:
         self.queue.set_lazy(is_lazy)
+
+    @rule(version=st.sampled_from([None, 1, 2]))
+    def switch_version(self, version: int | None) -> None:
+        """Steps of the conversion come with `maintain`."""
+        self.queue.set_index_version(version)
 
     @rule()
     def maintain(self) -> None:

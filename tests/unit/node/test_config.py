@@ -104,6 +104,7 @@ def test_an_address_prints_as_it_was_written(text: str, expected: Address) -> No
         ("queue_index_embed_msgs_below", "4KB", 4096),
         ("queue_index_embed_msgs_below", "0", 0),
         ("msg_store_file_size_limit", "16mb", 16 * 1024 * 1024),
+        ("queue_index_embed_msgs_below", "48kb", 48 * 1024),
         ("max_message_size", "512 MiB", 512 * 1024 * 1024),
         ("mirroring_sync_max_throughput", "10MB", 10_000_000),
         ("mirroring_sync_max_throughput", "10MiB", 10 * 1024 * 1024),
@@ -157,6 +158,14 @@ def test_memory_and_disk_limits() -> None:
 )
 def test_limits_that_make_no_sense(text: str, message: str) -> None:
     assert complaint_about(text) == message
+
+
+def test_segments_have_a_power_of_two_of_entries() -> None:
+    assert config_of("queue_index_segment_entry_count = 1024").queue_index_segment_entries == 1024
+    assert complaint_about("classic_queue_index_v2_segment_entry_count = 1000") == (
+        "node.conf, line 1: bad value `1000` for `classic_queue_index_v2_segment_entry_count`: "
+        "write a power of two from 8 to 65536, for instance 4096"
+    )
 
 
 def test_loopback_users() -> None:
@@ -272,6 +281,12 @@ def test_every_field_is_reached_by_some_key() -> None:
         handshake_timeout = 100
         max_message_size = 1
         queue_index_embed_msgs_below = 0
+        msg_store_compaction = merge
+        msg_store_io_batch_size = 7
+        classic_queue.default_version = 1
+        queue_index_segment_entry_count = 64
+        queue_index_max_journal_entries = 99
+        classic_queue_index_v2_segment_entry_count = 32
         msg_store_file_size_limit = 64kb
         vm_memory_high_watermark.absolute = 1GiB
         vm_memory_high_watermark_paging_ratio = 0.6

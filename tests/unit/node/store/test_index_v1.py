@@ -298,9 +298,12 @@ def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> 
 
 def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
     fill_journals(driver)
+    driver.index.close(driver.next_seq_id)
+    terms = driver.index.terms()
     driver.config = replace(SMALL, v1_segment_entries=32)
-    with pytest.raises(StorageError, match="segments of another size"):
-        driver.recover(None)
+    for given in (None, terms):
+        with pytest.raises(StorageError, match="segments of another size"):
+            driver.recover(given)
 
 
 def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:

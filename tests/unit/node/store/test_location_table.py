@@ -67,9 +67,8 @@ def test_it_behaves_as_a_dict_does() -> None:
                 del model[msg_id]
     table.check_invariants()
     assert dict(table.items()) == {msg_id: Location(*fields) for msg_id, fields in model.items()}
-    for left in list(model):
-        model[left][3] = 0
-        while table.release(left) is None:
+    for remaining in list(model):
+        while table.release(remaining) is None:
             pass
     table.check_invariants()
     assert len(table) == 0
@@ -103,7 +102,7 @@ def test_a_message_costs_forty_bytes(count: int) -> None:
         assert table.memory_bytes == pytest.approx(measured, rel=0.15), "the estimate for listings is near the truth"
         for msg_id in ids[: count * 19 // 20]:
             table.release(msg_id)
-        assert tracemalloc.get_traced_memory()[0] - before < measured / 5, "a purge gives memory back"
+        assert tracemalloc.get_traced_memory()[0] - before < measured / 10, "a purge gives memory back"
     finally:
         tracemalloc.stop()
 

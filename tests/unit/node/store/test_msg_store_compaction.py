@@ -266,6 +266,25 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> No
     node.store.check_invariants()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_big_record_is_noticed_behind_its_last_piece(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node.write(*range(1, 14), body_bytes=STEP_BYTES * 3 // 2)
+    node.sync()
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    node.disk.flip_bit(path, len(node.disk.snapshot()[path]) - 10)
+    node.release(1, 2, 3, 4, 5, 7, 8, 9, 10, 11)
+    before = len(node.disk.snapshot()[path])
+    node.compact()
+    assert len(node.disk.snapshot()[path]) == before, "the evidence stays"
+    with pytest.raises(StorageError, match="damaged"):
+        node.store.read(msg_id_of(6))
+    node.store.check_invariants()
+    node.stop()
+    node.start(may_open_clean=False)
+    assert len(node.store.recovery.corrupt) == 1
+
+
 def test_a_note_goes_after_its_file() -> None:
     """All messages of a file are settled while its holes are filled. Whatever of the names survives a crash, the file
     is never there without the note that excuses what is in its holes."""

@@ -58,7 +58,8 @@ class Workload:
             self.live.append(shared)
 
     def release(self) -> None:
-        for _ in range(max(0, len(self.live) - LIVE) + self.rng.randint(0, 2)):
+        count = max(0, len(self.live) - LIVE) + self.rng.randint(0, 2)
+        for _ in range(min(count, len(self.live))):
             self.node.release(self.live.pop(self.rng.randrange(len(self.live))))
 
 

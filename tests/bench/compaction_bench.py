@@ -1,0 +1,191 @@
+"""Compaction under load: 80 % of a large shared store acked in random order while publishing and consuming go on.
+
+    python tests/bench/compaction_bench.py --gigabytes 2 --compaction holes
+
+One process: the storage of a vhost on the real disk, an event loop, the sync thread. A queue holds the messages, all
+delivered; they are acked in random order beside a second queue with traffic of its own. Watched are the disk use of
+the shared store against its live data, and how late a timer of the loop comes. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cluster.runtime.sync_thread import SyncThread
+from node.errors import StorageError
+from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
+from node.message import Message
+from node.queues.backing_queue import Publication
+from node.queues.local_replica import LocalReplica
+from node.queues.vhost_store import VhostStore
+from node.store.disk import RealDisk
+from node.store.group_commit import GroupCommit
+from node.store.store_config import StoreConfig
+
+BODY_BYTES = 8192
+#: Messages per turn of the loop: about a millisecond of work.
+TURN_MESSAGES = 32
+#: The owner of the store calls `maintain` so often.
+MAINTAIN_S = 0.1
+
+
+class Bench:
+    """The storage, its loop, and what is watched."""
+
+    def __init__(self, directory: str, compaction: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.group_commit = GroupCommit()
+        self.store = VhostStore(RealDisk(), directory, "/", self.group_commit, StoreConfig(compaction=compaction))
+        self.sync_thread = SyncThread(self.loop, self.group_commit, lambda: None, self._durable, self._failed)
+        self.durable = asyncio.Event()
+        self.counter = 0
+        self.worst_pause_s = 0.0
+        self.is_measuring = False
+        self.ratios: list[float] = []
+
+    def _durable(self) -> None:
+        self.durable.set()
+        self.store.maintain_stores()
+
+    def _failed(self, error: StorageError) -> None:
+        raise SystemExit(f"the disk failed: {error}")
+
+    def open(self, number: int) -> LocalReplica:
+        return self.store.open_queue(QueueId(number), QueueName("/", f"q{number}"), True)
+
+    def publications(self, count: int) -> list[Publication]:
+        made = []
+        for _ in range(count):
+            self.counter += 1
+            body = self.counter.to_bytes(8, "big") * (BODY_BYTES // 8)
+            msg_id = make_msg_id(OriginId(b"bench---"), self.counter)
+            made.append(Publication(Message(msg_id, "", "q", b"", body, persistent=True)))
+        return made
+
+    async def turn(self) -> None:
+        self.sync_thread.request()
+        await asyncio.sleep(0)
+
+    async def tick(self) -> None:
+        """How late does a timer come?"""
+        while True:
+            due = self.loop.time() + 0.001
+            await asyncio.sleep(0.001)
+            if self.is_measuring:
+                self.worst_pause_s = max(self.worst_pause_s, self.loop.time() - due)
+
+    async def maintain(self) -> None:
+        while True:
+            await asyncio.sleep(MAINTAIN_S)
+            self.store.maintain()
+
+    async def until_disk_use_is_below(self, ratio: float) -> None:
+        """Total bytes against live ones; looked at after each round of the group commit."""
+        while (status := self.store.shared_status()).total_bytes > ratio * status.valid_bytes:
+            self.durable.clear()
+            await self.durable.wait()
+
+    async def traffic(self, queue: LocalReplica, per_s: float) -> None:
+        """Publish and consume at a steady rate."""
+        started, done = self.loop.time(), 0
+        while True:
+            queue.publish(self.publications(8))
+            queue.ack([delivery.seq_id for delivery in queue.fetch(8, ack_required=True)])
+            done += 8
+            self.sync_thread.request()
+            await asyncio.sleep(max(0.0, started + done / per_s - self.loop.time()))
+
+
+async def fill(bench: Bench, queue: LocalReplica, messages: int) -> None:
+    queue.set_ram_duration_target(0.0)
+    published = 0
+    while published < messages:
+        queue.publish(bench.publications(TURN_MESSAGES))
+        published += TURN_MESSAGES
+        queue.flush_writes()
+        queue.page_out()
+        await bench.turn()
+    taken = 0
+    while taken < published:
+        taken += len(queue.fetch(TURN_MESSAGES, ack_required=True))
+        queue.page_out()
+        await asyncio.sleep(0)
+
+
+async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
+    bench = Bench(directory, options.compaction)
+    queue, busy = bench.open(1), bench.open(2)
+    messages = int(options.gigabytes * 1e9 / BODY_BYTES)
+    started_s = time.monotonic()
+    await fill(bench, queue, messages)
+    print(f"filled in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
+    order = [SeqId(seq_id) for seq_id in range(messages)]
+    random.Random(1).shuffle(order)
+    # As the daemon does: what lives long is not looked at again.
+    gc.collect()
+    gc.freeze()
+    tasks = [
+        asyncio.create_task(work) for work in (bench.tick(), bench.maintain(), bench.traffic(busy, options.traffic))
+    ]
+    await asyncio.sleep(1)
+    bench.is_measuring = True
+    acked, target = 0, int(0.8 * messages)
+    begun_s = bench.loop.time()
+    peak = 0.0
+    while acked < target:
+        queue.ack(order[acked : acked + TURN_MESSAGES])
+        acked += TURN_MESSAGES
+        bench.sync_thread.request()
+        status = bench.store.shared_status()
+        peak = max(peak, status.total_bytes / max(1, status.valid_bytes))
+        await asyncio.sleep(max(0.0, begun_s + acked / options.acks - bench.loop.time()))
+    acked_s = bench.loop.time() - begun_s
+    at_end = bench.store.shared_status()
+    await bench.until_disk_use_is_below(2.2)
+    settled_s = bench.loop.time() - begun_s - acked_s
+    await asyncio.sleep(3)
+    bench.is_measuring = False
+    status = bench.store.shared_status()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await bench.sync_thread.stop()
+    return {
+        "bench": "compaction",
+        "compaction": options.compaction,
+        "gigabytes": options.gigabytes,
+        "acks_per_s": target / acked_s,
+        "peak_disk_to_live": peak,
+        "disk_to_live_after_last_ack": at_end.total_bytes / at_end.valid_bytes,
+        "seconds_until_under_2.2": settled_s,
+        "disk_to_live_at_end": status.total_bytes / status.valid_bytes,
+        "moved_mb": status.moved_bytes / 1e6,
+        "compactions": status.compactions,
+        "worst_pause_ms": bench.worst_pause_s * 1000,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--compaction", choices=("holes", "merge"), default="holes")
+    parser.add_argument("--acks", type=float, default=10_000, help="acks per second")
+    parser.add_argument("--traffic", type=float, default=1000, help="messages per second through the other queue")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="warren-compaction-", dir=os.environ.get("WARREN_BENCH_DIR")) as directory:
+        print(json.dumps(asyncio.run(run(directory, options))))
+
+
+if __name__ == "__main__":
+    main()
