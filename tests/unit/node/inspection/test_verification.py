@@ -12,6 +12,7 @@ import pytest
 
 from node.ids import QueueId, QueueName
 from node.inspection.findings import Findings, Kind, Problem
+from node.inspection.inspection import inspect
 from node.inspection.references import References, Referrer
 from node.inspection.verification import verify
 from node.store.disk import RealDisk
@@ -536,3 +537,40 @@ def test_terms_and_files_of_version_1(tmp_path: Path) -> None:
     path.write_bytes(content)
     (directory / "7.jif").write_bytes(JOURNAL_FORMAT.header(7, 9))
     assert the_problem(directory).what == "is a journal, and a clean stop leaves none"
+
+
+@pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 1)])
+def test_each_version_and_a_conversion_are_whole(
+    tmp_path: Path, versions: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and killed before, in the middle of and after a conversion."""
+    monkeypatch.setattr("node.store.queue_storage.CONVERSION_STEP_ENTRIES", 3)
+    old, new = versions
+    node = NodeOnDisk(tmp_path / "n1")
+    queue = node.store.open_queue(ORDERS, ORDERS_NAME, durable=True, version=old)
+    queue.publish(publications(1, 12))
+    queue.publish(publications(13, 4, body=BIG_BODY))
+    node.sync()
+    queue.ack([delivery.seq_id for delivery in queue.fetch(3, ack_required=True)])
+    node.sync()
+    assert problems(node.killed(tmp_path / "before")) == []
+    node.stop()
+    assert problems(node.directory) == []
+    seen: set[tuple[int, ...]] = set()
+    for start in range(3):
+        node.start()
+        node.store.open_queue(ORDERS, ORDERS_NAME, durable=True, version=new)
+        for round_number in range(4):
+            node.store.maintain()
+            node.sync()
+            copy = node.killed(tmp_path / f"round {start} {round_number}")
+            seen.add(tuple(inspect(str(copy)).vhosts[0].queues[0].index_versions))
+            assert but_the_cursor(problems(copy)) == []
+        node.stop()
+        assert but_the_cursor(problems(node.directory)) == []
+    assert seen == ({(1,)} if old == new else {(old,), (1, 2), (new,)})
+
+
+def but_the_cursor(found: list[Problem]) -> list[Problem]:
+    """Without the word that a conversion is under way."""
+    return [problem for problem in found if not problem.path.endswith("conversion.cursor")]
