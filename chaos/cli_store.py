@@ -44,7 +44,8 @@ def store_group() -> None:
 def inspect_command(directory: Path, formatter: str, queue_name: str | None) -> None:
     """Show what is in each file below DIR: counts, garbage, holes, oldest message.
 
-    DIR is a node's data directory, or that of one vhost, one queue or one msg_store_persistent in it.
+    DIR is a node's data directory, or that of one vhost, one queue or one msg_store_persistent in it. The node should
+    not run: it locks nothing, and files that change while they are read give wrong figures.
     """
     with _looking_at(directory) as progress:
         from node.inspection.inspection import inspect  # noqa: PLC0415 - start-up time
@@ -66,6 +67,9 @@ def inspect_command(directory: Path, formatter: str, queue_name: str | None) -> 
 @_queue_option
 def verify_command(directory: Path, formatter: str, queue_name: str | None) -> None:
     """Check every checksum and every reference below DIR.
+
+    DIR is a node's data directory, or that of one vhost, one queue or one msg_store_persistent in it. The node should
+    not run: it locks nothing, and files that change while they are read look damaged.
 
     Exit code 65 if there is damage. Unfinished writes of a crash and leftovers of interrupted work are listed, but
     nothing is wrong with them: exit code 0.

@@ -102,6 +102,9 @@ def _print_queue(console: Console, queue: QueueFigures) -> None:
         f"{_size(queue.body_bytes)} in bodies"
     )
     console.print(text, soft_wrap=True)
+    if queue.conversion_cursor is not None:
+        text = f"  is being converted to the other version of the index, up to position {queue.conversion_cursor}"
+        console.print(text + ": entries may be in both, and are counted twice", soft_wrap=True)
     if queue.quarantined:
         console.print(f"  quarantine/ has {queue.quarantined} damaged pieces")
     if queue.segments:

@@ -94,6 +94,9 @@ class QueueFigures:
     file_bytes: int = 0
     #: Damaged pieces that earlier starts kept.
     quarantined: int = 0
+    #: While one version is converted into the other: entries of the old one below this position do not count; until
+    #: then an entry may be in both, and is counted twice.
+    conversion_cursor: int | None = None
     segments: list[SegmentFigures] = field(default_factory=list)
     journals: list[JournalFigures] = field(default_factory=list)
     v1_segments: list[V1SegmentFigures] = field(default_factory=list)

@@ -59,3 +59,9 @@ class Findings:
     def unfinished(self, was_clean: bool, path: str, offset: int | None, what: str, consequence: str) -> None:
         """Looks like a write that never finished, which there is not after a clean stop."""
         self.add(Kind.DAMAGE if was_clean else Kind.TORN, path, offset, what, consequence)
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the counts contradict the list."""
+        assert len(self.problems) == min(self.counts.total(), PROBLEMS_MAX), (
+            "what is found is counted, and kept if it fits"
+        )

@@ -141,6 +141,7 @@ def inspect_queue(queue: QueuePlace) -> QueueFigures:
         terms.next_deliver_seq_id if terms else None,
         SeqBounds(disk, f"{directory}/{BOUNDS_NAME}", 0, GroupCommit()).reserved,
         quarantined=len(disk.list(f"{directory}/{QUARANTINE_NAME}")),
+        conversion_cursor=queue.cursor[1] if queue.cursor else None,
     )
     numbers = queue.v2_numbers
     for number in numbers:

@@ -7,15 +7,17 @@ Nothing here or elsewhere in this package writes; it works on a `node.store.disk
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass, field
 from enum import StrEnum
 from json import JSONDecodeError
+from zlib import crc32
 
 from node.errors import WarrenError
 from node.ids import QueueName
 from node.store.clean_tables import TABLES_NAME
 from node.store.disk import Disk, read_whole
-from node.store.index_conversion import split_terms
+from node.store.index_conversion import CURSOR_NAME, split_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME, Stub, read_stub
 from node.store.queue_terms import Terms, read_terms
 from node.store.record import HEADER_BYTES, INDEX_FORMAT, SHARED_STORE_FORMAT, SLOT_BYTES
@@ -158,6 +160,25 @@ def read_vhost_file(disk: Disk, directory: str) -> VhostFile:
     return found
 
 
+#: Where the two copies in a ``seq.bounds`` and in a ``conversion.cursor`` stand: a number of 8 bytes, its checksum.
+COPY_OFFSETS = (512, 1024)
+COPY = struct.Struct(">QI")
+
+
+def read_copies(content: bytes) -> list[int | None]:
+    """The two numbers in such a file; 0 for one that was never written, ``None`` for one whose checksum is wrong."""
+    copies: list[int | None] = []
+    for offset in COPY_OFFSETS:
+        piece = content[offset : offset + COPY.size]
+        if not piece.strip(b"\0"):
+            copies.append(0)
+        elif len(piece) < COPY.size or crc32(piece[:8]) != COPY.unpack(piece)[1]:
+            copies.append(None)
+        else:
+            copies.append(COPY.unpack(piece)[0])
+    return copies
+
+
 @dataclass(slots=True)
 class QueuePlace:
     """One queue's directory, its small files read."""
@@ -174,6 +195,15 @@ class QueuePlace:
     has_terms_file: bool
     v1_segment_entries: int
     v2_segment_entries: int
+    #: While the index is converted: the version that is left, and the position below which nothing in it counts.
+    cursor: tuple[int, int] | None = None
+
+    def is_converted(self, version: int, seq_id: int) -> bool:
+        """Whether an entry of this version is a copy that the other version has, which an ack that a crash lost left.
+
+        (After a clean stop the terms say what is live.)
+        """
+        return self.cursor is not None and self.terms is None and self.cursor[0] == version and seq_id < self.cursor[1]
 
     @property
     def name(self) -> QueueName | None:
@@ -242,7 +272,17 @@ def open_queue(disk: Disk, directory: str, file: VhostFile) -> QueuePlace:
         disk.exists(terms_path),
         file.v1_segment_entries,
         _v2_entries(disk, directory, file),
+        _read_cursor(disk, directory),
     )
+
+
+def _read_cursor(disk: Disk, directory: str) -> tuple[int, int] | None:
+    """See `node.store.index_conversion`."""
+    path = f"{directory}/{CURSOR_NAME}"
+    if not disk.exists(path):
+        return None
+    value = max(copy or 0 for copy in read_copies(read_whole(disk, path)))
+    return (value & 1) + 1, value >> 1
 
 
 def _v2_entries(disk: Disk, directory: str, file: VhostFile) -> int:

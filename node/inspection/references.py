@@ -76,6 +76,13 @@ class References:
                 assert referrer is not None, "an entry of the table is found in it"
                 yield msg_id, referrer
 
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the table contradicts itself."""
+        self._table.check_invariants()
+        for msg_id, found in self._table.items():
+            queue = found.file & ~_SEEN
+            assert queue < len(self._directories), f"who refers to {msg_id.hex()} is a queue that was counted"
+
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every message and how many references there are."""
         for msg_id, found in self._table.items():
@@ -88,9 +95,11 @@ def count_queue(queue: QueuePlace, references: References) -> None:
     for number in queue.v2_numbers:
         data = read_whole(queue.disk, queue.path(number, INDEX_FORMAT.suffix))
         for seq_id, slot in scan_slots(number, data, queue.v2_segment_entries):
-            if isinstance(slot, Slot) and slot.shared and slot.persistent:
+            if not isinstance(slot, Slot) or not slot.shared or not slot.persistent:
+                continue
+            if not queue.is_converted(2, seq_id):
                 references.add(slot.msg_id, seq_id)
     if queue.v1_numbers or queue.journal_numbers:
         for entry in stored_entries(queue.disk, queue.directory, lambda _problem: None):
-            if entry.is_shared and entry.persistent:
+            if entry.is_shared and entry.persistent and not queue.is_converted(1, entry.seq_id):
                 references.add(entry.msg_id, entry.seq_id)

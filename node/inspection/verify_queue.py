@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import json
 import struct
-from zlib import crc32
+from collections.abc import Callable
 
 from node.errors import StorageError
 from node.inspection.findings import Findings
-from node.inspection.places import BOUNDS_NAME, TEMPORARY_SUFFIX, QueuePlace, VhostFile
+from node.inspection.places import (
+    BOUNDS_NAME,
+    COPY,
+    COPY_OFFSETS,
+    TEMPORARY_SUFFIX,
+    QueuePlace,
+    VhostFile,
+    read_copies,
+)
 from node.inspection.references import References
 from node.inspection.verify_v1 import V1Check
 from node.inspection.verify_v2 import V2Check
 from node.store.disk import read_whole
-from node.store.index_conversion import CURSOR_NAME
+from node.store.index_conversion import CURSOR_FORMAT, CURSOR_NAME
 from node.store.index_v2 import segments_in_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME
 from node.store.record import (
     BOUNDS_FORMAT,
-    CRC,
     HEADER_BYTES,
     INDEX_FORMAT,
     NEVER_WRITTEN,
     QUEUE_STORE_FORMAT,
+    FileFormat,
 )
 from node.store.segment_files import Segment
 from node.store.v1_terms import unpack_terms
-
-#: Where the two copies of the bound stand (`node.store.queue_terms`): a number of 8 bytes and its checksum.
-_COPY_OFFSETS = (512, 1024)
-_COPY = struct.Struct(">QI")
 
 
 class QueueCheck:
@@ -161,29 +165,32 @@ class QueueCheck:
             if used:
                 findings.unfinished(was_clean, path, None, "is missing", consequence)
             return
-        content = read_whole(queue.disk, path)
-        owner = queue.queue_id if queue.queue_id is not None else 0
-        problem = BOUNDS_FORMAT.problem(content, 0, owner)
-        if problem:
-            is_torn = problem == NEVER_WRITTEN
-            findings.unfinished(was_clean or not is_torn, path, 0, problem, "none: the header is not read")
-        reserved = 0
-        for offset in _COPY_OFFSETS:
-            piece = content[offset : offset + _COPY.size]
-            if not piece.strip(b"\0"):
-                continue
-            if len(piece) < _COPY.size or crc32(piece[:8]) != CRC.unpack(piece[8:])[0]:
-                what = "the checksum of a copy of the bound is wrong"
-                findings.unfinished(was_clean, path, offset, what, "the other copy holds")
-            else:
-                reserved = max(reserved, _COPY.unpack(piece)[0])
+        reserved = max(self._copies(path, BOUNDS_FORMAT, lambda _value: 0))
         if reserved < used:
             what = f"reserves positions below {reserved} only, but those below {used} were used"
             findings.unfinished(was_clean, path, None, what, consequence)
-        gaps = ((HEADER_BYTES, _COPY_OFFSETS[0]), (_COPY_OFFSETS[0] + _COPY.size, _COPY_OFFSETS[1]))
-        for start, end in (*gaps, (_COPY_OFFSETS[1] + _COPY.size, len(content))):
+
+    def _copies(self, path: str, file_format: FileFormat, file_key_of: Callable[[int], int]) -> list[int]:
+        """The usable copies of the number in a file that has two; what else is in it is checked."""
+        queue, findings = self._queue, self._findings
+        was_clean = queue.terms is not None
+        content = read_whole(queue.disk, path)
+        copies = read_copies(content)
+        usable = [copy for copy in copies if copy is not None] or [0]
+        owner = queue.queue_id if queue.queue_id is not None else int.from_bytes(content[16:24], "big")
+        problem = file_format.problem(content, file_key_of(max(usable)), owner)
+        if problem:
+            was_synced = was_clean or problem != NEVER_WRITTEN
+            findings.unfinished(was_synced, path, 0, problem, "none: the header is not read")
+        for offset, copy in zip(COPY_OFFSETS, copies, strict=True):
+            if copy is None:
+                what = "the checksum of one of the two copies is wrong"
+                findings.unfinished(was_clean, path, offset, what, "the other copy holds")
+        ends = (HEADER_BYTES, *(offset + COPY.size for offset in COPY_OFFSETS))
+        for start, end in zip(ends, (*COPY_OFFSETS, len(content)), strict=True):
             if content[start:end].strip(b"\0"):
                 findings.damage(path, start, "bytes that nobody writes are not zero", "none: nobody reads them")
+        return usable
 
     def _leftovers(self) -> None:
         queue, findings = self._queue, self._findings
@@ -192,6 +199,7 @@ class QueueCheck:
             path = f"{queue.directory}/{name}"
             stem, _, suffix = name.rpartition(".")
             if name == CURSOR_NAME:
+                self._copies(path, CURSOR_FORMAT, lambda value: (value & 1) + 1)
                 what = "belongs to a conversion of the index that is under way"
                 findings.leftover(path, None, what, "the next start goes on with it")
             elif name.endswith(TEMPORARY_SUFFIX):

@@ -83,7 +83,7 @@ class V1Check:
 
     def _entry(self, entry: StoredEntry) -> None:
         self.end_seq_id = max(self.end_seq_id, entry.seq_id + 1)
-        if entry.is_shared and entry.persistent:
+        if entry.is_shared and entry.persistent and not self._queue.is_converted(1, entry.seq_id):
             self._references.add(entry.msg_id, entry.seq_id)
 
     def _envelope(self, path: str, data: bytes, entry: StoredEntry) -> None:

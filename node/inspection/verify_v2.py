@@ -121,7 +121,8 @@ class V2Check:
             self._identity(data, seq_id, slot, msg_ids)
             if slot.shared:
                 shared.append(seq_id)
-                self._references.add(slot.msg_id, seq_id)
+                if not self._queue.is_converted(2, seq_id):
+                    self._references.add(slot.msg_id, seq_id)
             else:
                 size = RECORD_HEADER_BYTES + slot.overhead_bytes + slot.body_bytes
                 places.append((slot.offset, slot.offset + size, seq_id))

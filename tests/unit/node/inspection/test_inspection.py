@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from node.errors import StorageError
 from node.inspection.figures import JournalFigures, OldestMessage, SegmentFigures, StoreFileFigures, V1SegmentFigures
 from node.inspection.inspection import inspect
 from node.inspection.places import NotStorageError
+from node.store.disk import ReadOnlyDisk
 from tests.support.messages import msg_id_of, publications
 from tests.support.storage_on_disk import (
     BIG_BODY,
@@ -206,3 +209,44 @@ def test_what_is_not_storage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "msg_store_transient").mkdir()
     with pytest.raises(NotStorageError, match="emptied at every start"):
         inspect(str(tmp_path / "msg_store_transient"))
+
+
+def test_what_is_settled_at_the_end_of_a_segment_and_of_a_store_file(tmp_path: Path) -> None:
+    node = NodeOnDisk(tmp_path)
+    queue = node.open()
+    queue.publish(publications(1, 8))
+    queue.publish(publications(9, 2, body=BIG_BODY))
+    node.sync()
+    deliveries = queue.fetch(10, ack_required=True)
+    queue.ack([deliveries[position].seq_id for position in (6, 7, 9)])
+    node.sync()
+    (vhost,) = inspect(str(tmp_path)).vhosts
+    first, second = vhost.queues[0].segments
+    assert (first.present, first.settled, first.free, first.last_live) == (6, 2, 0, 5)
+    # Nobody knows which positions of the last segment were used.
+    assert (second.present, second.settled, second.free) == (1, 0, 7)
+    assert vhost.persistent_store is not None
+    (file,) = vhost.persistent_store.files
+    assert (file.live_records, file.holes, file.largest_hole_bytes) == (1, 1, RECORD + len(BIG_BODY))
+
+
+def test_the_disk_of_an_inspection_cannot_write(node: NodeOnDisk) -> None:
+    disk = ReadOnlyDisk()
+    path = str(node.shared / "0.rdq")
+    before = snapshot(node.directory)
+    file = disk.open(path)
+    changes: list[Callable[[], object]] = [
+        lambda: file.pwrite(b"x", 0),
+        lambda: file.truncate(0),
+        lambda: disk.create(path),
+        lambda: disk.rename(path, path + "2"),
+        lambda: disk.unlink(path),
+        lambda: disk.remove_directory(str(node.shared)),
+        lambda: disk.mkdir(path + "3"),
+        lambda: disk.sync_directory(str(node.shared)),
+    ]
+    for change in changes:
+        with pytest.raises(StorageError):
+            change()
+    file.close()
+    assert snapshot(node.directory) == before
