@@ -31,6 +31,8 @@ pytestmark = [
 ]
 
 SIZE_MB = 96
+#: Of the alarm.
+LIMIT_BYTES = 40_000_000
 
 
 @pytest.fixture
@@ -50,16 +52,20 @@ class Filler:
     def __init__(self, place: Path) -> None:
         self._path = place / "filler"
 
-    def fill(self) -> None:
-        """Until not a page is free."""
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Until so much is free; 0: not a page."""
         with self._path.open("ab", buffering=0) as file:
             for size in (1 << 20, 1 << 12):
                 block = bytes(size)
                 try:
-                    while True:
+                    while not leave_bytes or self._free_bytes() > leave_bytes + size:
                         file.write(block)
                 except OSError:
                     continue
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._path.parent)
+        return status.f_bavail * status.f_frsize
 
     def free(self) -> None:
         self._path.unlink()
@@ -103,12 +109,12 @@ def test_without_a_limit_writes_wait_for_space(small_disk: Path, name: str) -> N
 
 
 def test_the_alarm_blocks_publishers_before_the_disk_is_full(small_disk: Path) -> None:
-    with run_cluster(small_disk / "cluster", "disk_free_limit.absolute = 40MB") as cluster:
+    with run_cluster(small_disk / "cluster", f"disk_free_limit.absolute = {LIMIT_BYTES}") as cluster:
         declare(cluster, "plain")
         filler = Filler(small_disk)
         with SteadyPublisher(cluster, "n1", "plain") as publisher:
             publisher.wait_confirms(50)
-            filler.fill()
+            filler.fill(leave_bytes=LIMIT_BYTES // 2)
             with cluster.admin() as admin:
                 eventually(
                     lambda: "blocked" in [row["state"] for row in admin.list_connections(("state",)).as_dicts()],
