@@ -21,6 +21,7 @@ from cluster.raft.core import RaftConfig
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
+from cluster.runtime.collector import tune_collector
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
@@ -88,6 +89,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         self._open()
+        tune_collector(asyncio.get_running_loop())
         await self._mesh.start([AdminService(self._admin, self.config.cluster_cookie).add_to_server])
         self._raft.start()
         self._runtime.start(self._mesh, self._raft)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import random
@@ -22,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from cluster.runtime.collector import tune_collector
 from cluster.runtime.sync_thread import SyncThread
 from node.errors import StorageError
 from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
@@ -124,6 +124,7 @@ async def fill(bench: Bench, queue: LocalReplica, messages: int) -> None:
 
 
 async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
+    tune_collector(asyncio.get_running_loop())
     bench = Bench(directory, options.compaction)
     queue, busy = bench.open(1), bench.open(2)
     messages = int(options.gigabytes * 1e9 / BODY_BYTES)
@@ -132,9 +133,6 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
     print(f"filled in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
     order = [SeqId(seq_id) for seq_id in range(messages)]
     random.Random(1).shuffle(order)
-    # As the daemon does: what lives long is not looked at again.
-    gc.collect()
-    gc.freeze()
     tasks = [
         asyncio.create_task(work) for work in (bench.tick(), bench.maintain(), bench.traffic(busy, options.traffic))
     ]
