@@ -8,10 +8,19 @@ what is missing was reported.
 from __future__ import annotations
 
 import random
+from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
@@ -24,6 +33,9 @@ BODY_SIZES = (10, 60, 500)
 
 
 class MessageStoreMachine(RuleBasedStateMachine):
+    #: Of all machines in this process.
+    steps_run: ClassVar[int] = 0
+
     @initialize(kind=st.sampled_from(["holes", "merge"]))
     def begin(self, kind: str) -> None:
         self.node = SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction=kind))
@@ -111,6 +123,7 @@ class MessageStoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def same_as_the_model(self) -> None:
+        MessageStoreMachine.steps_run += 1
         if hasattr(self, "node"):
             self.node.check()
 
@@ -123,3 +136,15 @@ TestMessageStore = MessageStoreMachine.TestCase
 TestMessageStore.settings = settings(
     max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_model_holds_for_long() -> None:
+    """About a minute."""
+    before = MessageStoreMachine.steps_run
+    profile: Any = settings(
+        max_examples=800, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(MessageStoreMachine, settings=profile)
+    assert MessageStoreMachine.steps_run - before > 20_000

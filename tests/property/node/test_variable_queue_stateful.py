@@ -9,11 +9,19 @@ there that was never published; everything is flagged; no position of a confirme
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from node.ids import SeqId
 from node.message import Message
@@ -29,6 +37,9 @@ SIZES = (0, 20, 90)
 
 
 class VariableQueueMachine(RuleBasedStateMachine):
+    #: Of all machines in this process.
+    steps_run: ClassVar[int] = 0
+
     @initialize(durable=st.sampled_from([True, True, True, False]), version=st.sampled_from([1, 2]))
     def begin(self, durable: bool, version: int) -> None:
         self.harness = StoreHarness(
@@ -277,6 +288,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
+        VariableQueueMachine.steps_run += 1
         if not hasattr(self, "queue"):
             return
         self.harness.store.check_invariants()
@@ -302,3 +314,15 @@ VariableQueueMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestVariableQueueStateful = VariableQueueMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_model_holds_for_long() -> None:
+    """About a minute."""
+    before = VariableQueueMachine.steps_run
+    profile: Any = settings(
+        max_examples=800, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(VariableQueueMachine, settings=profile)
+    assert VariableQueueMachine.steps_run - before > 20_000
