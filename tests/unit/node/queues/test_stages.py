@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.stages import StageCounts
+from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
@@ -113,6 +117,18 @@ def test_transient_messages_of_a_queue_that_is_not_durable_leave_memory_too(harn
     assert not harness.disk.exists(harness.queue_directory)
 
 
+def test_what_a_crash_left_of_a_queue_that_is_not_durable_goes_when_it_is_opened(harness: StoreHarness) -> None:
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 30))
+    want_in_memory(queue, 0)
+    harness.sync()
+    harness.disk.crash(CrashStyle.SUBSET, random.Random(3))
+    assert harness.disk.exists(harness.queue_directory)
+    harness.start()
+    assert harness.open_queue(durable=False).ready == 0
+    assert not harness.disk.exists(harness.queue_directory)
+
+
 def test_nothing_of_a_message_is_in_memory_that_is_in_delta() -> None:
     harness = StoreHarness()
     queue = harness.open_queue()
@@ -180,6 +196,7 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
         steps += 1
         queue.check_invariants()
     assert steps < 250, "what was read ahead may stay in memory"
+    assert queue.status().in_ram <= 2048
     queue.set_lazy(False)
     queue.publish(publications(4011, 10))
     assert counters(queue.fetch(5000, ack_required=True)) == list(range(1, 4021))
@@ -206,6 +223,33 @@ def test_requeued_messages_return_to_their_places_in_every_stage(harness: StoreH
     delivered = queue.fetch(99, ack_required=True)
     assert counters(delivered) == list(range(1, 51))
     assert [delivery.redelivered for delivery in delivered] == [True] * 30 + [False] * 20
+
+
+def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
+    """Requeued messages before them were paged out so far that delta reaches over them."""
+    queue.publish(publications(1, 40))
+    deliveries = queue.fetch(30, ack_required=True)
+    queue.requeue([delivery.seq_id for delivery in deliveries[:20]])
+    want_in_memory(queue, 0)
+    assert queue.stage_counts.delta > 10
+    assert counters(queue.fetch(99, ack_required=True)) == [*range(1, 21), *range(31, 41)]
+    queue.check_invariants()
+
+
+def test_a_transient_message_that_returns_into_delta_goes_to_disk(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 40, persistent=False))
+    deliveries = queue.fetch(30, ack_required=True)
+    queue.requeue([delivery.seq_id for delivery in deliveries[:20]])
+    queue.target_ram_count = 10
+    while queue.page_out():
+        pass
+    queue.set_ram_duration_target(math.inf)
+    queue.publish(publications(41, 1))
+    before = queue.status().in_ram
+    queue.requeue([delivery.seq_id for delivery in deliveries[20:]])
+    assert queue.status().in_ram <= before
+    queue.check_invariants()
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 42))
 
 
 def test_the_oldest_pending_acks_lose_their_bodies_when_they_grow_faster(queue: LocalReplica) -> None:

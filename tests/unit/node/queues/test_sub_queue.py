@@ -40,6 +40,7 @@ def test_a_position_can_be_used_again() -> None:
     for seq_id in (3, 2):
         del queue.messages[seq_id]
     queue.append([2, 4], [entry(2), entry(4)])
+    queue.check_invariants()
     assert queue.take(9)[0] == [1, 2, 4]
 
 

@@ -185,6 +185,8 @@ def test_a_full_disk_is_waited_for(big: bool) -> None:
     """Nothing is confirmed and nothing is lost meanwhile; the queue goes on serving what it has."""
     harness = StoreHarness(StoreConfig(embed_below_bytes=0 if big else 4096))
     queue = harness.open_queue()
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
+    other.publish(publications(101, 3))
     queue.publish(publications(1, 1))
     harness.sync()
     assert queue.drain_confirmed() == [1]
@@ -192,7 +194,12 @@ def test_a_full_disk_is_waited_for(big: bool) -> None:
     queue.publish(publications(2, 2))
     stamp = queue.write_generation
     for _ in range(3):
+        # Rounds go on: what needs no space is written and synced.
+        other.fetch(1, ack_required=False)
+        other.flush_writes()
+        harness.group_commit.mark_dirty(harness.disk.directory(harness.queue_directory))
         harness.sync()
+        assert harness.group_commit.durable_generation >= stamp
         assert queue.drain_confirmed() == []
         assert queue.is_disk_full
         assert queue.durable_generation < stamp
