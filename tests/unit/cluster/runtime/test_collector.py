@@ -1,0 +1,39 @@
+"""What lives long is not looked at while messages come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.runtime.collector import tune_collector
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def full_collections() -> int:
+    return int(gc.get_stats()[2]["collections"])
+
+
+async def test_a_million_messages_cause_no_full_collection(thresholds: tuple[int, int, int]) -> None:
+    tune_collector(asyncio.get_running_loop())
+    before = full_collections()
+    messages = [[number] for number in range(1_000_000)]
+    assert full_collections() == before
+    assert len(messages) == 1_000_000
+
+
+async def test_young_cycles_are_still_collected(thresholds: tuple[int, int, int]) -> None:
+    tune_collector(asyncio.get_running_loop())
+    for _ in range(100_000):
+        cycle: list[object] = []
+        cycle.append(cycle)
+    assert gc.get_count()[0] < 25_000
