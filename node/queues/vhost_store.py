@@ -216,9 +216,11 @@ class VhostStore:
 
     def maintain(self) -> None:
         """Some times a second: page out, try again what a full disk refused, in bounded steps."""
-        for queue in self._open.values():
+        for queue_id, queue in list(self._open.items()):
             if queue.wants_maintenance:
                 queue.maintain()
+                if queue.has_failed:
+                    self._on_queue_failed(queue_id)
         self.maintain_stores()
 
     def maintain_stores(self) -> None:

@@ -14,7 +14,7 @@ from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
-from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round
 
 OTHER_ID, OTHER_NAME = QueueId(8), QueueName("/", "a\nname/with ../ everything")
 
@@ -118,3 +118,21 @@ def test_files_of_another_format_are_refused_and_left_alone() -> None:
     with pytest.raises(StorageError, match="has format 1, this Warren reads 2"):
         harness.start()
     assert harness.disk.snapshot() == before
+
+
+def test_the_owner_hears_of_a_queue_that_fails_while_nobody_calls_it() -> None:
+    harness = StoreHarness(StoreConfig(queue_version=1))
+    failed: list[QueueId] = []
+    harness.store = VhostStore(
+        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_failed=failed.append
+    )
+    queue = harness.open_queue()
+    queue.publish(publications(1, 10))
+    harness.sync()
+    queue.set_index_version(2)
+    harness.store.maintain()
+    harness.disk.fail_writes = ".qs"
+    for _ in range(3):
+        harness.store.maintain()
+        harness.sync()
+    assert failed == [QUEUE_ID]
