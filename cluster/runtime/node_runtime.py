@@ -168,7 +168,7 @@ class NodeRuntime:
             incarnation=incarnation,
             flow=self.flow,
         )
-        files.on_queue_failed = self.queues.touch
+        files.on_queue_changed = self.queues.touch
         self.alarms = self._make_alarms(probe)
         self.alarms.on_own_change = self._tell_alarms
         self.gateway = ClusterGateway(
@@ -278,7 +278,7 @@ class NodeRuntime:
             self._propose_all_down()
         self.queues.tick(now_ms)
         self.alarms.tick(now_ms)
-        if self._files.maintain():
+        if self._files.maintain(now_ms):
             self.request_sync()
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()

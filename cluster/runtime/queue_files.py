@@ -28,8 +28,8 @@ class NodeQueueFiles:
         self._data_dir = data_dir
         self._group_commit = group_commit
         self._config = config
-        #: Told of a queue whose writes failed at the end of a turn (set by whoever owns the queues).
-        self.on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None
+        #: Told of a queue that should be looked at, though nobody called it (set by whoever owns the queues).
+        self.on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
         self._next_progress_s = 0.0
 
@@ -67,10 +67,10 @@ class NodeQueueFiles:
                     log.info("%s no longer exists in the cluster: its files are deleted", name)
                     store.delete_queue_directory(queue_id)
 
-    def maintain(self) -> bool:
+    def maintain(self, now_ms: int) -> bool:
         """Some times a second: storage work that does not ride on traffic. True if something waits to be written."""
         for store in self._vhosts.values():
-            store.maintain()
+            store.maintain(now_ms)
         return any(store.has_unflushed for store in self._vhosts.values())
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class NodeQueueFiles:
                 vhost,
                 self._group_commit,
                 self._config,
-                self.on_queue_failed,
+                self.on_queue_changed,
                 self._progressed,
             )
             found = store.store_recovery

@@ -47,6 +47,9 @@ MAX_WAITING_PROPOSALS = 20_000
 #: The clock is looked at this often at least, for the quorum and for proposals to be repeated.
 TICK_MAX_MS = 50
 
+#: A snapshot for which there was no space is tried again after so many entries.
+SNAPSHOT_RETRY_ENTRIES = 1000
+
 
 class Applied(NamedTuple):
     """What the state machine made of one command: ``outcome``, or ``error`` if it refused the command."""
@@ -442,11 +445,13 @@ class RaftDriver:
         self._entries_since_snapshot += len(entries)
         self._listener.on_applied(self.applied_index)
         is_log_large = self._storage.log_bytes > self._config.snapshot_log_bytes
-        if self._entries_since_snapshot >= self._config.snapshot_entries or is_log_large:
+        is_due = self._entries_since_snapshot >= self._config.snapshot_entries or is_log_large
+        if is_due and self._entries_since_snapshot >= 0:
             try:
                 self._storage.save_snapshot(self.core.compact(self.applied_index, self._state.snapshot()))
             except DiskFullError as error:
                 log.warning("no space for a snapshot, the log grows on: %s", error)
+                self._entries_since_snapshot = -SNAPSHOT_RETRY_ENTRIES
             else:
                 self._entries_since_snapshot = 0
 

@@ -68,6 +68,8 @@ class LocalReplica(VariableQueue):
         self._next_seq_id = max(self._next_seq_id, seq_ids[-1] + 1)
         if stored:
             self._collected(size)
+        elif self._next_seq_id >= self._storage.renew_at:
+            self._call_for_flush()
         self._operated(len(added))
 
     def _place(self, items: dict[int, Message], size: int) -> None:
@@ -127,7 +129,11 @@ class LocalReplica(VariableQueue):
         stages = self._stages
         held: dict[int, MsgId] = {}
         if stages.delta.count and first < stages.delta.end and end > stages.delta.start:
-            entries = self._storage.index.entries(first, end, DIGEST_SEGMENT_ENTRIES)
+            try:
+                entries = self._storage.index.entries(first, end, DIGEST_SEGMENT_ENTRIES)
+            except StorageError as error:
+                self._fail(error)
+                raise
             held = {seq_id: entry.msg_id for seq_id, entry in entries}
         for place in (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
             span = range(first, end) if len(place) > DIGEST_SEGMENT_ENTRIES else place

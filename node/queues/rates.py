@@ -14,6 +14,8 @@ import math
 HALF_LIFE_S = 5.0
 #: Below this sum of rates (messages per second) a queue counts as idle: its messages last for ever.
 IDLE_RATE = 0.01
+#: Without anybody asking for durations the rates are brought up to date so often.
+TICK_MS = 1000
 #: Time between two looks below which nothing is computed: a rate over less is noise.
 _MIN_INTERVAL_MS = 1
 
@@ -59,8 +61,12 @@ class QueueRates:
         """All rates together."""
         return self.ingress.per_s + self.egress.per_s + self.ack_in.per_s + self.ack_out.per_s
 
-    def duration_s(self, now_ms: int, ram_ready: int, ram_pending: int) -> float:
-        """How long the messages in memory last; infinite for an idle queue. Brings the rates up to date."""
+    def tick(self, now_ms: int) -> None:
+        """Bring the rates up to date, at most once in `TICK_MS`."""
+        if self._last_ms is None or now_ms - self._last_ms >= TICK_MS:
+            self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
         if self._last_ms is None:
             self._last_ms = now_ms
         elapsed_ms = now_ms - self._last_ms
@@ -68,6 +74,10 @@ class QueueRates:
             self._last_ms = now_ms
             for rate in (self.ingress, self.egress, self.ack_in, self.ack_out):
                 rate.roll(elapsed_ms / 1000)
+
+    def duration_s(self, now_ms: int, ram_ready: int, ram_pending: int) -> float:
+        """How long the messages in memory last; infinite for an idle queue. Brings the rates up to date."""
+        self._roll(now_ms)
         total = ram_ready + self._ram_ready_before + ram_pending + self._ram_pending_before
         self._ram_ready_before, self._ram_pending_before = ram_ready, ram_pending
         if self.sum_per_s < IDLE_RATE:

@@ -271,10 +271,26 @@ class Stages:
                 self.q2.merge(self._as_paged({seq_id: entry}))
             else:
                 middle[seq_id] = entry
+        if len(fronts) > READ_AHEAD_MESSAGES:
+            fronts = self._postpone(fronts, middle)
         if fronts:
             self._merge_alphas(self.q4, fronts)
         if middle:
             self.q3.merge(self._as_paged(middle))
+
+    def _postpone(self, fronts: dict[int, Entry], middle: dict[int, Entry]) -> dict[int, Entry]:
+        """Too many paged messages come before Q3 to read them all: from the first of them on, all goes to Q3.
+
+        Returns what still comes to Q4.
+        """
+        first = min((seq_id for seq_id, entry in fronts.items() if not _is_alpha(entry)), default=None)
+        if first is None:
+            return fronts
+        seq_ids, messages = self.q4.take_last(sum([seq_id > first for seq_id in self.q4.messages]))
+        self.ram_bytes -= sum(map(body_bytes, messages))
+        middle.update(zip(seq_ids, messages, strict=True))
+        middle.update({seq_id: entry for seq_id, entry in fronts.items() if seq_id >= first})
+        return {seq_id: entry for seq_id, entry in fronts.items() if seq_id < first}
 
     def _merge_alphas(self, place: SubQueue, items: dict[int, Entry]) -> None:
         paged = sorted(seq_id for seq_id, entry in items.items() if not _is_alpha(entry))

@@ -62,6 +62,7 @@ class Unacked:
     def page_out(self, count: int, *, is_durable: bool) -> dict[int, Message]:
         """Give up the bodies of the oldest. Returns the messages: what is not on disk yet must go there."""
         chosen: dict[int, Message] = {}
+        count = min(count, self.ram_count)
         for seq_id, message in self.messages.items():
             if len(chosen) >= count:
                 break

@@ -430,6 +430,10 @@ class VariableQueue:
         self.target_ram_count = self.rates.target_ram_count(self._target_duration_s)
         return duration_s
 
+    def time_passes(self, now_ms: int) -> None:
+        """To be called about once a second or more often: keeps the rates up to date."""
+        self.rates.tick(now_ms)
+
     def set_ram_duration_target(self, duration_s: float) -> None:
         """Keep no more in memory than lasts so long; infinite: no limit. Pages out what is above, in bounded steps."""
         self._target_duration_s = duration_s
@@ -527,6 +531,9 @@ class VariableQueue:
         try:
             written = storage.flush(self._next_seq_id)
         except DiskFullError:
+            # A part may have been written, and what was not may be settled before it is: nothing else would tell that
+            # the tokens of this part wait for this generation.
+            self._last_write_generation = self._group_commit.open_generation
             if not self.is_disk_full:
                 self.is_disk_full = True
                 self._full_generation = self._group_commit.open_generation

@@ -62,17 +62,18 @@ class VhostStore:
         vhost: str,
         group_commit: GroupCommit,
         config: StoreConfig,
-        on_queue_failed: Callable[[QueueId], None] = lambda _queue_id: None,
+        on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None,
         on_progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
     ) -> None:
-        """``on_queue_failed`` hears of a queue whose collected writes failed: nobody was calling it just then.
+        """``on_queue_changed`` hears of a queue whose writes failed, or were possible again on a full disk: nobody was
+        calling it just then, and it has an error or confirms to give.
 
         ``on_progress`` hears during scans (after a crash) what is scanned, and how much of how much is done.
         """
         self._disk = disk
         self._vhost = vhost
         self._group_commit = group_commit
-        self._on_queue_failed = on_queue_failed
+        self._on_queue_changed = on_queue_changed
         self._on_progress = on_progress
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
@@ -210,17 +211,19 @@ class VhostStore:
             unflushed, self._unflushed = self._unflushed, {}
             for queue_id in unflushed:
                 queue = self._open[queue_id]
+                was_full = queue.is_disk_full
                 queue.flush_writes()
-                if queue.has_failed:
-                    self._on_queue_failed(queue_id)
+                if queue.has_failed or (was_full and not queue.is_disk_full):
+                    self._on_queue_changed(queue_id)
 
-    def maintain(self) -> None:
+    def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, in bounded steps."""
         for queue_id, queue in list(self._open.items()):
+            queue.time_passes(now_ms)
             if queue.wants_maintenance:
                 queue.maintain()
                 if queue.has_failed:
-                    self._on_queue_failed(queue_id)
+                    self._on_queue_changed(queue_id)
         self.maintain_stores()
 
     def maintain_stores(self) -> None:

@@ -6,7 +6,7 @@ bytes for every position, and ``N.qs`` with the envelopes of the messages smalle
 
 **Publish** writes a slot, **ack** overwrites it with zeros; there is no journal. A pair of files is deleted when every
 entry in it is settled and the queue's positions have moved on to a later segment; at most `DELETIONS_MAX` pairs per
-flush, so that purging ten million messages does not stop the loop.
+flush, since unlinking thousands of files at once would stop the loop for seconds.
 
 **In memory** a segment is a few numbers and three sets of bits: which entries are live, which of them are in a shared
 store, which are transient. While all are live the first is a constant that all segments share; the others are mostly
@@ -231,12 +231,16 @@ class QueueIndexV2:
             settled, self._settled = sorted(self._settled), []
             # A segment below both is deleted as a whole once its last entry is settled.
             in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
-            for number, seq_ids in by_segment(settled, self._segment_bits):
-                segment = self.segments[number]
-                if segment.live or number >= in_use:
-                    self._write_acks(segment, seq_ids)
-                else:
-                    self._has_finished = True
+            try:
+                for number, seq_ids in by_segment(settled, self._segment_bits):
+                    segment = self.segments[number]
+                    if segment.live or number >= in_use:
+                        self._write_acks(segment, seq_ids)
+                    else:
+                        segment.is_finished = self._has_finished = True
+            except DiskFullError:
+                self._settled = settled
+                raise
         written = 0
         if self._pending:
             pending, self._pending = self._pending, {}
@@ -517,6 +521,10 @@ class QueueIndexV2:
     def _segment(self, number: int) -> Segment:
         """The segment, with files made if it has none."""
         segment = self.segments.get(number)
+        if segment is not None and segment.is_finished:
+            # Its files were to be deleted, so its last acks were not written: begin anew.
+            self.files.delete(segment)
+            segment = None
         if segment is None:
             segment = self.segments[number] = self.files.create(number)
         return segment

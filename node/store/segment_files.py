@@ -16,6 +16,7 @@ class Segment:
 
     __slots__ = (
         "index_file",
+        "is_finished",
         "live",
         "live_bits",
         "number",
@@ -33,6 +34,8 @@ class Segment:
         #: Of the live ones: message in a shared store; message transient.
         self.shared_bits = 0
         self.transient_bits = 0
+        #: Everything is settled and the files will be deleted: the last acks were not written.
+        self.is_finished = False
         #: Where the next record of the .qs file goes.
         self.queue_store_end = queue_store_end
         #: Open files, or ``None``; both or neither.

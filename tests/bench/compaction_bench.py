@@ -88,7 +88,7 @@ class Bench:
     async def maintain(self) -> None:
         while True:
             await asyncio.sleep(MAINTAIN_S)
-            self.store.maintain()
+            self.store.maintain(int(self.loop.time() * 1000))
 
     async def until_disk_use_is_below(self, ratio: float) -> None:
         """Total bytes against live ones; looked at after each round of the group commit."""

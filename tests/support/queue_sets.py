@@ -85,7 +85,7 @@ class QueueSetNode:
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
         )
-        self.files.on_queue_failed = self.queues.touch
+        self.files.on_queue_changed = self.queues.touch
 
     def restart_cleanly(self) -> None:
         self.queues.close()

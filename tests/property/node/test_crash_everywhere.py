@@ -90,7 +90,7 @@ class Workload:
     def sync(self) -> None:
         self.store.flush_writes()
         for _ in range(3):
-            self.store.maintain()
+            self.store.maintain(0)
         run_sync_round(self.group_commit)
 
     def publish(self, queue_id: QueueId, queue: LocalReplica, message: Message) -> None:

@@ -396,6 +396,29 @@ def test_a_queue_that_cannot_be_opened_is_reported() -> None:
     assert node.role(OTHER) == "master"
 
 
+def test_confirms_come_when_there_is_space_again_though_nobody_calls() -> None:
+    node = alone()
+    node.publish(Q, 1)
+    node.turn()
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [1]
+    node.disk.capacity_bytes = node.disk.used_bytes
+    node.publish(Q, 2, 3)
+    node.turn()
+    for _ in range(3):
+        # Rounds go on: others write.
+        node.group_commit.mark_dirty(node.disk.directory("/"))
+        node.sync()
+        node.turn()
+    assert node.confirmed() == [1]
+    node.disk.capacity_bytes = 1 << 40
+    node.files.maintain(0)
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [1, 2, 3, 4]
+
+
 def test_mode_and_version_follow_the_policy_on_every_copy() -> None:
     """When the queue is opened, and when the policy changes."""
     network = QueueSetNetwork(N1, N2)

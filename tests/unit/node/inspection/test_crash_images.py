@@ -37,7 +37,7 @@ def work(harness: StoreHarness, chance: random.Random) -> None:
         elif step == 3:
             harness.sync()
         else:
-            harness.store.maintain()
+            harness.store.maintain(0)
             harness.store.flush_writes()
 
 

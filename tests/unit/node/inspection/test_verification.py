@@ -561,7 +561,7 @@ def test_each_version_and_a_conversion_are_whole(
         node.start()
         node.store.open_queue(ORDERS, ORDERS_NAME, durable=True, version=new)
         for round_number in range(4):
-            node.store.maintain()
+            node.store.maintain(0)
             node.sync()
             copy = node.killed(tmp_path / f"round {start} {round_number}")
             seen.add(tuple(inspect(str(copy)).vhosts[0].queues[0].index_versions))

@@ -214,6 +214,28 @@ def test_a_full_disk_is_waited_for(big: bool) -> None:
     assert counters(queue.fetch(9, True)) == [3]
 
 
+def test_the_part_that_found_space_is_confirmed_by_its_own_round() -> None:
+    """Even if the rest is settled before it is ever written."""
+    harness = StoreHarness(StoreConfig(v2_segment_entries=8))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    assert queue.drain_confirmed() == [1]
+    deliveries = queue.publish_delivered(publications(2, 10))
+    # Space for the first of the two segments.
+    harness.disk.capacity_bytes = harness.disk.used_bytes + 600
+    queue.flush_writes()
+    assert [queue.is_disk_full] == [True]
+    unwritten = [each.seq_id for each in deliveries if each.seq_id >= 8]
+    assert queue.ack(unwritten) == 3
+    queue.flush_writes()
+    assert [queue.is_disk_full] == [False]
+    assert queue.drain_confirmed() == [9, 10, 11], "what is settled, and nothing that is not durable"
+    assert queue.durable_generation < queue.write_generation
+    harness.sync()
+    assert queue.drain_confirmed() == list(range(2, 9))
+
+
 @pytest.mark.parametrize("big", [False, True])
 def test_a_failed_write_takes_the_queue_out_of_service(big: bool) -> None:
     harness = StoreHarness(StoreConfig(embed_below_bytes=0 if big else 4096))

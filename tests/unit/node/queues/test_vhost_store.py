@@ -124,15 +124,15 @@ def test_the_owner_hears_of_a_queue_that_fails_while_nobody_calls_it() -> None:
     harness = StoreHarness(StoreConfig(queue_version=1))
     failed: list[QueueId] = []
     harness.store = VhostStore(
-        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_failed=failed.append
+        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_changed=failed.append
     )
     queue = harness.open_queue()
     queue.publish(publications(1, 10))
     harness.sync()
     queue.set_index_version(2)
-    harness.store.maintain()
+    harness.store.maintain(0)
     harness.disk.fail_writes = ".qs"
     for _ in range(3):
-        harness.store.maintain()
+        harness.store.maintain(0)
         harness.sync()
     assert failed == [QUEUE_ID]

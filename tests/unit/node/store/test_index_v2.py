@@ -9,6 +9,7 @@ import pytest
 from node.errors import StorageError
 from node.ids import SeqId
 from node.queues.replica import SeqRange
+from node.store.queue_terms import RESERVE_STEP
 from node.store.record import HEADER_BYTES, SLOT_BYTES, STATUS_PRESENT, ZERO_SLOT
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
@@ -322,3 +323,48 @@ def test_a_purge_deletes_files_a_few_at_a_time() -> None:
         left.append(len(segment_files(harness)))
     assert len(left) >= 6
     assert left[-1] == 0
+
+
+def test_a_segment_that_was_to_be_deleted_and_is_filled_again_begins_anew() -> None:
+    """Its last acks were never written: what they settled must not come back with what is there now."""
+    harness = StoreHarness(StoreConfig(v2_segment_entries=8))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 400))
+    harness.sync()
+    queue.purge()
+    harness.store.flush_writes()
+    assert len(segment_files(harness)) > 20, "not all are deleted at once"
+    late = make_message(900)
+    queue.insert([SeqId(389)], [late], [late.envelope()])
+    while harness.store.has_unflushed:
+        harness.store.flush_writes()
+    harness.sync()
+    queue = harness.crash()
+    assert [delivery.seq_id for delivery in queue.fetch(99, True)] == [389]
+
+
+def test_damage_found_by_a_comparison_takes_the_queue_out_of_service() -> None:
+    harness = StoreHarness()
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    for first in range(1, 6001, 1000):
+        queue.publish(publications(first, 1000))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", HEADER_BYTES + 4000 * SLOT_BYTES + 20)
+    with pytest.raises(StorageError, match="damaged"):
+        queue.digests()
+    queue = harness.restart()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.clean, report.corrupt, queue.ready) == (False, 1, 5999)
+
+
+def test_a_mirror_of_transient_messages_reserves_positions_too(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    far = SeqId(RESERVE_STEP + 10)
+    message = make_message(2, persistent=False)
+    queue.insert([far], [message], [message.envelope()])
+    harness.sync()
+    assert harness.crash().next_seq_id > far
