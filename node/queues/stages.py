@@ -96,6 +96,7 @@ class Stages:
         "delta",
         "index",
         "is_lazy",
+        "moved",
         "q1",
         "q2",
         "q3",
@@ -118,6 +119,8 @@ class Stages:
         self.delta = Delta()
         self.q3 = SubQueue()
         self.q4 = SubQueue()
+        #: Messages that page-outs have moved so far.
+        self.moved = 0
         #: Body bytes of the alphas.
         self.ram_bytes = 0
 
@@ -393,6 +396,7 @@ class Stages:
             if not seq_ids:
                 continue
             count -= len(seq_ids)
+            self.moved += len(seq_ids)
             self.ram_bytes -= sum([body_bytes(message) for message in messages])
             paged = self._as_paged(dict(zip(seq_ids, messages, strict=True)))
             entries = list(paged.values())
@@ -406,10 +410,12 @@ class Stages:
     def _give_up_positions(self, count: int) -> None:
         """Betas and gammas to delta: the front of Q2 first, then the back of Q3, of which a batch stays."""
         seq_ids, _ = self.q2.take(count)
+        self.moved += len(seq_ids)
         if seq_ids:
             self.delta.extend(seq_ids[0], seq_ids[-1] + 1, len(seq_ids))
         keep = min(self._config.v2_segment_entries, LOAD_MESSAGES)
         seq_ids, _ = self.q3.take_last(min(count - len(seq_ids), max(0, len(self.q3) - keep)))
+        self.moved += len(seq_ids)
         if seq_ids:
             self.delta.extend(seq_ids[0], seq_ids[-1] + 1, len(seq_ids))
 

@@ -17,7 +17,7 @@ def body_bytes(entry: Entry) -> int:
 class Unacked:
     """Always in memory; the bodies may be paged out."""
 
-    __slots__ = ("body_bytes", "messages", "ram_bytes", "ram_count")
+    __slots__ = ("body_bytes", "messages", "moved", "ram_bytes", "ram_count")
 
     def __init__(self) -> None:
         self.messages: dict[int, Entry] = {}
@@ -26,6 +26,8 @@ class Unacked:
         #: Messages whose body is in memory, and these bytes.
         self.ram_count = 0
         self.ram_bytes = 0
+        #: Bodies given up so far.
+        self.moved = 0
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -73,6 +75,7 @@ class Unacked:
             self.messages[seq_id] = PagedMessage(message.msg_id, size, message.persistent and is_durable)
             self.ram_bytes -= size
         self.ram_count -= len(chosen)
+        self.moved += len(chosen)
         return chosen
 
     def check_invariants(self) -> None:

@@ -309,6 +309,7 @@ class VariableQueue:
             unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
             self._persistent = len(unacked)
             self._persistent_bytes = sum(map(body_bytes, unacked))
+            self._digest_cache.clear()
             self._settled_on_disk()
         return count
 
@@ -316,7 +317,6 @@ class VariableQueue:
         """The index settled messages by range: tokens and the flush follow."""
         is_live = self._storage.index.is_live
         self._tokens.settled([seq_id for seq_id in self._tokens.waiting if not is_live(seq_id)])
-        self._digest_cache.clear()
         if not self._has_called_for_flush:
             self._call_for_flush()
 
@@ -435,11 +435,12 @@ class VariableQueue:
         self.rates.tick(now_ms)
 
     def set_ram_duration_target(self, duration_s: float) -> None:
-        """Keep no more in memory than lasts so long; infinite: no limit. Pages out what is above, in bounded steps."""
+        """Keep no more in memory than lasts so long; infinite: no limit.
+
+        What is above is paged out in bounded steps: with the traffic of this queue, and by `maintain`.
+        """
         self._target_duration_s = duration_s
         self.target_ram_count = self.rates.target_ram_count(duration_s)
-        if self._failure is None:
-            self.page_out()
 
     def set_lazy(self, is_lazy: bool) -> None:
         """Switch between the modes ``lazy`` and ``default``; the messages follow in bounded steps (`maintain`)."""
@@ -499,6 +500,11 @@ class VariableQueue:
         unwritten = {seq_id: message for seq_id, message in paged.items() if not index.is_live(seq_id)}
         if unwritten:
             index.publish(unwritten)
+
+    @property
+    def paged_out(self) -> int:
+        """Messages and positions that page-outs have moved so far."""
+        return self._stages.moved + self._unacked.moved
 
     @property
     def wants_maintenance(self) -> bool:

@@ -34,6 +34,9 @@ from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
+#: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each takes
+#: about a microsecond.
+MAINTENANCE_MESSAGES = 8000
 #: Steps of compaction in a row, when garbage grows faster than it is reclaimed: each takes a millisecond or two.
 MAINTENANCE_STEPS = 4
 #: Generation of everything below a vhost's directory.
@@ -218,10 +221,16 @@ class VhostStore:
 
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, in bounded steps."""
+        budget = MAINTENANCE_MESSAGES
         for queue_id, queue in list(self._open.items()):
             queue.time_passes(now_ms)
-            if queue.wants_maintenance:
+            if budget > 0 and queue.wants_maintenance:
+                before = queue.paged_out
                 queue.maintain()
+                budget -= queue.paged_out - before
+                if queue.paged_out != before:
+                    # The others come first next time.
+                    self._open[queue_id] = self._open.pop(queue_id)
                 if queue.has_failed:
                     self._on_queue_changed(queue_id)
         self.maintain_stores()

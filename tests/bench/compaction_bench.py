@@ -109,6 +109,7 @@ class Bench:
 
 async def fill(bench: Bench, queue: LocalReplica, messages: int) -> None:
     queue.set_ram_duration_target(0.0)
+    queue.page_out()
     published = 0
     while published < messages:
         queue.publish(bench.publications(TURN_MESSAGES))

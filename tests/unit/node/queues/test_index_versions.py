@@ -60,6 +60,7 @@ def test_a_queue_is_converted_while_it_works(old: int, new: int) -> None:
     queue.publish(publications(1, 1000))
     queue.publish(publications(1001, 100, body=b"big" * 50))
     queue.set_ram_duration_target(0.0)
+    queue.page_out()
     harness.sync()
     assert len(queue.drain_confirmed()) == 1100
     queue.set_index_version(new)

@@ -232,6 +232,7 @@ def test_many_paged_messages_return_without_their_bodies(queue: LocalReplica, mo
     deliveries = queue.fetch(90, ack_required=True)
     queue.requeue([delivery.seq_id for delivery in deliveries[:5]])
     queue.set_ram_duration_target(0.0)
+    queue.page_out()
     queue.set_ram_duration_target(math.inf)
     queue.requeue([delivery.seq_id for delivery in deliveries[10:20]])
     queue.check_invariants()

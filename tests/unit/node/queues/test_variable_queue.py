@@ -319,6 +319,7 @@ def test_unacked_bodies_leave_memory_too(harness: StoreHarness) -> None:
     harness.store.flush_writes()
     queue.fetch(10, ack_required=True)
     queue.set_ram_duration_target(0.0)
+    queue.page_out()
     assert queue.status().in_ram == 0
     queue.check_invariants()
 

@@ -268,6 +268,7 @@ def test_damage_found_by_a_read_takes_the_queue_out_of_service() -> None:
     queue.publish(publications(1, 2))
     harness.sync()
     queue.set_ram_duration_target(0.0)
+    queue.page_out()
     harness.disk.flip_bit(f"{harness.queue_directory}/0.qs", HEADER_BYTES + 30)
     with pytest.raises(StorageError, match="damaged"):
         queue.fetch(1, ack_required=True)
