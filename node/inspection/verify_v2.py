@@ -30,6 +30,7 @@ from node.store.record import (
     FileFormat,
     Slot,
     is_torn_record,
+    slot_offset,
     unpack_record,
 )
 from node.store.segment_files import Segment
@@ -96,7 +97,7 @@ class V2Check:
             )
 
     def _slot_at(self, seq_id: int) -> int:
-        return HEADER_BYTES + seq_id % self._entries * SLOT_BYTES
+        return slot_offset(seq_id, self._entries)
 
     def _segment(self, data: SegmentData) -> None:
         self._header(INDEX_FORMAT, data.slots_path, data.slots, data.number)

@@ -29,6 +29,7 @@ from node.store.record import (
     is_torn_record,
     is_torn_slot,
     pack_slot,
+    slot_offset,
     unpack_record,
     unpack_slot,
 )
@@ -168,16 +169,13 @@ class IndexRecovery:
             origin = OriginId(msg_id[:ORIGIN_BYTES])
             if msg_id > self.origins.get(origin, b""):
                 self.origins[origin] = msg_id
-            if slots[self._slot_at(seq_id)] != STATUS_PRESENT:
+            if slots[slot_offset(seq_id, self._index.segment_entries)] != STATUS_PRESENT:
                 patches[seq_id] = pack_slot(seq_id, slot)
             if slot.shared:
                 shared.append(seq_id)
         self._report.messages += len(live)
         self._index.adopt_segment(number, scan.end, live, shared)
         self._repair(scan, patches)
-
-    def _slot_at(self, seq_id: int) -> int:
-        return HEADER_BYTES + seq_id % self._index.segment_entries * SLOT_BYTES
 
     def _note_header(self, problem: str, content: bytes, path: str) -> None:
         if problem == NEVER_WRITTEN:
@@ -188,7 +186,7 @@ class IndexRecovery:
     def _entry(self, scan: _SegmentScan, seq_id: int, slot: Slot | BadSlot) -> MsgId | None:
         """The msg_id of a live persistent entry, or ``None`` with the reason counted."""
         report = self._report
-        at = self._slot_at(seq_id)
+        at = slot_offset(seq_id, self._index.segment_entries)
         piece = scan.slots[at : at + SLOT_BYTES]
         if isinstance(slot, BadSlot):
             if slot.kind == "torn-ack":
@@ -238,7 +236,7 @@ class IndexRecovery:
         queue_store_file = self._disk.open(path) if scan.has_store else self._disk.create(path)
         index_file.pwrite(INDEX_FORMAT.header(number, queue_id), 0)
         for seq_id, piece in patches.items():
-            index_file.pwrite(piece, self._slot_at(seq_id))
+            index_file.pwrite(piece, slot_offset(seq_id, self._index.segment_entries))
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, queue_id), 0)
         if scan.end < len(scan.records):
             queue_store_file.truncate(scan.end)

@@ -46,6 +46,7 @@ from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
 from node.store.journal import Journal
+from node.store.live_bits import positions
 from node.store.shared_store import SharedStore
 from node.store.store_config import StoreConfig
 from node.store.v1_format import (
@@ -60,7 +61,7 @@ from node.store.v1_format import (
     read_places,
     record_seq_id,
 )
-from node.store.v1_segment import Run, Segment, merge_runs, positions, run_bits, runs_of, runs_of_bits
+from node.store.v1_segment import Run, Segment, merge_runs, run_bits, runs_of, runs_of_bits
 from node.store.v1_segment_files import SegmentFiles
 from node.store.v1_terms import pack_terms
 
@@ -199,7 +200,7 @@ class QueueIndexV1:
         shared = bits & segment.shared
         found: list[tuple[int, PagedMessage]] = []
         if is_sized or shared:
-            found = self._describe(segment, list(positions(bits if is_sized else shared, segment.base)))
+            found = self._describe(segment, positions(bits if is_sized else shared, segment.base))
         if is_sized:
             for _, paged in found:
                 _count(total, paged.persistent, paged.body_bytes)
@@ -478,7 +479,7 @@ class QueueIndexV1:
                 break
             bits = segment.live_bits(first, end)
             if bits:
-                found += self._describe(segment, list(islice(positions(bits, segment.base), count_max - len(found))))
+                found += self._describe(segment, positions(bits, segment.base)[: count_max - len(found)])
         pending = sorted([seq_id for seq_id in self._pending if first <= seq_id < end])
         if pending:
             found += [(seq_id, self._paged_pending(seq_id)) for seq_id in pending[:count_max]]
@@ -595,7 +596,7 @@ class QueueIndexV1:
                 continue
             # What is damaged keeps its reference until the stores count anew; deleting goes on.
             with suppress(StorageError):
-                found = self._describe(segment, list(positions(bits, segment.base)))
+                found = self._describe(segment, positions(bits, segment.base))
                 self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
         self.abandon()
 

@@ -46,7 +46,7 @@ from node.store.live_bits import bits_between, bits_of, by_segment, positions, r
 from node.store.msg_store import MessageStore
 from node.store.record import (
     CRC,
-    HEADER_BYTES,
+    READ_GAP_BYTES_MAX,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_MARK,
@@ -58,6 +58,7 @@ from node.store.record import (
     STATUS_PRESENT,
     ZERO_SLOT,
     Slot,
+    slot_offset,
     unpack_record,
     unpack_slot,
 )
@@ -66,8 +67,6 @@ from node.store.store_config import StoreConfig
 
 #: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
 ACK_RUNS_MAX = 8
-#: Neighbouring records up to this many bytes apart are read with one call (the reference coalesces as well).
-READ_GAP_BYTES_MAX = 4096
 #: Pairs of files deleted per flush: unlinking a pair of some megabytes takes about a tenth of a millisecond.
 DELETIONS_MAX = 16
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
@@ -531,7 +530,7 @@ class QueueIndexV2:
 
     def _slot_offset(self, seq_id: int) -> int:
         """Where in the .qi file of its segment the slot of ``seq_id`` stands."""
-        return HEADER_BYTES + (seq_id & self._slot_mask) * SLOT_BYTES
+        return slot_offset(seq_id, self.segment_entries)
 
     def drop_transient(self) -> None:
         """See `QueueIndex.drop_transient`."""

@@ -39,6 +39,7 @@ from node.store.hole_filling import erase_noted
 from node.store.location_table import LocationTable
 from node.store.record import (
     KIND_MESSAGE,
+    READ_GAP_BYTES_MAX,
     RECORD_HEADER_BYTES,
     RECORD_MARK,
     STORE_RECORD_CHECKED,
@@ -51,8 +52,6 @@ from node.store.store_recovery import Progress, StoreRecovery, StoreScan, remove
 
 #: Offsets have 32 bits, and a file may exceed its limit by one record.
 FILE_SIZE_LIMIT_BYTES_MAX = 1 << 31
-#: Neighbouring records up to this many bytes apart are read with one call (the reference coalesces as well).
-READ_GAP_BYTES_MAX = 4096
 #: One call of `MessageStore.read_many` to the disk asks for no more than this, or for one record.
 READ_BYTES_MAX = 1 << 20
 

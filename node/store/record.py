@@ -64,6 +64,8 @@ _HEADER_BODY = struct.Struct(">4sB3xQQ36x")
 CRC = struct.Struct(">I")
 
 SLOT_BYTES = 32
+#: Neighbouring records up to this many bytes apart are read with one call (the reference coalesces as well).
+READ_GAP_BYTES_MAX = 4096
 #: Everything of a slot but its CRC: status, flags, overhead, msg_id, offset, body bytes.
 SLOT_BODY = struct.Struct(">BBH16sII")
 ZERO_SLOT = bytes(SLOT_BYTES)
@@ -146,6 +148,11 @@ class Slot(NamedTuple):
     #: Bytes of the envelope in the .qs file beside the body; 0 for the shared store.
     overhead_bytes: int
     body_bytes: int
+
+
+def slot_offset(seq_id: int, entries: int) -> int:
+    """Where the slot of ``seq_id`` stands in the .qi file of its segment of ``entries`` entries."""
+    return HEADER_BYTES + seq_id % entries * SLOT_BYTES
 
 
 def pack_slot(seq_id: int, slot: Slot) -> bytes:

@@ -32,7 +32,7 @@ from zlib import crc32
 
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import DiskFile
-from node.store.record import HEADER_BYTES, FileFormat
+from node.store.record import HEADER_BYTES, READ_GAP_BYTES_MAX, FileFormat
 
 JOURNAL_FORMAT = FileFormat(b"WRIJ", 1, ".jif")
 SEGMENT_FORMAT = FileFormat(b"WRIS", 1, ".idx")
@@ -59,8 +59,6 @@ _U32 = struct.Struct(">I")
 _CRC_MASK = 0xFFFFFFFF
 #: A hole that the file system left for a page it never wrote.
 _PAGE_BYTES = 4096
-#: Neighbouring records up to this many bytes apart are read with one call.
-READ_GAP_BYTES_MAX = 4096
 
 #: A place: offset << 24 | size << 2 | is shared << 1 | is persistent. A record is smaller than 4 MiB: an embedded
 #: message has at most `EMBED_BELOW_BYTES_MAX` bytes and two names of 255.

@@ -72,12 +72,6 @@ def runs_of_bits(bits: int, base: int) -> Iterator[Run]:
         at += zeros + ones
 
 
-def positions(bits: int, base: int) -> Iterator[int]:
-    """The set as ascending positions; ``base`` is the first position of its segment."""
-    for first, count in runs_of_bits(bits, base):
-        yield from range(first, first + count)
-
-
 class Segment:
     """Bookkeeping of one segment: what is live in it, be it in its file or in a journal."""
 

@@ -8,7 +8,7 @@ what is missing was reported.
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,13 +19,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import msg_id_of
 from tests.support.shared_store import SharedStoreNode
+from tests.support.state_machines import run_machine
 
 FILE_BYTES = 512
 #: The third fills a file alone.
@@ -143,8 +143,5 @@ TestMessageStore.settings = settings(
 def test_the_model_holds_for_long() -> None:
     """About a minute."""
     before = MessageStoreMachine.steps_run
-    profile: Any = settings(
-        max_examples=800, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    run_state_machine_as_test(MessageStoreMachine, settings=profile)
+    run_machine(MessageStoreMachine, examples=800, steps=50)
     assert MessageStoreMachine.steps_run - before > 20_000

@@ -8,10 +8,9 @@ by a subclass that names its `IndexKind`.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,11 +18,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
 from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
+from tests.support.state_machines import run_machine
 
 
 class QueueIndexMachine(RuleBasedStateMachine):
@@ -147,16 +146,6 @@ class QueueIndexV2Machine(QueueIndexMachine):
 
 
 MACHINES = [QueueIndexV1Machine, QueueIndexV2Machine]
-
-
-def run_machine(machine: type[QueueIndexMachine], examples: int, steps: int) -> None:
-    profile: Any = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(machine, settings=profile)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from node.ids import SeqId
@@ -30,6 +29,7 @@ from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest, SeqRange,
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
 from node.store.store_config import StoreConfig
 from tests.support.messages import make_message, msg_id_of
+from tests.support.state_machines import run_machine
 from tests.support.stores import StoreHarness
 
 #: Body sizes: embedded, embedded, shared store.
@@ -321,8 +321,5 @@ TestVariableQueueStateful = VariableQueueMachine.TestCase
 def test_the_model_holds_for_long() -> None:
     """About a minute."""
     before = VariableQueueMachine.steps_run
-    profile: Any = settings(
-        max_examples=800, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    run_state_machine_as_test(VariableQueueMachine, settings=profile)
+    run_machine(VariableQueueMachine, examples=800, steps=50)
     assert VariableQueueMachine.steps_run - before > 20_000
