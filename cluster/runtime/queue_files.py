@@ -11,6 +11,7 @@ from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
+from node.store.length_file import LENGTHS_NAME
 from node.store.store_config import StoreConfig
 from node.topology.records import QueueRecord
 
@@ -93,6 +94,9 @@ class NodeQueueFiles:
                 self.on_queue_changed,
                 self._progressed,
             )
+            if store.unreadable_lengths:
+                text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
+                log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
             found = store.store_recovery
             if found.messages or found.torn or found.corrupt:
                 log.info("shared store of vhost %s: recovered in %.3f s: %s", vhost, monotonic() - started_s, found)

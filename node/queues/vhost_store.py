@@ -3,6 +3,7 @@
 Layout below the node's data directory::
 
     vhosts/<directory of the vhost>/vhost.json                  the vhost's name, and what must not change in its life
+                                   /durable.lengths             node.store.length_file
                                    /msg_store_persistent/N.rdq  node.store.msg_store
                                    /msg_store_transient/N.rdq   the same, emptied at start
                                    /queues/<queue id>/          node.store.queue_storage
@@ -25,6 +26,7 @@ from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import GuardedDisk
 from node.store.index_recovery import count_references
 from node.store.index_v1_recovery import count_references_v1
 from node.store.msg_store import MessageStore, MessageStoreStatus
@@ -73,7 +75,6 @@ class VhostStore:
 
         ``on_progress`` hears during scans (after a crash) what is scanned, and how much of how much is done.
         """
-        self._disk = disk
         self._vhost = vhost
         self._group_commit = group_commit
         self._on_queue_changed = on_queue_changed
@@ -81,13 +82,14 @@ class VhostStore:
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/queues"
+        disk.mkdir(self._queues_directory)
+        self._disk = disk = GuardedDisk(disk, self.directory, group_commit)
         #: Open queues.
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
         store_directory = f"{self.directory}/msg_store_persistent"
         transient_directory = f"{self.directory}/msg_store_transient"
-        disk.mkdir(self._queues_directory)
         disk.mkdir(store_directory)
         self._config = config = self._agree(data_directory, config)
         self._stores = SharedStores(
@@ -98,6 +100,7 @@ class VhostStore:
                 config,
                 self._count_references,
                 may_open_clean=self._have_queues_stopped_cleanly(),
+                short_files=disk.take_short_files(store_directory),
                 on_progress=lambda done, total: on_progress(f"shared store of vhost {vhost}, bytes", done, total),
             ),
             MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
@@ -143,6 +146,11 @@ class VhostStore:
         return config
 
     @property
+    def unreadable_lengths(self) -> int:
+        """Notes of durable lengths that could not be read at the start: torn by a crash, or damaged."""
+        return self._disk.unreadable_notes
+
+    @property
     def store_recovery(self) -> StoreRecovery:
         """What the scan of the shared store found."""
         return self._stores.persistent.recovery
@@ -172,6 +180,7 @@ class VhostStore:
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
             version=version,
+            short_files=self._disk.take_short_files(self._queue_directory(queue_id)),
             progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
         )
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
@@ -234,6 +243,7 @@ class VhostStore:
                 if queue.has_failed:
                     self._on_queue_changed(queue_id)
         self.maintain_stores()
+        self._disk.write_notes(now_ms)
 
     def maintain_stores(self) -> None:
         """A few bounded steps of compaction; also worth calling when a round of the group commit has ended."""
@@ -253,9 +263,11 @@ class VhostStore:
         self._group_commit.remove_buffer(self)
         for store in self._stores:
             store.close()
+        self._disk.close()
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the stores contradict each other."""
+        self._disk.check_invariants()
         for store in self._stores:
             store.check_invariants()
         for queue in self._open.values():

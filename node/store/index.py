@@ -78,6 +78,8 @@ class RecoveryReport:
     redelivered: int = 0
     #: Given by the caller, who has a clock.
     seconds: float = 0.0
+    #: Files that lost durable bytes at their end: what is unfinished there was whole once.
+    short_files: set[str] = field(default_factory=set)
     #: Descriptions of the first `PROBLEMS_MAX` damaged things.
     problems: list[str] = field(default_factory=list)
 
