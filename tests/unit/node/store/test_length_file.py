@@ -50,8 +50,14 @@ def noted_after_crash(disk: SimulatedDisk) -> dict[FileKey, int]:
 
 @pytest.mark.parametrize(
     "path",
-    ["queues/7/3.qi", "queues/7/3.qs", "queues/7/3.jif", "queues/7/3.idx", "queues/7/seq.bounds"]
-    + ["msg_store_persistent/12.rdq"],
+    [
+        "queues/7/3.qi",
+        "queues/7/3.qs",
+        "queues/7/3.jif",
+        "queues/7/3.idx",
+        "queues/7/seq.bounds",
+        "msg_store_persistent/12.rdq",
+    ],
 )
 def test_every_store_file_has_a_key_that_leads_back_to_it(path: str) -> None:
     key = file_key(path)
@@ -61,9 +67,21 @@ def test_every_store_file_has_a_key_that_leads_back_to_it(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["vhost.json", "queues/7/queue.json", "queues/7/3.idx.tmp", "queues/7/x.qi", "queues/7/quarantine/3.qi"]
-    + ["msg_store_transient/0.rdq", "queues/7/0.rdq", "deleting/7/3.qi", "msg_store_persistent/0.rdq.tmp", "7/3.qi"]
-    + ["queues/7/other.bounds", "msg_store_persistent/x.rdq", "queues/x/3.qi"],
+    [
+        "vhost.json",
+        "queues/7/queue.json",
+        "queues/7/3.idx.tmp",
+        "queues/7/x.qi",
+        "queues/x/3.qi",
+        "queues/7/quarantine/3.qi",
+        "queues/7/0.rdq",
+        "queues/7/other.bounds",
+        "7/3.qi",
+        "deleting/7/3.qi",
+        "msg_store_transient/0.rdq",
+        "msg_store_persistent/x.rdq",
+        "msg_store_persistent/0.rdq.tmp",
+    ],
 )
 def test_other_files_have_none(path: str) -> None:
     assert file_key(path) is None
