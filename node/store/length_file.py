@@ -317,7 +317,6 @@ class LengthFile:
 
     def _write_note(self, key: FileKey, note: _Note) -> None:
         """The caller has counted the write."""
-        file = self._open_file()
         slot = note.slot
         if slot == _NO_SLOT:
             if not note.length:
@@ -326,7 +325,7 @@ class LengthFile:
                 return
             slot = self._free[-1] if self._free else self._slot_count
         data = _pack_slot(slot, key, note.length) if note.length else _FREE_SLOT
-        file.pwrite(data, HEADER_BYTES + slot * _SLOT.size)
+        self._open_file().pwrite(data, HEADER_BYTES + slot * _SLOT.size)
         if note.slot == _NO_SLOT:
             note.slot = slot
             if self._free:

@@ -178,7 +178,7 @@ def test_a_file_that_comes_and_goes_between_two_writes_takes_no_slot(disk: Simul
     notes.raise_to(FIRST, 100)
     notes.forget(FIRST)
     notes.write()
-    assert noted(disk) == {}
+    assert disk.snapshot() == {}
     notes.check_invariants()
 
 
