@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 
 import pytest
 
 import node.queues.local_replica
 import node.queues.variable_queue
 from cluster.mirroring.promotion import undelivered_start
-from node.ids import SeqId
+from node.ids import QueueId, QueueName, SeqId
 from node.queues import vhost_store
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SegmentDigest, SeqRange
+from node.queues.vhost_store import VhostStore
 from node.store.store_config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.stores import StoreHarness
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, StoreHarness
 
 #: Positions of a digest segment here: two segments of the index.
 ENTRIES = 16
@@ -26,8 +28,9 @@ ENTRIES = 16
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (node.queues.local_replica, node.queues.variable_queue):
         monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", ENTRIES)
-    # Keep two messages in Q3, so that delta begins early.
-    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", 2)
+    # Of a lazy queue the first segment is in Q3, delta begins with the second.
+    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", ENTRIES)
+    monkeypatch.setattr("node.queues.stages.READ_AHEAD_MESSAGES", ENTRIES)
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -37,14 +40,14 @@ def harness(request: pytest.FixtureRequest) -> StoreHarness:
     )
 
 
-def fill(harness: StoreHarness, count: int) -> LocalReplica:
-    """A lazy queue with positions 0 to ``count - 1`` on disk, all but two in delta."""
-    queue = harness.open_queue()
+def fill(harness: StoreHarness, count: int, queue: LocalReplica | None = None) -> LocalReplica:
+    """A lazy queue with positions 0 to ``count - 1`` on disk, all but the first segment in delta."""
+    queue = queue or harness.open_queue()
     queue.set_lazy(True)
     for first in range(0, count, 2):
         queue.publish(publications(first + 1, 2))
         harness.sync()
-    assert queue.stage_counts.delta == count - 2
+    assert queue.stage_counts.delta == count - ENTRIES
     return queue
 
 
@@ -53,9 +56,14 @@ def digests_of(positions: Iterable[int]) -> list[SegmentDigest]:
     return expected_digests({seq_id: msg_id_of(seq_id + 1) for seq_id in positions}, ENTRIES)
 
 
-def test_the_digest_is_a_hash_of_msg_ids_and_zeros_by_position() -> None:
-    """Written down, so that a change of the definition is seen: nodes that are one cluster must agree."""
-    assert digests_of([1, 3]) == [SegmentDigest(0, 2, 0x0)]
+def test_the_digest_is_a_hash_of_msg_ids_and_zeros_by_position(harness: StoreHarness) -> None:
+    """Written down, so that a change of the definition is seen: the nodes of a cluster must agree."""
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4))
+    queue.remove([SeqRange(SeqId(2), SeqId(3)), SeqRange(SeqId(0), SeqId(1))])
+    hashed = bytes(16) + b"origin-1" + (2).to_bytes(8, "big") + bytes(16) + b"origin-1" + (4).to_bytes(8, "big")
+    digest = blake2b(hashed + bytes(12 * 16), digest_size=8).digest()
+    assert queue.digests() == digests_of([1, 3]) == [SegmentDigest(0, 2, int.from_bytes(digest, "big"))]
 
 
 def test_a_segment_in_all_stages_and_unacked(harness: StoreHarness) -> None:
@@ -124,21 +132,92 @@ def warm_up(harness: StoreHarness) -> int:
 
 def test_what_was_warmed_is_not_read_again(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vhost_store, "WARMED_ENTRIES", 3 * ENTRIES)
-    queue = fill(harness, 320)
-    queue.digests()
-    queue = harness.restart()
-    queue.set_lazy(True)
-    assert queue.digests() == digests_of(range(320))
-    queue._digest_cache.clear()
-    assert warm_up(harness) >= 5, "in bounded steps"
+    queue = harness.open_queue()
+    assert queue.digests() == [], "it is mirrored"
+    fill(harness, 320, queue)
+    assert warm_up(harness) >= 6, "19 segments, three at a time"
     before = harness.disk.reads
-    assert len(queue._digest_cache) == 19, "all but the first, of which some are in memory"
-    queue._digest_cache[0] = digests_of(range(320))[0]
     assert queue.digests() == digests_of(range(320))
     assert harness.disk.reads == before
+    queue.check_invariants()
 
 
 def test_a_queue_that_nobody_compares_is_not_warmed(harness: StoreHarness) -> None:
     queue = fill(harness, 320)
     assert warm_up(harness) == 0
     assert not queue.wants_warming
+
+
+def test_the_segment_at_the_tail_is_left_until_it_is_full(harness: StoreHarness) -> None:
+    queue = fill(harness, 330)
+    queue.digests()
+    queue.publish(publications(331, 1))
+    harness.sync()
+    assert warm_up(harness) == 0, "it changes at once"
+    before = harness.disk.reads
+    assert queue.digests() == digests_of(range(331))
+    assert harness.disk.reads > before
+
+
+def test_a_segment_that_changed_is_warmed_again(harness: StoreHarness) -> None:
+    queue = fill(harness, 320)
+    queue.digests()
+    queue.remove([SeqRange(SeqId(100), SeqId(102))])
+    assert warm_up(harness) == 1
+    before = harness.disk.reads
+    assert queue.digests() == digests_of([*range(100), *range(102, 320)])
+    assert harness.disk.reads == before
+
+
+def test_segments_with_something_unacked_are_not_warmed(harness: StoreHarness) -> None:
+    """They change soon; and what is unacked need not be on disk, so that the index does not count all of them."""
+    queue = harness.open_queue()
+    queue.digests()
+    queue.publish(publications(1, 128, persistent=False))
+    queue.fetch(128, ack_required=True)
+    queue.requeue([SeqId(seq_id) for seq_id in range(1, 128, 2)])
+    queue.set_lazy(True)
+    harness.sync()
+    while queue.maintain():
+        harness.sync()
+    assert queue.stage_counts.delta == 32, "unacked positions lie between those in delta"
+    assert queue.wants_warming
+    assert warm_up(harness) == 0
+    queue.check_invariants()
+    assert queue.digests() == digests_of(range(128))
+
+
+def test_a_disk_that_cannot_be_read_takes_the_queue_out_of_service(harness: StoreHarness) -> None:
+    changed: list[QueueId] = []
+    harness.store = VhostStore(
+        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_changed=changed.append
+    )
+    queue = fill(harness, 320)
+    queue.digests()
+    # The third: because what version 1 has read last is remembered.
+    queue.remove([SeqRange(SeqId(first), SeqId(first + 1)) for first in (100, 200, 300)])
+    harness.disk.fail_reads = harness.queue_directory
+    harness.store.maintain(0)
+    assert changed == [QUEUE_ID]
+    assert queue.has_failed
+    harness.store.maintain(0)
+    assert changed == [QUEUE_ID], "said once"
+
+
+def test_a_queue_with_much_to_do_does_not_keep_the_others_waiting(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vhost_store, "WARMED_ENTRIES", 1)
+    queues = [harness.open_queue(), harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)]
+    for queue in queues:
+        queue.digests()
+        fill(harness, 320, queue)
+    for _ in range(20):
+        harness.store.maintain(0)
+    left: list[int] = []
+    for queue in queues:
+        before = harness.disk.reads
+        queue.digests()
+        left.append(harness.disk.reads - before)
+    assert abs(left[0] - left[1]) <= 2, "as much was done for the one as for the other"
+    assert 0 < left[0] <= 20, "of 19 segments, about ten were done"
