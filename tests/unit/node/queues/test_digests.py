@@ -159,6 +159,20 @@ def test_the_segment_at_the_tail_is_left_until_it_is_full(harness: StoreHarness)
     assert harness.disk.reads > before
 
 
+def test_the_segment_at_the_head_is_left(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", ENTRIES + 4)
+    queue = harness.open_queue()
+    queue.digests()
+    queue.set_lazy(True)
+    queue.publish(publications(1, ENTRIES + 4))
+    queue.publish(publications(ENTRIES + 5, ENTRIES + 8))
+    harness.sync()
+    assert queue.stage_counts.delta == ENTRIES + 8, "of two segments, none is wholly on disk only"
+    assert queue.wants_warming
+    assert warm_up(harness) == 0
+    assert queue.digests() == digests_of(range(2 * ENTRIES + 12))
+
+
 def test_a_segment_that_changed_is_warmed_again(harness: StoreHarness) -> None:
     queue = fill(harness, 320)
     queue.digests()
@@ -169,11 +183,12 @@ def test_a_segment_that_changed_is_warmed_again(harness: StoreHarness) -> None:
     assert harness.disk.reads == before
 
 
-def test_segments_with_something_unacked_are_not_warmed(harness: StoreHarness) -> None:
+@pytest.mark.parametrize("persistent", [False, True])
+def test_segments_with_something_unacked_are_not_warmed(harness: StoreHarness, persistent: bool) -> None:
     """They change soon; and what is unacked need not be on disk, so that the index does not count all of them."""
     queue = harness.open_queue()
     queue.digests()
-    queue.publish(publications(1, 128, persistent=False))
+    queue.publish(publications(1, 128, persistent=persistent))
     queue.fetch(128, ack_required=True)
     queue.requeue([SeqId(seq_id) for seq_id in range(1, 128, 2)])
     queue.set_lazy(True)
