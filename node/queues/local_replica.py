@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId, OriginId, SeqId
 from node.message import Message
+from node.queues.backing_queue import BackingQueueStatus
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, digest_of
 from node.queues.unacked import body_bytes
 from node.queues.variable_queue import VariableQueue
@@ -28,6 +30,8 @@ from node.store.store_config import StoreConfig
 #: What the digest of an entry costs if the index is of version 1, where every record of a segment is parsed: more than
 #: ten times what it costs with version 2. Charged less, so that one segment (eight milliseconds) fits in a step.
 V1_ENTRY_COST = 4
+#: Estimate of the memory of a digest that is kept: a tuple of three numbers, its place in a dictionary.
+_DIGEST_MEMORY_BYTES = 220
 #: In a digest: nothing is live here.
 NO_MSG_ID = bytes(MSG_ID_BYTES)
 
@@ -361,6 +365,13 @@ class LocalReplica(VariableQueue):
                 self._settled_on_disk()
                 self._forget_digests_between(first, end)
         return count
+
+    def status(self) -> BackingQueueStatus:
+        """See `BackingQueue.status`."""
+        status = super().status()
+        if not self._digest_cache:
+            return status
+        return replace(status, memory_bytes=status.memory_bytes + len(self._digest_cache) * _DIGEST_MEMORY_BYTES)
 
     def check_invariants(self) -> None:
         """See `BackingQueue.check_invariants`."""

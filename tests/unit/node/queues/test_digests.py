@@ -116,6 +116,14 @@ def test_a_promotion_reads_nothing(harness: StoreHarness, monkeypatch: pytest.Mo
     assert harness.disk.reads == before
 
 
+def test_digests_that_are_kept_are_memory_of_the_queue(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 20 * ENTRIES))
+    before = queue.status().memory_bytes
+    assert len(queue.digests()) == 20
+    assert queue.status().memory_bytes > before + 20 * 100
+
+
 # -- warming
 
 
