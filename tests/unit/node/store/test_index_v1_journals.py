@@ -344,3 +344,75 @@ def test_if_one_store_is_full_the_other_gets_its_references_back(driver: IndexDr
     driver.flush()
     driver.check()
     assert sum(driver.persistent_store.references.values()) == 2
+
+
+def test_a_full_disk_at_the_beginning_of_a_journal(driver: IndexDriver) -> None:
+    driver.publish(3)
+    for room_bytes in (0, 64, 80):
+        driver.disk.capacity_bytes = driver.disk.used_bytes + room_bytes
+        with pytest.raises(DiskFullError):
+            driver.index.flush(driver.next_seq_id)
+    driver.disk.capacity_bytes = 1 << 20
+    driver.sync()
+    driver.crash(CrashStyle.DROP, 0)
+    assert sorted(driver.verify_crash()) == [0, 1, 2]
+    assert driver.report.torn == 0
+
+
+# -- recovery
+
+
+def test_an_ack_behind_its_publish_in_the_journals_counts(driver: IndexDriver) -> None:
+    driver.publish(3)
+    driver.flush()
+    driver.settle([1])
+    driver.sync()
+    driver.die()
+    assert sorted(driver.verify_crash()) == [0, 2]
+
+
+def test_of_two_records_in_a_segment_the_last_is_read(driver: IndexDriver) -> None:
+    """A position that was used again."""
+    driver.publish(11)
+    driver.sync()
+    driver.publish(1)
+    for _ in range(14):
+        driver.sync()
+    driver.settle([9, 11])
+    driver.publish_at({9: driver.message(), 11: driver.message(big=True)})
+    driver.publish(12)
+    for _ in range(14):
+        driver.sync()
+    assert not [name for name in files(driver) if name.endswith(".jif")]
+    driver.check()
+    driver.die()
+    driver.after_recovery(driver.verify_crash())
+    assert not index_of(driver).segments[1].is_written_once
+    assert len(driver.check()) == 24
+
+
+def test_a_damaged_header_is_told(driver: IndexDriver) -> None:
+    driver.publish(12)
+    for _ in range(3):
+        driver.sync()
+    driver.disk.flip_bit(f"{DIRECTORY}/0.idx", 1)
+    driver.recover(None)
+    assert driver.report.corrupt == 1
+    assert "0.idx" in driver.report.problems[0]
+    assert len(driver.read_all()) == 12
+
+
+def test_a_stop_syncs_what_it_wrote(driver: IndexDriver) -> None:
+    driver.publish(20)
+    driver.publish(2, big=True)
+    driver.index.close(driver.next_seq_id)
+    assert driver.disk.durable_snapshot() == driver.disk.snapshot()
+    assert files(driver) == ["0.idx", "1.idx", "2.idx"]
+
+
+def test_a_recovery_syncs_what_it_found_and_wrote(driver: IndexDriver) -> None:
+    driver.publish(9)
+    driver.flush()
+    driver.die()
+    assert driver.disk.durable_snapshot() == driver.disk.snapshot()
+    assert files(driver) == ["0.idx", "1.idx"]
