@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.errors import DiskFullError, StorageError
-from node.store.index_conversion import CURSOR_FORMAT, CURSOR_NAME, conversion_source
+from node.store.index_conversion import CURSOR_FORMAT, CURSOR_NAME, _read_cursors, conversion_source, versions_on_disk
 from tests.support.converting_driver import ConvertingDriver
 from tests.support.index_driver import DIRECTORY, QUEUE_ID, V1, V2, IndexKind
 
@@ -71,7 +71,7 @@ def test_a_full_disk_in_pieces(driver: ConvertingDriver) -> None:
             driver.disk.capacity_bytes = ROOM_BYTES
             driver.converting.step(1)
             driver.converting.step(1)
-            assert driver.old.count_live(0, 99) == 20, "no round has run"
+            assert conversion_source(driver.disk, DIRECTORY) is None, "no round has run"
             driver.check()
     driver.disk.capacity_bytes = ROOM_BYTES
     driver.finish()
@@ -176,6 +176,7 @@ def test_a_part_of_what_is_in_both_is_settled(driver: ConvertingDriver) -> None:
     driver.begin()
     driver.step(12)
     driver.settle_range(3, 6)
+    assert driver.converting.is_in_both(6)
     driver.check()
     driver.settle_range(0, 12, keep=[0, 11])
     driver.check()
@@ -208,3 +209,28 @@ def test_nothing_is_left_of_an_index_that_is_given_up(driver: ConvertingDriver, 
     # Nothing waits to be settled either.
     assert not driver.index.has_unflushed
     assert not any(driver.converting.is_in_both(seq_id) for seq_id in range(20))
+
+
+def test_a_damaged_copy_of_the_cursor_does_not_count(driver: ConvertingDriver) -> None:
+    fill(driver)
+    driver.begin()
+    for _ in range(3):
+        driver.step(4)
+        driver.sync()
+    assert _read_cursors(driver.disk, DIRECTORY) == [position << 1 | source(driver) - 1 for position in (4, 8)]
+    driver.disk.flip_bit(CURSOR_PATH, 1024)
+    assert _read_cursors(driver.disk, DIRECTORY) == [4 << 1 | source(driver) - 1, -1]
+
+
+def test_the_end_of_a_conversion_is_durable(driver: ConvertingDriver) -> None:
+    fill(driver)
+    driver.begin()
+    driver.finish()
+    assert driver.disk.durable_snapshot().keys() == driver.disk.snapshot().keys()
+    assert CURSOR_PATH not in driver.disk.durable_snapshot()
+
+
+def test_only_numbered_files_tell_a_version(driver: ConvertingDriver) -> None:
+    for suffix in ("idx", "jif", "qi"):
+        driver.disk.create(f"{DIRECTORY}/other.{suffix}")
+    assert versions_on_disk(driver.disk, DIRECTORY) == set()

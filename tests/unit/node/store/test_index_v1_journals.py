@@ -15,10 +15,12 @@ from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.store.disk import DiskFile
 from node.store.group_commit import SyncRound
-from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, RecoveryReport
 from node.store.index_v1 import DELETIONS_MAX, QueueIndexV1
+from node.store.index_v1_recovery import recover_v1
+from node.store.journal import Journal
 from node.store.simulated_disk import CrashStyle
-from tests.support.index_driver import DIRECTORY, SMALL, V1, IndexDriver, MemorySharedStore
+from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, V1, IndexDriver, MemorySharedStore
 from tests.support.messages import make_message
 
 
@@ -99,6 +101,7 @@ def test_asking_for_a_part_finds_collected_and_written_entries_of_it(driver: Ind
     assert [seq_id for seq_id, _ in index.entries(2, 6, 9)] == [2, 3, 4, 5]
     assert [seq_id for seq_id, _ in index.entries(5, 7, 9)] == [5, 6]
     assert [seq_id for seq_id, _ in index.entries(0, 8, 5)] == [0, 1, 2, 3, 4]
+    assert index.read(index.entries(2, 6, 4)) == [driver.live[seq_id].envelope() for seq_id in range(2, 6)]
     assert index.settle_range(3, 7, keep=[4, 7]).messages == 3
     assert list(index.live(0, 9)) == [0, 1, 2, 4, 7]
 
@@ -466,3 +469,69 @@ def test_a_recovery_syncs_what_was_moved_before_it(driver: IndexDriver) -> None:
     driver.die()
     assert driver.disk.durable_snapshot() == driver.disk.snapshot()
     assert files(driver) == ["0.idx", "1.idx"]
+
+
+def test_the_journals_win(driver: IndexDriver) -> None:
+    """Position 3 was settled and used again, 4 only settled; the segment has both as they were."""
+    driver.publish(12)
+    for _ in range(3):
+        driver.sync()
+    driver.settle([3, 4])
+    driver.publish_at({3: driver.message()})
+    driver.sync()
+    driver.die()
+    found = driver.verify_crash()
+    assert sorted(found) == [0, 1, 2, 3, *range(5, 12)]
+    assert found[3] == driver.live[3].envelope()
+    driver.after_recovery(found)
+    driver.restart()
+    assert driver.check() == found
+
+
+def close_with_twelve(driver: IndexDriver) -> bytes:
+    driver.publish(12)
+    driver.index.close(driver.next_seq_id)
+    return driver.index.terms()
+
+
+@pytest.mark.parametrize("change", ["shorter", "missing", "journal"])
+def test_files_that_are_not_those_of_the_stop_are_scanned(driver: IndexDriver, change: str) -> None:
+    terms = close_with_twelve(driver)
+    path = f"{DIRECTORY}/1.idx"
+    if change == "shorter":
+        driver.disk.open(path).truncate(len(driver.disk.snapshot()[path]) - 1)
+    elif change == "missing":
+        driver.disk.unlink(path)
+    else:
+        Journal(driver.disk, DIRECTORY, QUEUE_ID, 5, 8)
+    driver.recover(terms)
+    assert not driver.report.clean
+    assert driver.report.problems == [f"{DIRECTORY}: the files are not those that the clean stop left; scanning"]
+    assert len(driver.read_all()) == {"shorter": 11, "missing": 8, "journal": 12}[change]
+
+
+def test_a_scan_tells_how_far_it_is_and_removes_what_was_not_finished(driver: IndexDriver) -> None:
+    close_with_twelve(driver)
+    driver.disk.create(f"{DIRECTORY}/0.idx.tmp")
+    told: list[tuple[int, int]] = []
+    driver.index = driver._make()
+    recover_v1(
+        index_of(driver),
+        RecoveryReport(clean=False),
+        None,
+        store_is_damaged=False,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(1, 2), (2, 2)]
+    assert files(driver) == ["0.idx", "1.idx"]
+
+
+def test_nothing_is_left_of_an_index_that_is_given_up(driver: IndexDriver) -> None:
+    driver.publish(20)
+    driver.flush()
+    driver.settle([3])
+    driver.publish(2)
+    driver.index.abandon()
+    driver.index.check_invariants()
+    assert not driver.index.has_unflushed
+    assert driver.index.count_live(0, 99) == 0
