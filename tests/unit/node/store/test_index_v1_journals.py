@@ -21,7 +21,7 @@ from node.store.index_v1_recovery import recover_v1
 from node.store.journal import Journal
 from node.store.simulated_disk import CrashStyle
 from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, V1, IndexDriver, MemorySharedStore
-from tests.support.messages import make_message
+from tests.support.messages import ORIGIN, make_message
 
 
 @pytest.fixture
@@ -536,3 +536,18 @@ def test_nothing_is_left_of_an_index_that_is_given_up(driver: IndexDriver) -> No
     driver.index.check_invariants()
     assert not driver.index.has_unflushed
     assert driver.index.count_live(0, 99) == 0
+
+
+def test_a_scan_tells_what_it_found(driver: IndexDriver) -> None:
+    """Also of what only the journals had, which goes into the segments as what it is."""
+    driver.publish(3)
+    driver.publish(2, big=True)
+    driver.sync()
+    references = driver.count_references()
+    driver.index = driver._make()
+    report = RecoveryReport(clean=False)
+    recovered = recover_v1(index_of(driver), report, None, store_is_damaged=False)
+    assert (report.messages, report.body_bytes) == (5, sum(len(message.body) for message in driver.live.values()))
+    assert recovered == (8, {ORIGIN: driver.live[4].msg_id})
+    assert driver.count_references() == references
+    driver.check()
