@@ -112,6 +112,7 @@ def test_a_conversion_back_begins_when_the_one_before_is_through() -> None:
     harness.sync()
     queue.set_index_version(1)
     convert(harness, queue, steps=2)
+    assert suffixes(harness) > {"qi", "qs"}, "the first is under way"
     queue.set_index_version(2)
     convert(harness, queue)
     assert version_of(queue) == 2
