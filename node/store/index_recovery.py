@@ -25,6 +25,7 @@ from node.store.record import (
     SLOT_BYTES,
     STATUS_PRESENT,
     ZERO_SLOT,
+    FileFormat,
     Slot,
     is_torn_record,
     is_torn_slot,
@@ -179,7 +180,9 @@ class IndexRecovery:
 
     def _note_header(self, problem: str, content: bytes, path: str) -> None:
         if problem == NEVER_WRITTEN:
-            self._report.torn += bool(content[:HEADER_BYTES].strip(b"\0"))
+            # A file that lost its end was reported as such.
+            is_torn = bool(content[:HEADER_BYTES].strip(b"\0")) and path not in self._report.short_files
+            self._report.torn += is_torn
         elif problem:
             self._report.damaged(f"{path}: {problem}; its entries are checked one by one")
 
@@ -191,7 +194,7 @@ class IndexRecovery:
         if isinstance(slot, BadSlot):
             if slot.kind == "torn-ack":
                 report.torn_acks += 1
-            elif slot.kind == "torn":
+            elif slot.kind == "torn" and not self._is_short(scan.number, INDEX_FORMAT):
                 report.torn += 1
             else:
                 self._corrupt(seq_id, "index slot", piece)
@@ -206,13 +209,17 @@ class IndexRecovery:
         if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
             scan.end = max(scan.end, slot.offset + RECORD_HEADER_BYTES + size)
             return MsgId(slot.msg_id)
-        is_short = self._files.path(scan.number, QUEUE_STORE_FORMAT.suffix) in report.short_files
+        is_short = self._is_short(scan.number, QUEUE_STORE_FORMAT)
         if scan.has_store and not is_short and is_torn_record(scan.records, slot.offset, size):
             report.torn += 1
         else:
             damaged = scan.records[slot.offset : slot.offset + RECORD_HEADER_BYTES + size]
             self._corrupt(seq_id, "message in the .qs file", piece + damaged)
         return None
+
+    def _is_short(self, number: int, file_format: FileFormat) -> bool:
+        """True if a file has lost durable bytes: what is unfinished there was whole once."""
+        return self._files.path(number, file_format.suffix) in self._report.short_files
 
     def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> MsgId | None:
         msg_id = MsgId(slot.msg_id)

@@ -95,7 +95,7 @@ class MessageStore:
 
         ``references`` counts the index slots that name a message; it is evaluated only if the store must be scanned.
         ``may_open_clean`` false asks for a scan even after a clean stop (some queue did not stop cleanly).
-        ``short_files`` of this store are known to have lost durable bytes: that is damage, and asks for a scan too.
+        ``short_files`` of this store are known to have lost durable bytes: that is damage.
         ``on_progress`` hears during a scan how many bytes of how many are done. Raises `StorageError`.
         """
         assert config.file_size_limit_bytes <= FILE_SIZE_LIMIT_BYTES_MAX, "an offset in a store file has 32 bits"
@@ -113,7 +113,7 @@ class MessageStore:
                 disk.unlink(f"{directory}/{name}")
         else:
             self.recovery.corrupt += map(str, short_files)
-            self._open(references, may_open_clean and not short_files, on_progress)
+            self._open(references, may_open_clean, on_progress)
 
     def _open(
         self,

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from node.errors import StorageError
 from node.ids import MsgId
+from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.msg_store import MessageStore
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
@@ -41,13 +42,17 @@ class SharedStoreNode:
     def start(self, may_open_clean: bool = True) -> None:
         self.group_commit = GroupCommit()
         self.store = MessageStore(
-            self.disk,
+            self.open_disk(),
             STORE_DIRECTORY,
             self.group_commit,
             self.config,
             lambda: dict(+self.references),
             may_open_clean=may_open_clean,
         )
+
+    def open_disk(self) -> Disk:
+        """What the store sees of the disk."""
+        return self.disk
 
     # -- what queues do
 

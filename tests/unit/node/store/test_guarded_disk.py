@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from node.store.disk import DiskFile
+from node.store.disk import DiskFile, RealDisk
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
 from node.store.length_file import LENGTHS_NAME, read_lengths
@@ -154,7 +155,29 @@ def remove_directory(node: Node) -> None:
     node.disk.mkdir(QUEUE)
 
 
-@pytest.mark.parametrize("remove", [delete, remove_directory])
+def rename(node: Node) -> None:
+    node.disk.rename(SEGMENT, SEGMENT + ".bad")
+
+
+def rename_directory(node: Node) -> None:
+    node.below.mkdir(f"{VHOST}/deleting")
+    node.disk.rename(QUEUE, f"{VHOST}/deleting/7")
+    node.disk.mkdir(QUEUE)
+
+
+REMOVALS = [delete, remove_directory, rename, rename_directory]
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_what_is_gone_is_forgotten(node: Node, remove: Callable[[Node], None]) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    remove(node)
+    node.write_notes()
+    assert node.noted == {}
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
 def test_what_is_begun_anew_under_an_old_name_is_never_a_false_alarm(
     node: Node, remove: Callable[[Node], None]
 ) -> None:
@@ -179,23 +202,14 @@ def test_a_file_that_is_replaced_is_noted_again_when_it_was_synced_under_its_nam
     node.create(SEGMENT + ".tmp", 10)
     node.disk.rename(SEGMENT + ".tmp", SEGMENT)
     node.disk.sync_directory(QUEUE)
+    twin = node.below.twin()
     node.write_notes()
     assert node.noted == {}
-    twin = node.below.twin()
     node.disk.open(SEGMENT).sync()
     node.write_notes()
     assert node.noted == {SEGMENT: 10}
     twin.crash(CrashStyle.DROP, random.Random(0))
     assert GuardedDisk(twin, VHOST, GroupCommit()).take_short_files(QUEUE) == []
-
-
-def test_a_directory_renamed_takes_its_notes_away(node: Node) -> None:
-    node.create(SEGMENT, 100)
-    node.disk.create(f"{VHOST}/queues/8.tmp").close()
-    node.write_notes()
-    node.disk.rename(f"{VHOST}/queues/8.tmp", f"{VHOST}/queues/8")
-    node.write_notes()
-    assert node.noted == {SEGMENT: 100}
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -234,6 +248,23 @@ def test_a_cut_file_that_grows_again_is_noted_by_the_handle_that_knows_of_the_cu
     new.sync()
     node.write_notes()
     assert node.noted == {SEGMENT: 45}
+
+
+def test_a_real_handle_remembers_a_length_that_is_no_more(tmp_path: Path) -> None:
+    """The same where each handle has a length of its own."""
+    queue = tmp_path / "queues" / "7"
+    queue.mkdir(parents=True)
+    disk = GuardedDisk(RealDisk(), str(tmp_path), GroupCommit())
+    path = str(queue / "0.qs")
+    old = disk.create(path)
+    old.append(bytes(100))
+    old.close()
+    new = disk.open(path)
+    new.truncate(40)
+    old.sync()
+    disk.close()
+    assert read_lengths(RealDisk(), str(tmp_path)).lengths == {}
+    new.close()
 
 
 def test_a_sync_that_ends_after_the_file_is_gone_notes_nothing(node: Node) -> None:

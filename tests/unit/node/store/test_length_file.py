@@ -251,6 +251,15 @@ def test_every_flipped_bit_is_noticed_and_costs_one_note_at_most(disk: Simulated
         assert not read_lengths(twin, DIRECTORY).problems, "written anew"
 
 
+def test_a_note_in_another_slot_is_not_believed(disk: SimulatedDisk) -> None:
+    three_notes(disk)
+    content = disk.snapshot()[PATH]
+    first, second = HEADER_BYTES, HEADER_BYTES + SLOT_BYTES
+    disk.open(PATH).pwrite(content[first:second], second)
+    assert noted(disk).keys() == {FileKey(1, 7, 0), FileKey(3, 7, 2)}
+    assert LengthFile(disk, DIRECTORY).unreadable == 1
+
+
 def test_every_cut_is_noticed(disk: SimulatedDisk) -> None:
     whole = three_notes(disk)
     for size in range(len(disk.snapshot()[PATH])):

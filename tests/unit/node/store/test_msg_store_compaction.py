@@ -10,7 +10,10 @@ import pytest
 from node.errors import StorageError
 from node.store import hole_filling, merging, relocation
 from node.store.compaction import PAUSE_STEPS
+from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
+from node.store.length_file import LENGTHS_NAME, read_lengths
 from node.store.msg_store import MessageStore
 from node.store.relocation import STEP_BYTES
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
@@ -28,6 +31,24 @@ KINDS = ("holes", "merge")
 
 def node_of(kind: str) -> SharedStoreNode:
     return SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction=kind))
+
+
+class GuardedNode(SharedStoreNode):
+    """The same on a disk that notes durable lengths."""
+
+    guard: GuardedDisk
+
+    def open_disk(self) -> Disk:
+        self.disk.mkdir(STORE_DIRECTORY)
+        self.guard = GuardedDisk(self.disk, STORE_DIRECTORY.rpartition("/")[0], self.group_commit)
+        return self.guard
+
+    def note(self) -> dict[str, int]:
+        """Write and sync the notes; returns them by file name."""
+        self.guard.write_notes(WRITE_EVERY_MS)
+        self.sync()
+        lengths = read_lengths(self.disk, STORE_DIRECTORY.rpartition("/")[0]).lengths
+        return {path.rpartition("/")[2]: length for path, length in lengths.items()}
 
 
 def ten_of_forty(kind: str) -> SharedStoreNode:
@@ -55,6 +76,36 @@ def test_holes_are_filled_from_the_end_and_the_file_is_cut() -> None:
     assert node.files() == ["0.rdq", "1.rdq"], "no note is left"
     node.start(may_open_clean=False)
     node.check()
+
+
+@pytest.mark.parametrize("released", [(2, 4, 5, 6, 7, 8), (4, 5, 6, 7, 8, 9, 10)], ids=["filled", "cut only"])
+def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tuple[int, ...]) -> None:
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="holes"))
+    node.write(*range(1, 12))
+    node.sync()
+    assert node.note()["0.rdq"] == FILE_BYTES
+    node.release(*released)
+    while node.store.status().compactions == 0:
+        # Only the rounds of the group commit may sync the notes.
+        node.disk.fail_syncs = LENGTHS_NAME
+        node.store.maintain()
+        node.disk.fail_syncs = None
+        node.sync()
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) < FILE_BYTES
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    assert node.guard.take_short_files(STORE_DIRECTORY) == []
+
+
+def test_a_merged_file_is_noted_under_its_name() -> None:
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="merge"))
+    node.write(*range(1, 42))
+    node.sync()
+    node.release(*(counter for counter in range(1, 41) if counter % 4))
+    node.compact()
+    files = {path.rpartition("/")[2]: len(data) for path, data in node.disk.snapshot().items() if path.endswith("rdq")}
+    assert max(files) > "4.rdq", "a file was made by merging"
+    assert node.note() == files
 
 
 def test_neighbours_are_merged_when_most_is_garbage() -> None:
