@@ -71,7 +71,7 @@ class NodeQueueFiles:
         """Some times a second: storage work that does not ride on traffic. True if something waits to be written."""
         for store in self._vhosts.values():
             store.maintain(now_ms)
-        return any(store.has_unflushed for store in self._vhosts.values())
+        return self._group_commit.has_dirty
 
     def close(self) -> None:
         """After every queue was closed."""

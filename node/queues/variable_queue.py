@@ -445,8 +445,6 @@ class VariableQueue:
     def set_lazy(self, is_lazy: bool) -> None:
         """Switch between the modes ``lazy`` and ``default``; the messages follow in bounded steps (`maintain`)."""
         self._stages.is_lazy = is_lazy
-        if self._failure is None:
-            self.page_out()
 
     @property
     def is_lazy(self) -> bool:

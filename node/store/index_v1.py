@@ -42,11 +42,12 @@ from sys import getsizeof
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.message import Message
+from node.store.deletions import REFERENCES_PER_STEP
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
 from node.store.journal import Journal
-from node.store.live_bits import positions
+from node.store.live_bits import positions, runs_of_bits
 from node.store.shared_store import SharedStore
 from node.store.store_config import StoreConfig
 from node.store.v1_format import (
@@ -61,7 +62,7 @@ from node.store.v1_format import (
     read_places,
     record_seq_id,
 )
-from node.store.v1_segment import Run, Segment, merge_runs, run_bits, runs_of, runs_of_bits
+from node.store.v1_segment import Run, Segment, merge_runs, run_bits, runs_of
 from node.store.v1_segment_files import SegmentFiles
 from node.store.v1_terms import pack_terms
 
@@ -589,15 +590,28 @@ class QueueIndexV1:
         assert is_moved, "terms follow upon close, when all is in the segments"
         return pack_terms(self.entries_per_segment, self.next_journal, list(self.segments.values()))
 
-    def delete(self) -> None:
-        for segment in self.segments.values():
-            bits = segment.live & segment.shared
-            if not bits:
-                continue
-            # What is damaged keeps its reference until the stores count anew; deleting goes on.
-            with suppress(StorageError):
-                found = self._describe(segment, positions(bits, segment.base))
-                self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
+    def delete(self, directory: str) -> Iterator[None]:
+        shared = [segment for segment in self.segments.values() if segment.live & segment.shared]
+        journals = self._journal, self._moving
+        self.abandon()
+        return self._release_in_pieces(shared, journals, directory) if shared else iter(())
+
+    def _release_in_pieces(
+        self, segments: Sequence[Segment], journals: tuple[Journal | None, Journal | None], directory: str
+    ) -> Iterator[None]:
+        self.files.directory = directory
+        for journal in journals:
+            if journal is not None:
+                journal.reopen(self.disk, directory)
+        self._journal, self._moving = journals
+        for segment in segments:
+            seq_ids = positions(segment.live & segment.shared, segment.base)
+            for at in range(0, len(seq_ids), REFERENCES_PER_STEP):
+                # What is damaged keeps its reference until the stores count anew; deleting goes on.
+                with suppress(StorageError):
+                    found = self._describe(segment, seq_ids[at : at + REFERENCES_PER_STEP])
+                    self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
+                yield
         self.abandon()
 
     def abandon(self) -> None:
