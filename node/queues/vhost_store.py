@@ -237,7 +237,7 @@ class VhostStore:
                     self._on_queue_changed(queue_id)
 
     def maintain(self, now_ms: int) -> None:
-        """Some times a second: page out, try again what a full disk refused, remove deleted queues; in bounded steps."""
+        """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""
         budget = MAINTENANCE_MESSAGES
         for queue_id, queue in list(self._open.items()):
             queue.time_passes(now_ms)

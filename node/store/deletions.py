@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from node.errors import StorageError
@@ -55,6 +56,14 @@ def no_references(_directory: str) -> Iterator[None]:
     return iter(())
 
 
+def release_in_pieces(seq_ids: Sequence[int], release: Callable[[Sequence[int]], None]) -> Iterator[None]:
+    """Call ``release`` with so many of the seq ids at a time; what it cannot read keeps its references."""
+    for at in range(0, len(seq_ids), REFERENCES_PER_STEP):
+        with suppress(StorageError):
+            release(seq_ids[at : at + REFERENCES_PER_STEP])
+        yield
+
+
 @dataclass(slots=True)
 class _Deletion:
     """One directory."""
@@ -70,15 +79,7 @@ class _Deletion:
 class Deletions:
     """See the module text."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        vhost_directory: str,
-        queues_directory: str,
-        group_commit: GroupCommit,
-        *,
-        waits_for_sync: bool,
-    ) -> None:
+    def __init__(self, disk: Disk, vhost_directory: str, group_commit: GroupCommit, *, waits_for_sync: bool) -> None:
         """What earlier lives left is removed as well. ``waits_for_sync``: the group commit's syncs count for something.
 
         Raises `StorageError`.
@@ -87,7 +88,6 @@ class Deletions:
         self._directory = f"{vhost_directory}/{DELETING_NAME}"
         #: Directories that must be synced to make a move durable.
         self._parents = (f"{vhost_directory}/{QUEUES_NAME}", self._directory)
-        self._queues_directory = queues_directory
         self._group_commit = group_commit
         self._waits_for_sync = waits_for_sync
         #: In the order in which they were deleted.

@@ -42,7 +42,7 @@ from sys import getsizeof
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.message import Message
-from node.store.deletions import REFERENCES_PER_STEP
+from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
@@ -605,13 +605,12 @@ class QueueIndexV1:
                 journal.reopen(self.disk, directory)
         self._journal, self._moving = journals
         for segment in segments:
-            seq_ids = positions(segment.live & segment.shared, segment.base)
-            for at in range(0, len(seq_ids), REFERENCES_PER_STEP):
-                # What is damaged keeps its reference until the stores count anew; deleting goes on.
-                with suppress(StorageError):
-                    found = self._describe(segment, seq_ids[at : at + REFERENCES_PER_STEP])
-                    self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
-                yield
+
+            def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
+                found = self._describe(segment, seq_ids)
+                self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
+
+            yield from release_in_pieces(positions(segment.live & segment.shared, segment.base), release)
         self.abandon()
 
     def abandon(self) -> None:

@@ -34,13 +34,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from zlib import crc32
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.message import Message
-from node.store.deletions import REFERENCES_PER_STEP
+from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
@@ -598,19 +597,14 @@ class QueueIndexV2:
 
     def _release_in_pieces(self, segments: Sequence[Segment]) -> Iterator[None]:
         for segment in segments:
-            seq_ids = positions(segment.shared_bits, segment.number << self._segment_bits)
-            for at in range(0, len(seq_ids), REFERENCES_PER_STEP):
-                # What is damaged keeps its reference until the stores count anew; deleting goes on.
-                with suppress(StorageError):
-                    self._release_unknown(segment, seq_ids[at : at + REFERENCES_PER_STEP])
-                yield
-        self.files.abandon()
 
-    def _release_unknown(self, segment: Segment, seq_ids: Sequence[int]) -> None:
-        """Give back the references of these entries, of which only the slot knows the msg_id."""
-        slots = self._slots(segment, seq_ids)
-        msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
-        self._release(segment, bits_of(seq_ids, self._slot_mask), msg_ids)
+            def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
+                slots = self._slots(segment, seq_ids)
+                msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
+                self._release(segment, bits_of(seq_ids, self._slot_mask), msg_ids)
+
+            yield from release_in_pieces(positions(segment.shared_bits, segment.number << self._segment_bits), release)
+        self.files.abandon()
 
     def abandon(self) -> None:
         """See `QueueIndex.abandon`."""
