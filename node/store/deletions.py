@@ -147,7 +147,7 @@ class Deletions:
                     return FILES_PER_STEP
             except StorageError as error:
                 log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
-            deletion.files = iter(_files_below(self._disk, deletion.directory))
+            deletion.files = iter(files_below(self._disk, deletion.directory))
         for path in deletion.files:
             self._disk.unlink(path)
             return 1
@@ -178,10 +178,10 @@ class Deletions:
             assert self._disk.exists(directory), f"{directory} is there until it was removed"
 
 
-def _files_below(disk: Disk, directory: str) -> list[str]:
+def files_below(disk: Disk, directory: str) -> list[str]:
     """Paths of all files. The names of Warren's files have a suffix, those of directories have none."""
     found: list[str] = []
     for name in disk.list(directory):
         path = f"{directory}/{name}"
-        found += [path] if "." in name else _files_below(disk, path)
+        found += [path] if "." in name else files_below(disk, path)
     return found

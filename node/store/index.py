@@ -52,6 +52,15 @@ class Range(NamedTuple):
     persistent_body_bytes: int
 
 
+def count_into(total: list[int], is_persistent: bool, body_bytes: int) -> None:
+    """Add one message to the fields of a `Range`."""
+    total[0] += 1
+    total[1] += body_bytes
+    if is_persistent:
+        total[2] += 1
+        total[3] += body_bytes
+
+
 #: Problems described in a report; beyond it they are only counted.
 PROBLEMS_MAX = 20
 

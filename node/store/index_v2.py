@@ -42,7 +42,7 @@ from node.message import Message
 from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
-from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
 from node.store.live_bits import bits_between, bits_of, by_segment, positions, runs, runs_of_bits
 from node.store.msg_store import MessageStore
 from node.store.record import (
@@ -67,8 +67,8 @@ from node.store.store_config import StoreConfig
 
 #: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
 ACK_RUNS_MAX = 8
-#: Pairs of files deleted per flush: unlinking a pair of some megabytes takes about a tenth of a millisecond.
-DELETIONS_MAX = 16
+#: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
+DELETIONS_MAX = 8
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
 _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
@@ -196,7 +196,7 @@ class QueueIndexV2:
         for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in keep]:
             message = self._pending.pop(seq_id)
             self._envelopes.pop(seq_id, None)
-            _count(total, self._is_durable and message.persistent, len(message.body))
+            count_into(total, self._is_durable and message.persistent, len(message.body))
         kept = dict(by_segment(sorted(seq_id for seq_id in keep if first <= seq_id < end), self._segment_bits))
         for number in self._segments_between(first, end):
             segment = self.segments[number]
@@ -221,7 +221,7 @@ class QueueIndexV2:
             msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
         if is_sized:
             for slot in slots:
-                _count(total, slot.persistent, slot.body_bytes)
+                count_into(total, slot.persistent, slot.body_bytes)
         else:
             total[0] += count
             total[2] += count - (bits & segment.transient_bits).bit_count()
@@ -660,15 +660,6 @@ def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
             segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
             at += size
         yield segment
-
-
-def _count(total: list[int], persistent: bool, body_bytes: int) -> None:
-    """Add one message to the fields of a `Range`."""
-    total[0] += 1
-    total[1] += body_bytes
-    if persistent:
-        total[2] += 1
-        total[3] += body_bytes
 
 
 def _paged(slot: Slot) -> PagedMessage:

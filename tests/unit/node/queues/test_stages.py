@@ -189,13 +189,14 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
     queue = harness.open_queue()
     queue.publish(publications(1, 4000, persistent=False))
     queue.set_lazy(True)
-    assert queue.status().in_ram == 3990, "the switch itself moves one bounded step"
+    assert queue.status().in_ram == 4000, "the switch itself moves nothing"
     queue.publish(publications(4001, 10))
+    assert queue.wants_maintenance
     steps = 1
     while queue.maintain():
         steps += 1
         queue.check_invariants()
-    assert steps < 250, "what was read ahead may stay in memory"
+    assert 190 < steps < 250, "what was read ahead may stay in memory"
     assert queue.status().in_ram <= 2048
     queue.set_lazy(False)
     queue.publish(publications(4011, 10))
