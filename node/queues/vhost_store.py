@@ -37,8 +37,8 @@ from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
-#: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each is one
-#: or two microseconds of work.
+#: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each is
+#: one or two microseconds of work.
 MAINTENANCE_MESSAGES = 4000
 #: Steps of compaction in a row, when garbage grows faster than it is reclaimed: each takes a millisecond or two.
 MAINTENANCE_STEPS = 4

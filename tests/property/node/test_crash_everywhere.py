@@ -96,6 +96,9 @@ class Workload:
             self.is_gone = self.is_deleted
             for queue_id, queue in queues.items():
                 self.confirmed[queue_id].update(token for token in queue.drain_confirmed() if isinstance(token, int))
+        # So that the last operation of all is a sync.
+        self.publish(QueueId(1), queues[QueueId(1)], make_message(counter + 1))
+        self.sync()
 
     def sync(self) -> None:
         self.store.flush_writes()

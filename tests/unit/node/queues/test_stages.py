@@ -204,6 +204,36 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
     queue.check_invariants()
 
 
+def test_what_is_published_after_the_switch_to_lazy_is_on_disk_at_once(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4, persistent=False))
+    harness.store.flush_writes()
+    assert queue.status().in_ram == 4
+    assert not [name for name in harness.disk.list(harness.queue_directory) if name.endswith(".qi")]
+    queue.set_lazy(True)
+    queue.publish(publications(5, 4, persistent=False))
+    harness.store.flush_writes()
+    assert [name for name in harness.disk.list(harness.queue_directory) if name.endswith(".qi")] == ["0.qi"]
+    assert queue.status().in_ram == 4, "those before the switch"
+    queue.check_invariants()
+
+
+def test_purged_messages_are_freed_in_steps(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.queues.stages.PAGE_OUT_MESSAGES", 10)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 40))
+    assert counters(queue.fetch(5, ack_required=True)) == [1, 2, 3, 4, 5]
+    assert queue.purge() == 35
+    queue.check_invariants()
+    freed = [queue.paged_out]
+    while queue.wants_maintenance:
+        queue.maintain()
+        freed.append(queue.paged_out)
+    assert freed == [0, 10, 20, 30, 35]
+    harness.sync()
+    assert counters(harness.crash().fetch(99, ack_required=True)) == [1, 2, 3, 4, 5], "what is unacked stays"
+
+
 # -- old positions
 
 
