@@ -18,7 +18,7 @@ def compare(
     The master has gone on since the attach: what it settled meanwhile is in excess (and the stream says so as well).
     A segment the mirror has nothing of and the master has all of is not read.
     """
-    live = {digest.segment: digest.entries for digest in local.digests()}
+    live = dict(local.live_counts())
     lacking: list[SeqRange] = []
     extras: list[SeqRange] = []
     for holdings in mismatched:

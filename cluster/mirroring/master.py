@@ -648,7 +648,7 @@ class MirroredQueue:
     def _not_live(self, seq_ids: Sequence[SeqId]) -> list[SeqId]:
         """Those that are settled by now. Some of ``seq_ids`` were refused: they may name ready messages."""
         segments = {seq_id // DIGEST_SEGMENT_ENTRIES for seq_id in seq_ids}
-        live = {holding.seq_id for segment in segments for holding in self.local.holdings(segment)}
+        live = {seq_id for segment in segments for seq_id in self.local.live_positions(segment)}
         end = self.local.next_seq_id
         return [seq_id for seq_id in seq_ids if 0 <= seq_id < end and seq_id not in live]
 
@@ -686,7 +686,7 @@ class MirroredQueue:
         end = self.local.next_seq_id
         self._gone_below(end)
         if count and self._is_heard:
-            unacked = [h.seq_id for digest in self.local.digests() for h in self.local.holdings(digest.segment)]
+            unacked = [at for segment, _ in self.local.live_counts() for at in self.local.live_positions(segment)]
             self._turn.settle_ranges(gaps_between(first, end, unacked))
         return count
 

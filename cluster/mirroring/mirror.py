@@ -118,11 +118,11 @@ class MirrorReplica:
         known = {digest.segment for digest in attach.digests}
         unknown = [
             SeqRange(
-                SeqId(digest.segment * DIGEST_SEGMENT_ENTRIES),
-                SeqId(min((digest.segment + 1) * DIGEST_SEGMENT_ENTRIES, attach.next_seq_id)),
+                SeqId(segment * DIGEST_SEGMENT_ENTRIES),
+                SeqId(min((segment + 1) * DIGEST_SEGMENT_ENTRIES, attach.next_seq_id)),
             )
-            for digest in self.local.digests()
-            if digest.segment not in known and digest.segment * DIGEST_SEGMENT_ENTRIES < attach.next_seq_id
+            for segment, _ in self.local.live_counts()
+            if segment not in known and segment * DIGEST_SEGMENT_ENTRIES < attach.next_seq_id
         ]
         if self.local.next_seq_id > attach.next_seq_id:
             unknown.append(SeqRange(attach.next_seq_id, self.local.next_seq_id))

@@ -64,21 +64,21 @@ def undelivered_start(local: ReplicaQueue, delivered_below: SeqId) -> SeqId:
     """First position ``u >= delivered_below`` such that every position from ``u`` to the tail is live.
 
     The master counts undelivered messages by subtracting positions; where the tail has holes (a lossy promotion)
-    it must treat everything as delivered instead.
+    it must treat everything as delivered instead. Memory only, so that a promotion reads nothing from disk.
     """
     end = local.next_seq_id
     if delivered_below >= end:
         return delivered_below
     first_live = end
     live = 0
-    for digest in local.digests():
-        first = digest.segment * DIGEST_SEGMENT_ENTRIES
+    for segment, count in local.live_counts():
+        first = segment * DIGEST_SEGMENT_ENTRIES
         if first + DIGEST_SEGMENT_ENTRIES <= delivered_below:
             continue
         if live and first >= delivered_below:
-            live += digest.entries
+            live += count
             continue
-        above = [holding.seq_id for holding in local.holdings(digest.segment) if holding.seq_id >= delivered_below]
+        above = [seq_id for seq_id in local.live_positions(segment) if seq_id >= delivered_below]
         if above:
             first_live = min(first_live, above[0])
             live += len(above)
@@ -135,8 +135,8 @@ class UntrustedOrigins:
 
     def _collect_live(self) -> set[MsgId]:
         live: set[MsgId] = set()
-        for digest in self._local.digests():
-            for _, msg_id in self._local.holdings(digest.segment):
+        for segment, _ in self._local.live_counts():
+            for _, msg_id in self._local.holdings(segment):
                 origin, counter = split_msg_id(msg_id)
                 trusted = self._trusted.get(origin)
                 if trusted is not None and trusted < counter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
 from node.ids import QueueId
@@ -11,6 +11,8 @@ from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
+from node.store.index import PROBLEMS_MAX
+from node.store.length_file import LENGTHS_NAME
 from node.store.store_config import StoreConfig
 from node.topology.records import QueueRecord
 
@@ -43,6 +45,7 @@ class NodeQueueFiles:
             report.seconds = round(monotonic() - started_s, 3)
             if report.messages or report.torn or report.corrupt:
                 log.info("%s: recovered %s", queue.queue_name, report)
+            _log_damage(f"{queue.queue_name}", report.corrupt, report.problems)
         return local
 
     def _progressed(self, what: str, done: int, total: int) -> None:
@@ -68,7 +71,7 @@ class NodeQueueFiles:
                     store.delete_queue_directory(queue_id)
 
     def maintain(self, now_ms: int) -> bool:
-        """Some times a second: storage work that does not ride on traffic. True if something waits to be written."""
+        """Some times a second: storage work that does not ride on traffic. True if something waits for a sync."""
         for store in self._vhosts.values():
             store.maintain(now_ms)
         return self._group_commit.has_dirty
@@ -93,7 +96,19 @@ class NodeQueueFiles:
                 self.on_queue_changed,
                 self._progressed,
             )
+            if store.unreadable_lengths:
+                text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
+                log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
             found = store.store_recovery
             if found.messages or found.torn or found.corrupt:
                 log.info("shared store of vhost %s: recovered in %.3f s: %s", vhost, monotonic() - started_s, found)
+            _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
         return store
+
+
+def _log_damage(where: str, count: int, problems: Sequence[str]) -> None:
+    """Damage is nothing that a start may mention in passing."""
+    for problem in problems[:PROBLEMS_MAX]:
+        log.error("%s: damage: %s", where, problem)
+    if count:
+        log.error("%s: %d damaged or missing pieces; what is left of them is kept in quarantine/", where, count)

@@ -28,6 +28,7 @@ from node.inspection.verify_queue import QueueCheck
 from node.inspection.verify_store import verify_store
 from node.queues.vhost_store import FORMAT, vhost_directory
 from node.store.disk import Disk, ReadOnlyDisk
+from node.store.length_file import LENGTHS_NAME, read_lengths, short_files
 
 
 @dataclass(slots=True)
@@ -89,6 +90,8 @@ class _VhostCheck:
         self._result = result
         self._steps = steps
         self._references = References()
+        #: Directories of the queues that were looked at themselves.
+        self._checked: set[str] = set()
         #: Every queue left the file that says so.
         self._stopped_cleanly = True
 
@@ -103,6 +106,7 @@ class _VhostCheck:
             except StorageError as error:
                 if vhost.shows_queues:
                     findings.damage(directory, None, str(error), "the queue does not start")
+        self._lengths()
         self._steps.begin(vhost.persistent)
         is_all = self._scope is not Scope.QUEUE and self._queue_name is None
         if self._disk.exists(vhost.persistent):
@@ -124,6 +128,19 @@ class _VhostCheck:
             what = f"is missing: {len(self._references)} messages should be there"
             findings.damage(vhost.persistent, None, what, "they are dropped at the next start")
 
+    def _lengths(self) -> None:
+        """Files, in the directories that were asked for, that lost durable bytes at their end."""
+        asked = self._checked | ({self._vhost.persistent} if self._vhost.shows_stores else set())
+        findings, directory = self._result.findings, self._vhost.directory
+        lengths, problems = read_lengths(self._disk, directory)
+        if self._scope in (Scope.NODE, Scope.VHOST):
+            path, consequence = f"{directory}/{LENGTHS_NAME}", "a file that was cut may not be recognised"
+            for offset, problem in problems:
+                findings.unfinished(self._stopped_cleanly, path, offset, problem, consequence)
+        for short in short_files(self._disk, {p: n for p, n in lengths.items() if p.rpartition("/")[0] in asked}):
+            consequence = "what stood there is lost; the next start reports it and scans the rest"
+            findings.damage(short.path, short.found_bytes, short.problem, consequence)
+
     def _queue(self, directory: str) -> None:
         file = self._vhost.file
         queue = open_queue(self._disk, directory, file)
@@ -133,6 +150,7 @@ class _VhostCheck:
             return
         if self._vhost.shows_queues:
             self._result.queues += 1
+            self._checked.add(directory)
             QueueCheck(queue, file, self._references, self._result.findings).run()
         else:
             count_queue(queue, self._references)

@@ -1,28 +1,61 @@
 """The local queue as mirroring drives it: the engine of `node.queues.variable_queue`, with explicit positions.
 
 A mirror inserts what the master published at the positions the master chose, removes ranges that it settled, and
-describes its content by digests. Digests are computed per segment when they are asked for and kept until the segment
-changes; entries that are on disk only are read for it.
+describes its content by digests.
+
+**Digests** are kept per segment until the segment changes. What is missing is computed when they are asked for, and
+before that in small steps (`warm`), so that an attach of a queue with millions of messages on disk does not stop the
+loop for reading them. How many messages are where (`live_counts`, `live_positions`) is known in memory always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from node.errors import StorageError
-from node.ids import MsgId, OriginId, SeqId
+from node.ids import MSG_ID_BYTES, MsgId, OriginId, SeqId
 from node.message import Message
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
+from node.queues.backing_queue import BackingQueueStatus
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, digest_of
 from node.queues.unacked import body_bytes
 from node.queues.variable_queue import VariableQueue
+from node.store.group_commit import GroupCommit
 from node.store.index import PagedMessage
-from node.store.live_bits import runs
+from node.store.live_bits import between, runs
+from node.store.queue_storage import QueueStorage
+from node.store.store_config import StoreConfig
+
+#: What the digest of an entry costs if the index is of version 1, where every record of a segment is parsed: more than
+#: ten times what it costs with version 2. Charged less, so that one segment (eight milliseconds) fits in a step.
+V1_ENTRY_COST = 4
+#: Estimate of the memory of a digest that is kept: a tuple of three numbers, its place in a dictionary.
+_DIGEST_MEMORY_BYTES = 220
+#: In a digest: nothing is live here.
+NO_MSG_ID = bytes(MSG_ID_BYTES)
+
+
+def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The positions [first, end) cut where digest segments end: (segment, first, end) each."""
+    while first < end:
+        segment = first // DIGEST_SEGMENT_ENTRIES
+        high = min(end, (segment + 1) * DIGEST_SEGMENT_ENTRIES)
+        yield segment, first, high
+        first = high
 
 
 class LocalReplica(VariableQueue):
     """Implements `ReplicaQueue`."""
 
-    __slots__ = ()
+    __slots__ = ("_is_compared", "_next_warmed")
+
+    def __init__(self, storage: QueueStorage, group_commit: GroupCommit, config: StoreConfig) -> None:
+        super().__init__(storage, group_commit, config)
+        #: `digests` was asked for once: the queue is mirrored.
+        self._is_compared = False
+        #: Segment at which `warm` goes on.
+        self._next_warmed = 0
 
     @property
     def next_seq_id(self) -> SeqId:
@@ -95,32 +128,123 @@ class LocalReplica(VariableQueue):
         if self._next_seq_id >= self._storage.renew_at:
             self._call_for_flush()
 
-    def digests(self) -> list[SegmentDigest]:
-        """See `ReplicaQueue.digests`. Computed for segments that changed since the last call."""
-        cache = self._digest_cache
-        stages = self._stages
-        places = (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)))
-        segments = {seq_id // DIGEST_SEGMENT_ENTRIES for place in places for seq_id in place}
+    def live_counts(self) -> list[tuple[int, int]]:
+        """See `ReplicaQueue.live_counts`."""
+        stages, index = self._stages, self._storage.index
+        counts: Counter[int] = Counter()
+        for place in (stages.q4, stages.q3, stages.q2, stages.q1):
+            if not place:
+                continue
+            first, end = place.first, place.last + 1
+            if end - first > len(place):
+                counts.update([seq_id // DIGEST_SEGMENT_ENTRIES for seq_id in place.messages])
+                continue
+            for segment, low, high in _pieces(first, end):
+                counts[segment] += high - low
         delta = stages.delta
         if delta.count:
-            index = self._storage.index
-            for segment in range(delta.start // DIGEST_SEGMENT_ENTRIES, (delta.end - 1) // DIGEST_SEGMENT_ENTRIES + 1):
-                first = segment * DIGEST_SEGMENT_ENTRIES
-                if segment not in segments and index.count_live(first, first + DIGEST_SEGMENT_ENTRIES):
-                    segments.add(segment)
-        result: list[SegmentDigest] = []
-        for segment in sorted(segments):
-            digest = cache.get(segment)
-            if digest is None:
-                held = self.holdings(segment)
-                total = sum([entry_digest(seq_id, msg_id) for seq_id, msg_id in held])
-                digest = cache[segment] = SegmentDigest(segment, len(held), total & 0xFFFFFFFFFFFFFFFF)
-            result.append(digest)
-        return result
+            for segment, low, high in _pieces(delta.start, delta.end):
+                count = index.count_live(low, high)
+                if count:
+                    counts[segment] += count
+        unacked: Iterable[int] = self._unacked.messages
+        if delta.count:
+            # What is stored of these was counted.
+            unacked = [seq_id for seq_id in unacked if not (delta.covers(seq_id) and index.is_live(seq_id))]
+        counts.update([seq_id // DIGEST_SEGMENT_ENTRIES for seq_id in unacked])
+        return sorted(counts.items())
+
+    def digests(self) -> list[SegmentDigest]:
+        """See `ReplicaQueue.digests`. Computed for segments that changed since the last call, or since `warm`."""
+        self._is_compared = True
+        cache = self._digest_cache
+        return [cache.get(segment) or self._compute(segment, entries) for segment, entries in self.live_counts()]
+
+    def _compute(self, segment: int, entries: int) -> SegmentDigest:
+        """Digest of a segment with ``entries`` live messages."""
+        first = segment * DIGEST_SEGMENT_ENTRIES
+        end = first + DIGEST_SEGMENT_ENTRIES
+        stages = self._stages
+        msg_ids = bytearray(MSG_ID_BYTES * DIGEST_SEGMENT_ENTRIES)
+        delta = stages.delta
+        low, high = max(first, delta.start), min(end, delta.end)
+        if delta.count and low < high:
+            try:
+                found = self._storage.index.msg_ids(low, high)
+            except StorageError as error:
+                self._fail(error)
+                raise
+            msg_ids[(low - first) * MSG_ID_BYTES : (high - first) * MSG_ID_BYTES] = found
+        for place in (stages.q4, stages.q3, stages.q2, stages.q1):
+            if place:
+                low, high = max(first, place.first), min(end, place.last + 1)
+                if low < high:
+                    entries_there = map(place.messages.get, range(low, high))
+                    found = b"".join([entry.msg_id if entry is not None else NO_MSG_ID for entry in entries_there])
+                    msg_ids[(low - first) * MSG_ID_BYTES : (high - first) * MSG_ID_BYTES] = found
+        unacked = self._unacked.messages
+        for seq_id in between(unacked, first, end):
+            at = (seq_id - first) * MSG_ID_BYTES
+            msg_ids[at : at + MSG_ID_BYTES] = unacked[seq_id].msg_id
+        digest = self._digest_cache[segment] = digest_of(segment, entries, msg_ids)
+        return digest
+
+    @property
+    def wants_warming(self) -> bool:
+        """True if digests are asked for (the queue is mirrored, as master or mirror) and much of it is on disk only.
+
+        Not while the index is being converted, which reads everything as well.
+        """
+        is_served = self._is_compared and self._failure is None
+        return is_served and self._stages.delta.count >= DIGEST_SEGMENT_ENTRIES and not self._storage.wants_conversion
+
+    def warm(self, cost_max: int) -> int:
+        """Compute missing digests of segments on disk, so that the next `digests` need not read them.
+
+        Returns what it cost, in entries of version 2 of the index; that is more than ``cost_max`` by one segment at
+        most. Only segments that lie wholly in delta and have nothing unacked: those at its two ends and the unacked
+        change at once, and those in memory cost no reading. A failure takes the queue out of service.
+        """
+        index, cache, delta = self._storage.index, self._digest_cache, self._stages.delta
+        low, behind = -(-delta.start // DIGEST_SEGMENT_ENTRIES), delta.end // DIGEST_SEGMENT_ENTRIES
+        entry_cost = V1_ENTRY_COST if index.version == 1 else 1
+        cost = 0
+        for _ in range(low, behind):
+            if cost >= cost_max:
+                break
+            segment = self._next_warmed if low <= self._next_warmed < behind else low
+            self._next_warmed = segment + 1
+            # A look costs something as well: a queue may have thousands of segments that are known.
+            cost += 1
+            if segment in cache:
+                continue
+            first = segment * DIGEST_SEGMENT_ENTRIES
+            end = first + DIGEST_SEGMENT_ENTRIES
+            entries = index.count_live(first, end)
+            if entries and not between(self._unacked.messages, first, end):
+                cost += entries * entry_cost
+                try:
+                    self._compute(segment, entries)
+                except StorageError:
+                    break
+        return cost
 
     def _forget_digests_between(self, first: int, end: int) -> None:
         for segment in range(first // DIGEST_SEGMENT_ENTRIES, (end - 1) // DIGEST_SEGMENT_ENTRIES + 1):
             self._digest_cache.pop(segment, None)
+
+    def live_positions(self, segment: int) -> list[SeqId]:
+        """See `ReplicaQueue.live_positions`."""
+        first = segment * DIGEST_SEGMENT_ENTRIES
+        end = first + DIGEST_SEGMENT_ENTRIES
+        stages = self._stages
+        delta = stages.delta
+        found: set[int] = set()
+        if delta.count and first < delta.end and end > delta.start:
+            found.update(self._storage.index.live(max(first, delta.start), min(end, delta.end)))
+        for place in (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
+            found.update(between(place, first, end))
+        return [SeqId(seq_id) for seq_id in sorted(found)]
 
     def holdings(self, segment: int) -> list[Holding]:
         """See `ReplicaQueue.holdings`."""
@@ -136,8 +260,7 @@ class LocalReplica(VariableQueue):
                 raise
             held = {seq_id: entry.msg_id for seq_id, entry in entries}
         for place in (self._unacked.messages, *(q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4))):
-            span = range(first, end) if len(place) > DIGEST_SEGMENT_ENTRIES else place
-            held.update({seq_id: place[seq_id].msg_id for seq_id in span if first <= seq_id < end and seq_id in place})
+            held.update({seq_id: place[seq_id].msg_id for seq_id in between(place, first, end)})
         return [Holding(SeqId(seq_id), held[seq_id]) for seq_id in sorted(held)]
 
     def read(self, seq_ids: Sequence[SeqId]) -> list[tuple[SeqId, bytes]]:
@@ -242,3 +365,18 @@ class LocalReplica(VariableQueue):
                 self._settled_on_disk()
                 self._forget_digests_between(first, end)
         return count
+
+    def status(self) -> BackingQueueStatus:
+        """See `BackingQueue.status`."""
+        status = super().status()
+        if not self._digest_cache:
+            return status
+        return replace(status, memory_bytes=status.memory_bytes + len(self._digest_cache) * _DIGEST_MEMORY_BYTES)
+
+    def check_invariants(self) -> None:
+        """See `BackingQueue.check_invariants`."""
+        super().check_invariants()
+        counts = dict(self.live_counts())
+        assert sum(counts.values()) == self.ready + self.unacked, "every live message is in one segment"
+        for segment, digest in self._digest_cache.items():
+            assert digest.entries == counts.get(segment), "a digest is forgotten when its segment changes"

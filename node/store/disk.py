@@ -102,6 +102,12 @@ class Disk(Protocol):
     def directory(self, path: str) -> DirectorySync:
         """The directory as something the group commit can sync."""
 
+    def announce_cut(self, path: str, size: int) -> None:
+        """A file will be truncated to ``size`` bytes when the open generation of the group commit is durable.
+
+        Who keeps durable lengths (`node.store.guarded_disk`) need not wait for the disk then; others do nothing.
+        """
+
     def free_bytes(self, path: str) -> int:
         """Bytes that may still be written on the file system of ``path``."""
 
@@ -343,6 +349,9 @@ class RealDisk:
 
     def directory(self, path: str) -> DirectorySync:
         return RealDirectorySync(path)
+
+    def announce_cut(self, path: str, size: int) -> None:
+        """See `Disk.announce_cut`: nothing is kept here."""
 
     def free_bytes(self, path: str) -> int:
         try:

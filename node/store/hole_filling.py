@@ -5,7 +5,8 @@ A *hole* is a range without a live record; holes and live records alternate. ::
     survey    walk the file: live records and holes                           | steps of some hundred records
     note      N.holes lists every hole                                        | generation g1
     fill      last record -> first hole that it fits, again and again         | when g1 is durable; generation g2
-    publish   remove the note; tables point to the copies (in steps)          | when g2 is durable; generation g3
+    publish   remove the note; tables point to the copies (in steps);         | when g2 is durable; generation g3
+              announce the cut
     cut       the file ends behind its last live record                       | when g3 is durable
 
 A record fits a hole if it fills it, or leaves room for the header of a *hole record* (`node.store.record`): 12 bytes
@@ -116,12 +117,13 @@ class HoleFilling:
             files.drop_note(number)
             files.mark_names_dirty()
             self._is_published = True
-            self._wait_generation = files.open_generation
-            yield
-            while not self._moves.are_switched:
-                self._moves.switch(STEP_RECORDS)
-                yield
         self._end = max(self._end, walk.offsets[-1] + walk.sizes[-1] if walk.offsets else HEADER_BYTES)
+        files.announce_cut(number, self._end)
+        self._wait_generation = files.open_generation
+        yield
+        while not self._moves.are_switched:
+            self._moves.switch(STEP_RECORDS)
+            yield
         files.cut(number, self._end)
         self._finish()
 

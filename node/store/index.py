@@ -87,6 +87,8 @@ class RecoveryReport:
     redelivered: int = 0
     #: Given by the caller, who has a clock.
     seconds: float = 0.0
+    #: Files that lost durable bytes at their end: what is unfinished there was whole once.
+    short_files: set[str] = field(default_factory=set)
     #: Descriptions of the first `PROBLEMS_MAX` damaged things.
     problems: list[str] = field(default_factory=list)
 
@@ -156,6 +158,16 @@ class QueueIndex(Protocol):
         """First position of the segment after that of ``seq_id``."""
 
     # -- reading
+
+    def msg_ids(self, first: int, end: int) -> bytes:
+        """`MSG_ID_BYTES` for each position of [first, end): the msg_id of a live entry, zeros where nothing is live.
+
+        For comparing, and made in bulk: what was written is *not* checked entry by entry. A damaged entry either still
+        has its msg_id, then what is said here is true and the damage is found when the message is read, like damage to
+        its body; or it gives other bytes than the replicas have, and who finds the difference asks `entries`, which
+        checks. (Where nobody compares, nothing is concluded from the bytes.) What is live is known in memory, so
+        damage never adds an entry or hides one. Raises `StorageError` if a file is missing or cut off.
+        """
 
     def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
         """The first ``count_max`` live entries of [first, end), ascending; the places of written ones are known."""

@@ -41,6 +41,7 @@ from node.message import Message, decode_envelope
 from node.store.disk import Disk, read_whole
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
+from node.store.live_bits import between
 from node.store.record import CRC, INDEX_FORMAT, FileFormat
 from node.store.store_config import StoreConfig
 from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT
@@ -341,7 +342,7 @@ class ConvertingIndex:
         count = self._new.count_live(first, end)
         if self._old is not None:
             count += self._old.count_live(first, end)
-            count -= sum([first <= seq_id < end for seq_id in self._in_both])
+            count -= len(between(self._in_both, first, end))
         return count
 
     def live(self, first: int, end: int) -> Iterator[int]:
@@ -355,6 +356,14 @@ class ConvertingIndex:
         return self._new.segment_end(seq_id)
 
     # -- reading
+
+    def msg_ids(self, first: int, end: int) -> bytes:
+        found = self._new.msg_ids(first, end)
+        if self._old is None or not self._old.count_live(first, end):
+            return found
+        # What is in both has the same msg_id in both, what is in one has zeros in the other.
+        both = int.from_bytes(found, "big") | int.from_bytes(self._old.msg_ids(first, end), "big")
+        return both.to_bytes(len(found), "big")
 
     def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
         found = self._new.entries(first, end, count_max)

@@ -209,7 +209,8 @@ class IndexRecovery:
         if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
             scan.end = max(scan.end, slot.offset + RECORD_HEADER_BYTES + size)
             return MsgId(slot.msg_id)
-        if scan.has_store and is_torn_record(scan.records, slot.offset, size):
+        is_short = self._files.path(scan.number, QUEUE_STORE_FORMAT.suffix) in report.short_files
+        if scan.has_store and not is_short and is_torn_record(scan.records, slot.offset, size):
             report.torn += 1
         else:
             damaged = scan.records[slot.offset : slot.offset + RECORD_HEADER_BYTES + size]

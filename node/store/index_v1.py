@@ -40,14 +40,14 @@ from itertools import islice
 from sys import getsizeof
 
 from node.errors import DiskFullError, StorageError
-from node.ids import MsgId
+from node.ids import MSG_ID_BYTES, MsgId
 from node.message import Message
 from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
 from node.store.journal import Journal
-from node.store.live_bits import positions, runs_of_bits
+from node.store.live_bits import between, bits_of, positions, runs_of_bits
 from node.store.shared_store import SharedStore
 from node.store.store_config import StoreConfig
 from node.store.v1_format import (
@@ -444,7 +444,7 @@ class QueueIndexV1:
         return segment is not None and segment.has(seq_id)
 
     def count_live(self, first: int, end: int) -> int:
-        pending = sum([first <= seq_id < end for seq_id in self._pending])
+        pending = len(between(self._pending, first, end))
         return pending + sum([segment.count(first, end) for segment in self._segments_of(first, end)])
 
     def live(self, first: int, end: int) -> Iterator[int]:
@@ -453,7 +453,7 @@ class QueueIndexV1:
             for segment in self._segments_of(first, end)
             for seq_id in positions(segment.live_bits(first, end), segment.base)
         )
-        pending = sorted([seq_id for seq_id in self._pending if first <= seq_id < end])
+        pending = between(self._pending, first, end)
         return merge(written, pending) if pending else written
 
     def segment_end(self, seq_id: int) -> int:
@@ -474,6 +474,33 @@ class QueueIndexV1:
 
     # -- reading
 
+    def msg_ids(self, first: int, end: int) -> bytes:
+        found = bytearray(MSG_ID_BYTES * (end - first))
+        one_by_one = {seq_id: self._pending[seq_id].msg_id for seq_id in between(self._pending, first, end)}
+        for segment in self._segments_of(first, end):
+            bits = segment.live_bits(first, end)
+            if not bits:
+                continue
+            in_journals = self._live_in_journals(segment, bits)
+            if in_journals:
+                one_by_one.update([(seq_id, paged.msg_id) for seq_id, paged in self._describe(segment, in_journals)])
+                bits &= ~bits_of(in_journals, self.entries_per_segment - 1)
+            if bits:
+                self.files.copy_msg_ids(segment, bits, found, first)
+        for seq_id, msg_id in one_by_one.items():
+            at = (seq_id - first) * MSG_ID_BYTES
+            found[at : at + MSG_ID_BYTES] = msg_id
+        return bytes(found)
+
+    def _live_in_journals(self, segment: Segment, bits: int) -> list[int]:
+        """Which of the written entries with these bits are not in their segment's file yet; ascending."""
+        journals = [journal for journal in (self._journal, self._moving) if journal is not None]
+        members = [seq_id for journal in journals for seq_id in journal.places.get(segment.number, ())]
+        if not members:
+            return []
+        live = set(positions(bits, segment.base))
+        return sorted([seq_id for seq_id in members if seq_id in live])
+
     def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
         found: list[tuple[int, PagedMessage]] = []
         for segment in self._segments_of(first, end):
@@ -482,7 +509,7 @@ class QueueIndexV1:
             bits = segment.live_bits(first, end)
             if bits:
                 found += self._describe(segment, positions(bits, segment.base)[: count_max - len(found)])
-        pending = sorted([seq_id for seq_id in self._pending if first <= seq_id < end])
+        pending = between(self._pending, first, end)
         if pending:
             found += [(seq_id, self._paged_pending(seq_id)) for seq_id in pending[:count_max]]
             found.sort()

@@ -322,7 +322,7 @@ class _DirtyRecovery:
         return (max(numbers, default=-1) + 1) * entries
 
     def _note(self, problem: Problem) -> None:
-        if problem.torn:
+        if problem.torn and problem.path not in self._report.short_files:
             # Zeros are the unwritten end of a file or a hole: nothing can be said of what should be there.
             self._report.torn += bool(problem.data.strip(b"\0"))
             return
@@ -405,7 +405,10 @@ class _DirtyRecovery:
         parts = [SEGMENT_FORMAT.header(number, self._index.queue_id)]
         pack_publishes(publishes, checksum_seed(SEGMENT_FORMAT, number), HEADER_BYTES, parts)
         content = b"".join(parts)
-        write_durably(self._disk, self._index.files.path(number), content)
+        path = self._index.files.path(number)
+        write_durably(self._disk, path, content)
+        # For who keeps durable lengths: under this name it has not been synced.
+        sync_file(self._disk, path)
         segment.file_bytes = len(content)
 
     def _publishes_of(self, entries: Mapping[int, StoredEntry]) -> list[Publish]:

@@ -37,13 +37,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from zlib import crc32
 
 from node.errors import DiskFullError, StorageError
-from node.ids import MsgId
+from node.ids import MSG_ID_BYTES, MsgId
 from node.message import Message
 from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
-from node.store.live_bits import bits_between, bits_of, by_segment, positions, runs, runs_of_bits
+from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs, runs_of_bits
 from node.store.msg_store import MessageStore
 from node.store.record import (
     CRC,
@@ -396,7 +396,7 @@ class QueueIndexV2:
 
     def count_live(self, first: int, end: int) -> int:
         """See `QueueIndex.count_live`."""
-        count = sum([first <= seq_id < end for seq_id in self._pending])
+        count = len(between(self._pending, first, end))
         for number in self._segments_between(first, end):
             segment = self.segments[number]
             base = number << self._segment_bits
@@ -408,7 +408,7 @@ class QueueIndexV2:
 
     def live(self, first: int, end: int) -> Iterator[int]:
         """See `QueueIndex.live`."""
-        pending = sorted(seq_id for seq_id in self._pending if first <= seq_id < end)
+        pending = between(self._pending, first, end)
         written: list[int] = []
         for number in self._segments_between(first, end):
             base = number << self._segment_bits
@@ -432,10 +432,23 @@ class QueueIndexV2:
 
     # -- reading
 
+    def msg_ids(self, first: int, end: int) -> bytes:
+        """See `QueueIndex.msg_ids`."""
+        found = bytearray(MSG_ID_BYTES * (end - first))
+        for number in self._segments_between(first, end):
+            segment = self.segments[number]
+            bits = segment.live_bits & bits_between(first, end, number << self._segment_bits, self.segment_entries)
+            if bits:
+                self.files.copy_msg_ids(segment, bits, found, first)
+        for seq_id in between(self._pending, first, end):
+            at = (seq_id - first) * MSG_ID_BYTES
+            found[at : at + MSG_ID_BYTES] = self._pending[seq_id].msg_id
+        return bytes(found)
+
     def entries(self, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
         """See `QueueIndex.entries`."""
         found: list[tuple[int, PagedMessage]] = []
-        pending = sorted(seq_id for seq_id in self._pending if first <= seq_id < end)
+        pending = between(self._pending, first, end)
         if pending:
             # Written ones may lie between them and behind them: look at so many of both.
             found = [(seq_id, self._paged_pending(seq_id)) for seq_id in pending[:count_max]]

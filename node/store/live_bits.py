@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 
 def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Sequence[int]]]:
@@ -31,6 +31,20 @@ def runs(seq_ids: Sequence[int]) -> list[tuple[int, int]]:
         previous = seq_id
     found.append((first, previous + 1 - first))
     return found
+
+
+def between(seq_ids: Collection[int], first: int, end: int) -> list[int]:
+    """Those of a set (or the keys of a dict) that lie in [first, end), ascending."""
+    if len(seq_ids) > end - first:
+        return [seq_id for seq_id in range(first, end) if seq_id in seq_ids]
+    return sorted([seq_id for seq_id in seq_ids if first <= seq_id < end])
+
+
+def keep_pieces(data: bytearray, bits: int, size: int) -> None:
+    """Zero the pieces of ``size`` bytes whose bit is not set; bit 0 stands for the first of them."""
+    others = positions(~bits & ((1 << len(data) // size) - 1), 0)
+    for first, count in runs(others) if others else ():
+        data[first * size : (first + count) * size] = bytes(count * size)
 
 
 def bits_of(seq_ids: Sequence[int], slot_mask: int) -> int:

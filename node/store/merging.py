@@ -97,7 +97,7 @@ class Merge:
         yield
         files.disk.rename(self._target.path, files.path(self._number))
         files.mark_names_dirty()
-        files.remember(self._number, self._target)
+        files.renamed(self._number, self._target)
         summary = FileSummary(self._end - HEADER_BYTES)
         summary.is_busy = True
         files.adopt(self._number, summary)

@@ -36,6 +36,7 @@ from node.store.compaction import Compactor
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.hole_filling import erase_noted
+from node.store.length_file import ShortFile
 from node.store.location_table import LocationTable
 from node.store.record import (
     KIND_MESSAGE,
@@ -86,6 +87,7 @@ class MessageStore:
         *,
         is_transient: bool = False,
         may_open_clean: bool = True,
+        short_files: Sequence[ShortFile] = (),
         on_progress: Progress = lambda _done_bytes, _total_bytes: None,
         log: Logger | None = None,
     ) -> None:
@@ -93,6 +95,7 @@ class MessageStore:
 
         ``references`` counts the index slots that name a message; it is evaluated only if the store must be scanned.
         ``may_open_clean`` false asks for a scan even after a clean stop (some queue did not stop cleanly).
+        ``short_files`` of this store are known to have lost durable bytes: that is damage, and asks for a scan too.
         ``on_progress`` hears during a scan how many bytes of how many are done. Raises `StorageError`.
         """
         assert config.file_size_limit_bytes <= FILE_SIZE_LIMIT_BYTES_MAX, "an offset in a store file has 32 bits"
@@ -109,7 +112,8 @@ class MessageStore:
             for name in disk.list(directory):
                 disk.unlink(f"{directory}/{name}")
         else:
-            self._open(references, may_open_clean, on_progress)
+            self.recovery.corrupt += map(str, short_files)
+            self._open(references, may_open_clean and not short_files, on_progress)
 
     def _open(
         self,

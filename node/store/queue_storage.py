@@ -12,7 +12,7 @@ conversion that was begun is finished before one back begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from node.errors import StorageError
@@ -32,6 +32,7 @@ from node.store.index_recovery import IndexRecovery, Progress
 from node.store.index_v1 import QueueIndexV1
 from node.store.index_v1_recovery import recover_v1
 from node.store.index_v2 import QueueIndexV2
+from node.store.length_file import ShortFile
 from node.store.msg_store import MessageStore
 from node.store.queue_terms import SeqBounds, Terms, read_terms
 from node.store.store_config import StoreConfig
@@ -90,9 +91,10 @@ class QueueStorage:
         on_unflushed: Callable[[], None],
         on_closed: Callable[[], None],
         version: int | None = None,
+        short_files: Sequence[ShortFile] = (),
         progress: Progress = lambda _done, _total: None,
     ) -> None:
-        """``version`` of the index; ``None``: as configured."""
+        """``version`` of the index; ``None``: as configured. ``short_files`` of this queue have lost durable bytes."""
         self._disk = disk
         self._directory = directory
         self._stub = stub
@@ -127,7 +129,7 @@ class QueueStorage:
         self._make_directory()
         self._bounds = SeqBounds(disk, f"{directory}/{_BOUNDS_NAME}", stub.queue_id, group_commit)
         if not is_new:
-            self._recover(self._bounds)
+            self._recover(self._bounds, short_files)
 
     def _make_directory(self) -> None:
         self._disk.mkdir(self._directory)
@@ -163,14 +165,19 @@ class QueueStorage:
             config=self.config,
         )
 
-    def _recover(self, bounds: SeqBounds) -> None:
+    def _recover(self, bounds: SeqBounds, short_files: Sequence[ShortFile]) -> None:
         terms_path = f"{self._directory}/{TERMS_NAME}"
-        terms = read_terms(self._disk, terms_path, self._stub.queue_id)
+        # The terms speak of everything that was there: if something is known to be lost, what is left is scanned.
+        is_damaged = bool(short_files or self._stores.persistent.recovery.corrupt)
+        terms = None if is_damaged else read_terms(self._disk, terms_path, self._stub.queue_id)
         if self._disk.exists(terms_path):
             # Erased for good before anything changes: a later crash must not look like a clean stop.
             self._disk.unlink(terms_path)
             self._disk.sync_directory(self._directory)
         report = self.report = RecoveryReport(clean=terms is not None)
+        for short in short_files:
+            report.damaged(str(short))
+            report.short_files.add(short.path)
         end_seq_id = self._recover_index(report, terms, bounds)
         if report.clean and terms is not None:
             self.terms = terms

@@ -68,6 +68,8 @@ SLOT_BYTES = 32
 READ_GAP_BYTES_MAX = 4096
 #: Everything of a slot but its CRC: status, flags, overhead, msg_id, offset, body bytes.
 SLOT_BODY = struct.Struct(">BBH16sII")
+#: Where the msg_id stands in a slot; it takes half of one.
+SLOT_MSG_ID_AT = 4
 ZERO_SLOT = bytes(SLOT_BYTES)
 STATUS_PRESENT = 1
 SLOT_PERSISTENT = 1

@@ -336,6 +336,9 @@ class SimulatedDisk:
     def directory(self, path: str) -> DirectorySync:
         return _SimulatedDirectorySync(self, path)
 
+    def announce_cut(self, path: str, size: int) -> None:
+        """See `Disk.announce_cut`: nothing is kept here."""
+
     def free_bytes(self, path: str) -> int:
         return self.capacity_bytes - self.used_bytes
 

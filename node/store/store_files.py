@@ -129,6 +129,11 @@ class StoreFiles:
             self._closing.append(file)
         file.close()
 
+    def renamed(self, number: int, file: DiskFile) -> None:
+        """``file``, opened under another name, has become ``number``: it is opened anew under its own."""
+        self._close(file)
+        self.mark_dirty(self.handle(number))
+
     def current_file(self) -> tuple[int, DiskFile]:
         """Number and handle of the file that takes writes."""
         if self.current is not None:
@@ -195,6 +200,11 @@ class StoreFiles:
         if summary is not None:
             summary.is_busy = False
             self.look_at(number)
+
+    def announce_cut(self, number: int, end: int) -> None:
+        """`cut` is due when the open generation is durable, and there will be something to sync in it."""
+        self.disk.announce_cut(self.path(number), end)
+        self.mark_names_dirty()
 
     def cut(self, number: int, end: int) -> None:
         """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage."""

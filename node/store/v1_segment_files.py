@@ -15,6 +15,7 @@ from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
+from node.store.live_bits import keep_pieces
 from node.store.record import HEADER_BYTES
 from node.store.v1_format import (
     KIND_ACK,
@@ -205,6 +206,18 @@ class SegmentFiles:
                     raise StorageError(f"the entry of seq id {seq_id} in {self.path(number)} is damaged or missing")
                 parsed.parse_more(self.parse_bytes, file_bytes)
         return parsed
+
+    def copy_msg_ids(self, segment: Segment, bits: int, target: bytearray, first: int) -> None:
+        """Copy the msg_ids of the entries with these bits (not none) to their places in ``target``, whose first place
+        is that of seq id ``first``. One whose record cannot be read is zeros; if it is the last, this raises."""
+        low = (bits & -bits).bit_length() - 1
+        end = bits.bit_length()
+        # Positions ascend in a file that is not parsed wholly, so those before the last are parsed with it.
+        parsed = self.find(segment, [segment.base + end - 1])
+        found = parsed.msg_ids[low * MSG_ID_BYTES : end * MSG_ID_BYTES]
+        keep_pieces(found, bits >> low, MSG_ID_BYTES)
+        start = (segment.base + low - first) * MSG_ID_BYTES
+        target[start : start + len(found)] = found
 
     def close(self) -> None:
         """Close what is open for reading."""

@@ -431,6 +431,10 @@ class IndexDriver:
         """References that a live entry has in a shared store."""
         return 1
 
+    def msg_ids(self, first: int, end: int) -> bytes:
+        """What `QueueIndex.msg_ids` shall say, by the model."""
+        return b"".join(self.live[seq_id].msg_id if seq_id in self.live else bytes(16) for seq_id in range(first, end))
+
     def check(self) -> dict[int, bytes]:
         """The index says what the model says."""
         index, live = self.index, self.live
@@ -445,6 +449,8 @@ class IndexDriver:
             assert index.is_live(first) == (first in live)
             following = [seq_id for seq_id in sorted(live) if seq_id >= first]
             assert [seq_id for seq_id, _ in index.entries(first, end, 3)] == following[:3]
+            assert index.msg_ids(first, first + 7) == self.msg_ids(first, first + 7)
+        assert index.msg_ids(0, end) == self.msg_ids(0, end)
         for seq_id, paged in index.entries(0, end, end):
             message = live[seq_id]
             assert paged[:3] == (message.msg_id, len(message.body), message.persistent)

@@ -6,6 +6,7 @@ the contract and not against an engine. Persistent messages are "written" on arr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -13,7 +14,8 @@ from random import Random
 from node.ids import MsgId, OriginId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, entry_digest
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange
+from tests.support.digests import expected_digests
 
 
 @dataclass(slots=True)
@@ -230,12 +232,15 @@ class MemoryReplicaQueue:
     def advance_next_seq_id(self, next_seq_id: SeqId) -> None:
         self._next_seq_id = max(self._next_seq_id, next_seq_id)
 
+    def live_counts(self) -> list[tuple[int, int]]:
+        return sorted(Counter(seq_id // DIGEST_SEGMENT_ENTRIES for seq_id in self._messages).items())
+
+    def live_positions(self, segment: int) -> list[SeqId]:
+        return sorted(seq_id for seq_id in self._messages if seq_id // DIGEST_SEGMENT_ENTRIES == segment)
+
     def digests(self) -> list[SegmentDigest]:
-        segments: dict[int, list[int]] = {}
-        for seq_id, message in self._messages.items():
-            digest = entry_digest(seq_id, message.msg_id)
-            segments.setdefault(seq_id // DIGEST_SEGMENT_ENTRIES, []).append(digest)
-        return [SegmentDigest(s, len(values), sum(values) % 2**64) for s, values in sorted(segments.items())]
+        msg_ids: dict[int, bytes] = {seq_id: message.msg_id for seq_id, message in self._messages.items()}
+        return expected_digests(msg_ids, DIGEST_SEGMENT_ENTRIES)
 
     def holdings(self, segment: int) -> list[Holding]:
         return [

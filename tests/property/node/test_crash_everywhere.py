@@ -25,6 +25,7 @@ from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
 from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import WRITE_EVERY_MS
 from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
 from node.store.store_config import StoreConfig
@@ -59,6 +60,7 @@ class Workload:
         self.disk = disk
         self.version = version
         self.config = config(compaction, version or 2)
+        self.now_ms = 0
         #: queue -> position -> message, of everything persistent ever published in a durable queue.
         self.published: dict[QueueId, dict[int, Message]] = {queue_id: {} for queue_id in NAMES}
         self.confirmed: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
@@ -103,7 +105,8 @@ class Workload:
     def sync(self) -> None:
         self.store.flush_writes()
         for _ in range(3):
-            self.store.maintain(0)
+            self.now_ms += WRITE_EVERY_MS // 2
+            self.store.maintain(self.now_ms)
         run_sync_round(self.group_commit)
 
     def publish(self, queue_id: QueueId, queue: LocalReplica, message: Message) -> None:

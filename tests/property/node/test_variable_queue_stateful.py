@@ -22,12 +22,15 @@ from hypothesis.stateful import (
     rule,
 )
 
+import node.queues.local_replica
+import node.queues.variable_queue
 from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery, Publication
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest, SeqRange, entry_digest
+from node.queues.replica import SeqRange
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError
 from node.store.store_config import StoreConfig
+from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of
 from tests.support.state_machines import run_machine
 from tests.support.stores import StoreHarness
@@ -40,8 +43,16 @@ class VariableQueueMachine(RuleBasedStateMachine):
     #: Of all machines in this process.
     steps_run: ClassVar[int] = 0
 
-    @initialize(durable=st.sampled_from([True, True, True, False]), version=st.sampled_from([1, 2]))
-    def begin(self, durable: bool, version: int) -> None:
+    @initialize(
+        durable=st.sampled_from([True, True, True, False]),
+        version=st.sampled_from([1, 2]),
+        digest_entries=st.sampled_from([4, 16]),
+    )
+    def begin(self, durable: bool, version: int, digest_entries: int) -> None:
+        self.digest_entries = digest_entries
+        self.patches = pytest.MonkeyPatch()
+        for module in (node.queues.local_replica, node.queues.variable_queue):
+            self.patches.setattr(module, "DIGEST_SEGMENT_ENTRIES", digest_entries)
         self.harness = StoreHarness(
             StoreConfig(
                 embed_below_bytes=60,
@@ -69,6 +80,10 @@ class VariableQueueMachine(RuleBasedStateMachine):
         #: Tokens not yet returned.
         self.waiting: set[int] = set()
         self.next_deliver = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "patches"):
+            self.patches.undo()
 
     # -- helpers
 
@@ -144,6 +159,8 @@ class VariableQueueMachine(RuleBasedStateMachine):
     @rule()
     def maintain(self) -> None:
         self.queue.maintain()
+        if self.queue.wants_warming:
+            self.queue.warm(8)
 
     @rule(data=st.data(), count=st.integers(1, 4), size=st.sampled_from(SIZES), persistent=st.booleans())
     def insert(self, data: Any, count: int, size: int, persistent: bool) -> None:
@@ -296,18 +313,15 @@ class VariableQueueMachine(RuleBasedStateMachine):
         assert (self.queue.ready, self.queue.unacked) == (len(self.ready), len(self.unacked))
         live = {**self.ready, **self.unacked}
         assert self.queue.first_live_seq_id == min(live, default=self.queue.next_seq_id)
-        expected: dict[int, SegmentDigest] = {}
-        for seq_id, message in live.items():
-            segment = seq_id // DIGEST_SEGMENT_ENTRIES
-            _, entries, digest = expected.get(segment, SegmentDigest(segment, 0, 0))
-            total = (digest + entry_digest(seq_id, message.msg_id)) & 0xFFFFFFFFFFFFFFFF
-            expected[segment] = SegmentDigest(segment, entries + 1, total)
-        assert self.queue.digests() == [expected[segment] for segment in sorted(expected)]
+        expected = expected_digests({seq_id: message.msg_id for seq_id, message in live.items()}, self.digest_entries)
+        assert self.queue.live_counts() == [(digest.segment, digest.entries) for digest in expected]
+        assert range_of(self.queue) == sorted(live)
+        assert self.queue.digests() == expected
 
 
 def range_of(queue: Any) -> list[int]:
     """Positions that are live, by what the replica interface tells."""
-    return [held.seq_id for digest in queue.digests() for held in queue.holdings(digest.segment)]
+    return [seq_id for segment, _ in queue.live_counts() for seq_id in queue.live_positions(segment)]
 
 
 VariableQueueMachine.TestCase.settings = settings(

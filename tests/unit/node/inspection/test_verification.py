@@ -16,6 +16,7 @@ from node.inspection.inspection import inspect
 from node.inspection.references import References, Referrer
 from node.inspection.verification import verify
 from node.store.disk import RealDisk
+from node.store.guarded_disk import WRITE_EVERY_MS
 from node.store.index_conversion import CURSOR_FORMAT
 from node.store.queue_storage import read_stub
 from node.store.record import RECORD_HEADER_BYTES, SHARED_STORE_FORMAT, Slot, pack_holes_note, pack_slot, unpack_slot
@@ -223,7 +224,7 @@ def test_a_cut_store_after_a_clean_stop_is_damage(stopped: NodeOnDisk, name: str
 
 
 def test_a_cut_tail_after_a_crash_is_an_unfinished_write(crashed: NodeOnDisk) -> None:
-    """What was cut off was never synced, for all that anybody can tell."""
+    """What was cut off was never synced, for all that anybody can tell: no length was noted yet."""
     for path in (crashed.queue() / "1.qs", crashed.shared / "0.rdq"):
         content = path.read_bytes()
         for lost in (1, 20, 60):
@@ -232,6 +233,26 @@ def test_a_cut_tail_after_a_crash_is_an_unfinished_write(crashed: NodeOnDisk) ->
             assert result.findings.counts[Kind.TORN], f"{path} without {lost} bytes"
             assert not result.has_damage, result.findings.problems
             path.write_bytes(content)
+
+
+def test_a_cut_tail_is_damage_once_the_length_was_noted(node: NodeOnDisk, tmp_path: Path) -> None:
+    """Even at the border of two records; and each part finds its own files."""
+    node.store.maintain(WRITE_EVERY_MS)
+    node.sync()
+    copy = node.killed(tmp_path / "crashed")
+    vhost = copy / node.vhost.relative_to(node.directory)
+    queue, shared = vhost / "queues" / str(ORDERS), vhost / "msg_store_persistent"
+    assert problems(copy) == []
+    for path, own in ((queue / "1.qs", queue), (queue / "0.qi", queue), (shared / "0.rdq", shared)):
+        content = path.read_bytes()
+        for lost in range(1, len(content), 13):
+            cut(path, len(content) - lost)
+            what = f"{lost} durable bytes are missing at the end, {len(content) - lost} of {len(content)} are left"
+            for directory in (copy, vhost, own):
+                assert what in [problem.what for problem in problems(directory)], directory
+            if own == queue:
+                assert what not in [problem.what for problem in problems(copy, BILLS_NAME.name)]
+        path.write_bytes(content)
 
 
 def remove(path: Path) -> None:

@@ -8,10 +8,11 @@ from node.errors import StorageError
 from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
 from node.queues.backing_queue import Publication
 from node.queues.origins import ORIGINS_MAX
-from node.queues.replica import Holding, SegmentDigest, SeqRange, entry_digest
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SeqRange
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
+from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
 
@@ -340,8 +341,7 @@ def test_insert_below_the_tail_and_remove(harness: StoreHarness) -> None:
     queue.insert([SeqId(3), SeqId(10)], [early, early], [early.envelope()] * 2)
     assert (queue.first_live_seq_id, queue.next_seq_id) == (3, 11)
     assert queue.holdings(0) == [Holding(SeqId(3), early.msg_id), Holding(SeqId(10), late.msg_id)]
-    total = (entry_digest(3, early.msg_id) + entry_digest(10, late.msg_id)) % 2**64
-    assert queue.digests() == [SegmentDigest(0, 2, total)]
+    assert queue.digests() == expected_digests({3: early.msg_id, 10: late.msg_id}, DIGEST_SEGMENT_ENTRIES)
     assert queue.read([SeqId(10), SeqId(5), SeqId(3)]) == [(10, late.envelope()), (3, early.envelope())]
     assert queue.remove([SeqRange(SeqId(0), SeqId(1 << 50))]) == 2
     assert queue.digests() == []

@@ -8,12 +8,13 @@ import pytest
 
 from node.errors import StorageError
 from node.ids import SeqId
-from node.queues.replica import SeqRange
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SeqRange
 from node.store.queue_terms import RESERVE_STEP
-from node.store.record import HEADER_BYTES, SLOT_BYTES, STATUS_PRESENT, ZERO_SLOT
+from node.store.record import HEADER_BYTES, SLOT_BYTES, SLOT_MSG_ID_AT, STATUS_PRESENT, ZERO_SLOT
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
-from tests.support.messages import make_message, publications
+from tests.support.digests import expected_digests
+from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import StoreHarness
 
 #: Entries of a segment, unless a test wants fewer.
@@ -365,19 +366,54 @@ def test_a_segment_that_was_to_be_deleted_and_is_filled_again_begins_anew() -> N
 
 
 def test_damage_found_by_a_comparison_takes_the_queue_out_of_service() -> None:
+    """Digests are made without checking slots: a damaged msg_id makes a different one, and who compares then looks."""
     harness = StoreHarness()
     queue = harness.open_queue()
     queue.set_lazy(True)
     for first in range(1, 6001, 1000):
         queue.publish(publications(first, 1000))
     harness.sync()
-    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", HEADER_BYTES + 4000 * SLOT_BYTES + 20)
+    path = f"{harness.queue_directory}/0.qi"
+    sound = expected_digests({at: msg_id_of(at + 1) for at in range(6000)}, DIGEST_SEGMENT_ENTRIES)
+    harness.disk.flip_bit(path, HEADER_BYTES + 4000 * SLOT_BYTES + SLOT_MSG_ID_AT + 15)
+    assert [one == other for one, other in zip(queue.digests(), sound, strict=True)] == [False, True]
+    assert queue.digests()[0].entries == SEGMENT_ENTRIES, "what is live is not taken from the disk"
     with pytest.raises(StorageError, match="damaged"):
-        queue.digests()
+        queue.holdings(0)
+    with pytest.raises(StorageError, match="out of service"):
+        queue.read([SeqId(1)])
     queue = harness.restart()
     report = queue.recovery_report
     assert report is not None
     assert (report.clean, report.corrupt, queue.ready) == (False, 1, 5999)
+
+
+def test_damage_that_leaves_the_msg_id_does_not_touch_the_digest() -> None:
+    """What the digest says is true; the damage is found when the message is read."""
+    harness = StoreHarness()
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    for first in range(1, 6001, 1000):
+        queue.publish(publications(first, 1000))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", HEADER_BYTES + 4000 * SLOT_BYTES + SLOT_MSG_ID_AT + 16)
+    assert queue.digests() == expected_digests({at: msg_id_of(at + 1) for at in range(6000)}, DIGEST_SEGMENT_ENTRIES)
+    with pytest.raises(StorageError, match="damaged"):
+        queue.read([SeqId(4000)])
+
+
+def test_an_index_file_that_is_cut_off_has_no_digest() -> None:
+    harness = StoreHarness(StoreConfig(v2_segment_entries=64))
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    for first in range(1, 10_001, 1000):
+        queue.publish(publications(first, 1000))
+    harness.sync()
+    file = harness.disk.open(f"{harness.queue_directory}/100.qi")
+    file.truncate(HEADER_BYTES + 63 * SLOT_BYTES)
+    with pytest.raises(StorageError, match="cut off"):
+        queue.digests()
+    assert queue.has_failed
 
 
 def test_a_mirror_of_transient_messages_reserves_positions_too(harness: StoreHarness) -> None:

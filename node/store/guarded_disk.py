@@ -1,0 +1,265 @@
+"""A disk that knows how long the files of a vhost durably are, and says at the start which of them are shorter.
+
+It stands between the stores of a vhost and the real disk, so that none of them has to think of it: whatever is synced
+through it is noted (`node.store.length_file`), whatever is deleted is forgotten, and before a file is cut, replaced or
+begun anew, its note is lowered. Other files pass through untouched.
+
+**When notes are written.** A sync finishes on the group commit's thread; its length is collected, and `write_notes`,
+about once a second, writes what was collected and asks the group commit to sync it with the next round. So what was
+synced in the last second before a power failure is not guarded yet.
+
+**When a note is lowered.** Notes are overwritten in place and synced some time; a file that is shorter than a stale
+note would be a false alarm. `announce_cut` lowers a note ahead of time, durable with the next round of the group
+commit; a cut that was not announced waits for a sync of the notes, on the loop's thread. That happens where segments
+are begun again under their number (a mirror whose tail was replaced, a conversion back), and in recovery.
+"""
+
+from __future__ import annotations
+
+import threading
+from weakref import WeakValueDictionary
+
+from node.errors import DiskFullError
+from node.store.disk import DirectorySync, Disk, DiskFile
+from node.store.group_commit import GroupCommit
+from node.store.length_file import FileKey, LengthFile, ShortFile, file_key, short_files
+
+#: Notes are written this often at most.
+WRITE_EVERY_MS = 1000
+
+
+class _File:
+    """A file in one life of its name, whatever handles it has."""
+
+    __slots__ = ("__weakref__", "cuts", "is_gone", "key")
+
+    def __init__(self, key: FileKey) -> None:
+        self.key = key
+        #: How often it was cut: handles opened before a cut do not know its length.
+        self.cuts = 0
+        self.is_gone = False
+
+
+class GuardedFile:
+    """`DiskFile` of which every sync is noted."""
+
+    __slots__ = ("_cuts", "_disk", "_file", "_inner", "_is_abandoned")
+
+    def __init__(self, disk: GuardedDisk, file: _File, inner: DiskFile) -> None:
+        self._disk = disk
+        self._file = file
+        self._inner = inner
+        self._cuts = file.cuts
+        self._is_abandoned = False
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    @property
+    def size(self) -> int:
+        return self._inner.size
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self._inner.has_unsynced
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        return self._inner.append(data)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._inner.pwrite(data, offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._inner.pread(size, offset)
+
+    def truncate(self, size: int) -> None:
+        if size < self._inner.size:
+            self._disk.cut(self._file, size)
+            self._cuts = self._file.cuts
+        self._inner.truncate(size)
+
+    def sync(self) -> None:
+        cuts, size = self._cuts, self._inner.size
+        self._inner.sync()
+        if not self._is_abandoned:
+            self._disk.synced(self._file, cuts, size)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        self._inner.abandon()
+
+
+class GuardedDisk:
+    """Implements `Disk` for the files of one vhost; see the module text."""
+
+    def __init__(self, disk: Disk, directory: str, group_commit: GroupCommit) -> None:
+        """``directory`` of the vhost, which exists. Raises `StorageError`."""
+        self._inner = disk
+        self._prefix = directory + "/"
+        self._group_commit = group_commit
+        self._notes = LengthFile(disk, directory)
+        self._files: WeakValueDictionary[FileKey, _File] = WeakValueDictionary()
+        #: Lengths that were synced since the notes were written. Guarded by the lock.
+        self._synced: dict[FileKey, int] = {}
+        self._lock = threading.Lock()
+        self._write_at_ms = 0
+        #: Files that were found to have lost durable bytes, by path; until their owner has asked.
+        self._short_files: dict[str, ShortFile] = {}
+        self._compare()
+
+    def _compare(self) -> None:
+        lengths = self._notes.lengths
+        self._short_files = {short.path: short for short in short_files(self._inner, lengths)}
+        for path in lengths:
+            key = self._key(path)
+            assert key is not None, "what is noted has a key"
+            if path in self._short_files:
+                self._notes.lower(key, self._short_files[path].found_bytes)
+            elif not self._inner.exists(path):
+                self._notes.forget(key)
+        if self._short_files:
+            self._group_commit.mark_dirty(self._notes)
+
+    @property
+    def unreadable_notes(self) -> int:
+        """Notes that could not be read at the start: torn by a crash, or damaged."""
+        return self._notes.unreadable
+
+    def take_short_files(self, directory: str) -> list[ShortFile]:
+        """The files of one directory that had lost durable bytes at the start; told once."""
+        paths = [path for path in self._short_files if path.rpartition("/")[0] == directory]
+        return [self._short_files.pop(path) for path in paths]
+
+    def _key(self, path: str) -> FileKey | None:
+        return file_key(path.removeprefix(self._prefix)) if path.startswith(self._prefix) else None
+
+    # -- what handles tell
+
+    def synced(self, file: _File, cuts: int, size: int) -> None:
+        """A handle of ``file`` was synced when it had ``size`` bytes and knew of ``cuts``. Any thread."""
+        with self._lock:
+            if not file.is_gone and file.cuts == cuts:
+                self._synced[file.key] = max(size, self._synced.get(file.key, 0))
+
+    def cut(self, file: _File, size: int) -> None:
+        """A file gets shorter. Raises `StorageError`."""
+        with self._lock:
+            file.cuts += 1
+            synced = self._synced.get(file.key, 0)
+            if synced > size:
+                self._synced[file.key] = size
+        self._notes.lower_for_good(file.key, size)
+
+    def _gone(self, key: FileKey | None) -> None:
+        """The file of this name is gone, or will be."""
+        if key is None:
+            return
+        with self._lock:
+            file = self._files.pop(key, None)
+            if file is not None:
+                file.is_gone = True
+            self._synced.pop(key, None)
+        self._notes.forget(key)
+
+    def _gone_below(self, directory: str) -> None:
+        for name in self._inner.list(directory):
+            self._gone(self._key(f"{directory}/{name}"))
+
+    # -- notes
+
+    def announce_cut(self, path: str, size: int) -> None:
+        """See `Disk.announce_cut`."""
+        key = self._key(path)
+        if key is not None:
+            self._notes.lower(key, size)
+            self._group_commit.mark_dirty(self._notes)
+
+    def write_notes(self, now_ms: int) -> None:
+        """Write what was collected, if it is time. Raises `StorageError`, but not for want of space: later then."""
+        if now_ms < self._write_at_ms:
+            return
+        self._write_at_ms = now_ms + WRITE_EVERY_MS
+        try:
+            self._write()
+        except DiskFullError:
+            return
+
+    def _write(self) -> None:
+        with self._lock:
+            synced, self._synced = self._synced, {}
+        for key, size in synced.items():
+            self._notes.raise_to(key, size)
+        written = self._notes.write()
+        if written is not None:
+            self._group_commit.mark_dirty(written)
+
+    def close(self) -> None:
+        """After everything else was closed: write and sync the notes. Raises `StorageError`."""
+        self._write()
+        self._notes.close()
+
+    # -- Disk
+
+    def open(self, path: str) -> DiskFile:
+        inner = self._inner.open(path)
+        key = self._key(path)
+        return inner if key is None else self._guard(key, inner)
+
+    def create(self, path: str) -> DiskFile:
+        key = self._key(path)
+        if key is None:
+            return self._inner.create(path)
+        self._gone(key)
+        self._notes.lower_for_good(key, 0)
+        return self._guard(key, self._inner.create(path))
+
+    def _guard(self, key: FileKey, inner: DiskFile) -> GuardedFile:
+        file = self._files.get(key)
+        if file is None:
+            file = self._files[key] = _File(key)
+        return GuardedFile(self, file, inner)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """A file that takes a guarded name is guarded when it was synced under it."""
+        key = self._key(new_path)
+        if key is not None:
+            self._gone(key)
+            self._notes.lower_for_good(key, 0)
+        self._gone(self._key(old_path))
+        self._gone_below(old_path)
+        self._inner.rename(old_path, new_path)
+
+    def unlink(self, path: str) -> None:
+        self._gone(self._key(path))
+        self._inner.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        self._gone_below(path)
+        self._inner.remove_directory(path)
+
+    def list(self, path: str) -> list[str]:
+        return self._inner.list(path)
+
+    def exists(self, path: str) -> bool:
+        return self._inner.exists(path)
+
+    def mkdir(self, path: str) -> None:
+        self._inner.mkdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._inner.sync_directory(path)
+
+    def directory(self, path: str) -> DirectorySync:
+        return self._inner.directory(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._inner.free_bytes(path)
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself."""
+        self._notes.check_invariants()
+        assert all(file.key == key for key, file in self._files.items()), "a file is filed under its key"

@@ -1,0 +1,143 @@
+"""Files of a vhost cut anywhere after a crash: what was durable is missed and reported, whatever the cut looks like.
+
+A file cut at the border of two records looks like the end of an earlier life; only the notes of durable lengths tell
+(`node.store.guarded_disk`). What is served afterwards is what was published, in order.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from node.errors import StorageError
+from node.message import Message
+from node.queues.backing_queue import Publication
+from node.queues.vhost_store import VhostStore
+from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import WRITE_EVERY_MS
+from node.store.length_file import LENGTHS_NAME, SUFFIXES, read_lengths
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.store_config import StoreConfig
+from tests.support.messages import make_message
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, run_sync_round
+
+KINDS = [(version, is_closed) for version in (1, 2) for is_closed in (False, True)]
+
+
+class Story:
+    """A queue with small and big messages, some of them settled, and everything durable; then a stop or a crash."""
+
+    def __init__(self, version: int, *, is_closed: bool) -> None:
+        self.config = StoreConfig(
+            queue_version=version,
+            v1_segment_entries=8,
+            v1_journal_entries_max=12,
+            v2_segment_entries=8,
+            embed_below_bytes=60,
+            file_size_limit_bytes=512,
+        )
+        self.disk = SimulatedDisk()
+        group_commit = GroupCommit()
+        store = VhostStore(self.disk, DATA_DIRECTORY, "/", group_commit, self.config)
+        self.directory = store.directory
+        queue = store.open_queue(QUEUE_ID, QUEUE_NAME, True)
+        self.published: dict[int, Message] = {}
+        self.owed: set[int] = set()
+        for counter in range(1, 25):
+            message = make_message(counter, body=counter.to_bytes(4, "big") + bytes(90 if counter % 3 == 0 else 10))
+            self.published[queue.next_seq_id] = message
+            self.owed.add(queue.next_seq_id)
+            queue.publish([Publication(message)])
+            if counter % 5 == 0:
+                (delivery,) = queue.fetch(1, ack_required=True)
+                queue.ack([delivery.seq_id])
+                self.owed.discard(delivery.seq_id)
+            run_sync_round(group_commit)
+        if is_closed:
+            store.close()
+        else:
+            # Quiet for a second, and the round that follows.
+            for now_ms in (WRITE_EVERY_MS, 2 * WRITE_EVERY_MS):
+                store.maintain(now_ms)
+                run_sync_round(group_commit)
+        self.disk.crash(CrashStyle.DROP, random.Random(0))
+
+    def files(self) -> dict[str, int]:
+        """Sizes of the files that are guarded, by path."""
+        return {path: len(content) for path, content in self.disk.snapshot().items() if path.endswith(SUFFIXES)}
+
+    def cut(self, path: str, size: int) -> tuple[int, set[int]]:
+        """Start with a file cut to ``size``. Returns how much damage was reported, and the positions served."""
+        disk = self.disk.twin()
+        file = disk.open(path)
+        file.truncate(size)
+        file.sync()
+        store = VhostStore(disk, DATA_DIRECTORY, "/", GroupCommit(), self.config)
+        queue = store.open_queue(QUEUE_ID, QUEUE_NAME, True)
+        report = queue.recovery_report
+        assert report is not None
+        found: list[int] = []
+        try:
+            for delivery in queue.fetch(queue.ready, ack_required=True):
+                assert self.published[delivery.seq_id] == delivery.message, "nothing is invented"
+                found.append(delivery.seq_id)
+        except StorageError:
+            report.corrupt += 1
+        assert found == sorted(found)
+        queue.check_invariants()
+        store.check_invariants()
+        return report.corrupt + len(store.store_recovery.corrupt), set(found)
+
+
+def cut_everywhere(version: int, step: int, *, is_closed: bool) -> None:
+    story = Story(version, is_closed=is_closed)
+    count = 0
+    for path, whole in story.files().items():
+        for size in range(count % step, whole, step):
+            damage, found = story.cut(path, size)
+            assert damage, f"{path} cut to {size} of {whole} bytes"
+            assert len(story.owed - found) <= 12, f"{path} cut to {size} bytes: the rest is there"
+        count += whole
+    assert count > 1000
+
+
+@pytest.mark.parametrize(("version", "is_closed"), KINDS)
+def test_every_durable_file_is_noted_with_its_whole_length(version: int, is_closed: bool) -> None:
+    story = Story(version, is_closed=is_closed)
+    files = story.files()
+    lengths = read_lengths(story.disk, story.directory).lengths
+    # The name of a segment that journals still stand for need not be durable yet.
+    assert {path: length for path, length in lengths.items() if path in files} == files
+    index_suffixes = {1: {"idx"} if is_closed else {"idx", "jif"}, 2: {"qi", "qs"}}[version]
+    assert {path.rpartition(".")[2] for path in files} == index_suffixes | {"bounds", "rdq"}
+
+
+@pytest.mark.parametrize(("version", "is_closed"), KINDS)
+def test_without_a_cut_nothing_is_reported_and_all_is_there(version: int, is_closed: bool) -> None:
+    story = Story(version, is_closed=is_closed)
+    for path, whole in story.files().items():
+        damage, found = story.cut(path, whole)
+        assert damage == 0
+        assert story.owed <= found
+
+
+@pytest.mark.parametrize(("version", "is_closed"), KINDS)
+def test_some_cuts(version: int, is_closed: bool) -> None:
+    cut_everywhere(version, 23, is_closed=is_closed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("version", "is_closed"), KINDS)
+def test_every_cut(version: int, is_closed: bool) -> None:
+    cut_everywhere(version, 1, is_closed=is_closed)
+
+
+def test_a_cut_of_the_notes_themselves_harms_nothing() -> None:
+    story = Story(2, is_closed=False)
+    path = f"{story.directory}/{LENGTHS_NAME}"
+    for size in range(0, len(story.disk.snapshot()[path]), 16):
+        damage, found = story.cut(path, size)
+        assert damage == 0
+        assert story.owed <= found

@@ -1,0 +1,74 @@
+"""The storage of a node's queues: what an idle node still has to sync, and what the log says of damage."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+
+from cluster.runtime.queue_files import NodeQueueFiles
+from node.ids import QueueId
+from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import WRITE_EVERY_MS
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.store_config import StoreConfig
+from node.topology.records import QueueRecord
+from tests.support.messages import publications
+from tests.support.stores import DATA_DIRECTORY, run_sync_round
+
+RECORD = QueueRecord(QueueId(7), "/", "orders", True, None, False, {})
+
+
+class Files:
+    """The storage of one node; the test plays its timer and the thread of the group commit."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.now_ms = 0
+        self.start()
+
+    def start(self) -> None:
+        self.group_commit = GroupCommit()
+        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig())
+        self.queue = self.files.open_queue(RECORD, None)
+
+    def tick(self) -> bool:
+        self.now_ms += WRITE_EVERY_MS
+        return self.files.maintain(self.now_ms)
+
+    def fill(self) -> None:
+        self.queue.publish(publications(1, 10))
+        self.queue.publish(publications(11, 2, body=bytes(5000)))
+        run_sync_round(self.group_commit)
+        while self.tick():
+            run_sync_round(self.group_commit)
+
+    def path(self, suffix: str) -> str:
+        (path,) = (path for path in self.disk.snapshot() if path.endswith(suffix))
+        return path
+
+
+def test_an_idle_node_asks_for_the_sync_of_what_maintenance_wrote_and_then_for_nothing_more() -> None:
+    node = Files()
+    node.queue.publish(publications(1, 10))
+    run_sync_round(node.group_commit)
+    assert node.tick(), "lengths were noted"
+    run_sync_round(node.group_commit)
+    assert not node.tick()
+
+
+@pytest.mark.parametrize(("suffix", "where"), [("0.qs", "orders"), ("0.rdq", "shared store of vhost /")])
+def test_damage_is_an_error_in_the_log(suffix: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    node = Files()
+    node.fill()
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    file = node.disk.open(node.path(suffix))
+    file.truncate(file.size - 10)
+    file.sync()
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert any(where in error and "10 durable bytes are missing" in error for error in errors), errors

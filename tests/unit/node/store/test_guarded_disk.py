@@ -1,0 +1,284 @@
+"""The disk that keeps durable lengths: what it notes, what it forgets, and what it says at the next start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from node.store.disk import DiskFile
+from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
+from node.store.length_file import LENGTHS_NAME, read_lengths
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from tests.support.stores import run_sync_round
+
+VHOST = "/vhost"
+QUEUE = f"{VHOST}/queues/7"
+SEGMENT = f"{QUEUE}/0.qs"
+
+
+class Node:
+    """A guarded disk through crashes; the test plays the group commit's thread and the clock."""
+
+    def __init__(self) -> None:
+        self.below = SimulatedDisk()
+        self.below.mkdir(QUEUE)
+        self.below.mkdir(f"{VHOST}/msg_store_persistent")
+        self.now_ms = 0
+        self.start()
+
+    def start(self) -> None:
+        self.group_commit = GroupCommit()
+        self.disk = GuardedDisk(self.below, VHOST, self.group_commit)
+
+    def crash(self, style: CrashStyle = CrashStyle.DROP) -> list[str]:
+        """Returns what the next start says."""
+        self.below.crash(style, random.Random(3))
+        self.start()
+        return [short.path for short in self.disk.take_short_files(QUEUE)]
+
+    def create(self, path: str, size: int) -> DiskFile:
+        """A file of so many durable bytes, its name durable too."""
+        file = self.disk.create(path)
+        file.pwrite(bytes(size), 0)
+        file.sync()
+        self.disk.sync_directory(path.rpartition("/")[0])
+        return file
+
+    def write_notes(self) -> None:
+        """A tick of the clock; the notes are durable on return."""
+        self.now_ms += WRITE_EVERY_MS
+        self.disk.write_notes(self.now_ms)
+        run_sync_round(self.group_commit)
+        self.disk.check_invariants()
+
+    @property
+    def noted(self) -> dict[str, int]:
+        return dict(read_lengths(self.below, VHOST).lengths)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def shorten(node: Node, path: str, size: int) -> None:
+    """As a broken file system would, behind the back of everybody."""
+    file = node.below.open(path)
+    file.truncate(size)
+    file.sync()
+
+
+def test_what_was_synced_is_noted_and_missed_when_it_is_cut_off(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}
+    shorten(node, SEGMENT, 99)
+    assert node.crash() == [SEGMENT]
+    assert node.disk.take_short_files(QUEUE) == [], "told once"
+
+
+def test_what_was_written_and_not_synced_is_not_missed(node: Node) -> None:
+    file = node.create(SEGMENT, 100)
+    file.append(bytes(50))
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}
+    assert node.crash() == []
+
+
+def test_a_file_closed_before_its_sync_is_noted_by_it(node: Node) -> None:
+    file = node.create(SEGMENT, 100)
+    file.append(bytes(50))
+    node.group_commit.mark_dirty(file)
+    file.close()
+    run_sync_round(node.group_commit)
+    node.write_notes()
+    assert node.noted == {SEGMENT: 150}
+
+
+def test_notes_are_written_once_a_second(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    file = node.disk.open(SEGMENT)
+    file.append(bytes(10))
+    file.sync()
+    node.disk.write_notes(node.now_ms + WRITE_EVERY_MS - 1)
+    assert node.noted == {SEGMENT: 100}
+    node.disk.write_notes(node.now_ms + WRITE_EVERY_MS)
+    assert node.noted == {SEGMENT: 110}
+
+
+def test_nothing_is_written_while_nothing_changes(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    before = node.below.operations
+    node.write_notes()
+    assert node.below.operations == before
+
+
+def test_short_files_are_told_per_directory_and_noted_as_they_are(node: Node) -> None:
+    shared = f"{VHOST}/msg_store_persistent/3.rdq"
+    node.create(SEGMENT, 100)
+    node.create(shared, 200)
+    node.write_notes()
+    shorten(node, SEGMENT, 50)
+    shorten(node, shared, 60)
+    node.start()
+    assert [str(short) for short in node.disk.take_short_files(QUEUE)] == [
+        f"{SEGMENT}: 50 durable bytes are missing at the end, 50 of 100 are left"
+    ]
+    assert [short.path for short in node.disk.take_short_files(f"{VHOST}/msg_store_persistent")] == [shared]
+    run_sync_round(node.group_commit)
+    assert node.noted == {SEGMENT: 50, shared: 60}
+    assert node.crash() == []
+
+
+def test_a_missing_file_is_not_missed_and_its_note_goes(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    node.below.unlink(SEGMENT)
+    node.below.sync_directory(QUEUE)
+    assert node.crash() == []
+    node.write_notes()
+    assert node.noted == {}
+
+
+def delete(node: Node) -> None:
+    node.disk.unlink(SEGMENT)
+
+
+def remove_directory(node: Node) -> None:
+    node.disk.remove_directory(QUEUE)
+    node.disk.mkdir(QUEUE)
+
+
+@pytest.mark.parametrize("remove", [delete, remove_directory])
+def test_what_is_begun_anew_under_an_old_name_is_never_a_false_alarm(
+    node: Node, remove: Callable[[Node], None]
+) -> None:
+    """The note of the old file is durable, the new file is shorter, and the crash comes before the next note."""
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    remove(node)
+    node.create(SEGMENT, 10)
+    assert node.crash() == []
+
+
+def test_the_note_of_an_emptied_file_is_lowered_first(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    node.create(SEGMENT, 10)
+    assert node.crash() == []
+
+
+def test_a_file_that_is_replaced_is_noted_again_when_it_was_synced_under_its_name(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    node.create(SEGMENT + ".tmp", 10)
+    node.disk.rename(SEGMENT + ".tmp", SEGMENT)
+    node.disk.sync_directory(QUEUE)
+    node.write_notes()
+    assert node.noted == {}
+    twin = node.below.twin()
+    node.disk.open(SEGMENT).sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 10}
+    twin.crash(CrashStyle.DROP, random.Random(0))
+    assert GuardedDisk(twin, VHOST, GroupCommit()).take_short_files(QUEUE) == []
+
+
+def test_a_directory_renamed_takes_its_notes_away(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.disk.create(f"{VHOST}/queues/8.tmp").close()
+    node.write_notes()
+    node.disk.rename(f"{VHOST}/queues/8.tmp", f"{VHOST}/queues/8")
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
+    file = node.create(SEGMENT, 100)
+    node.write_notes()
+    if announced:
+        node.disk.announce_cut(SEGMENT, 40)
+        run_sync_round(node.group_commit)
+    before = node.below.operations
+    file.truncate(40)
+    assert node.below.operations - before == (1 if announced else 3), "the notes are written and synced first"
+    file.sync()
+    assert node.crash() == []
+
+
+def test_an_announced_cut_that_never_came_is_no_damage(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    node.disk.announce_cut(SEGMENT, 40)
+    run_sync_round(node.group_commit)
+    assert node.crash() == []
+
+
+def test_a_cut_file_that_grows_again_is_noted_by_the_handle_that_knows_of_the_cut(node: Node) -> None:
+    """A handle from before, with a sync still due, has seen a length that is no more."""
+    old = node.create(SEGMENT, 100)
+    old.append(b"x")
+    old.close()
+    new = node.disk.open(SEGMENT)
+    new.truncate(40)
+    old.sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 40}
+    new.append(bytes(5))
+    new.sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 45}
+
+
+def test_a_sync_that_ends_after_the_file_is_gone_notes_nothing(node: Node) -> None:
+    """The group commit may still hold a closed file of a segment that was deleted meanwhile."""
+    old = node.create(SEGMENT, 100)
+    old.close()
+    node.disk.unlink(SEGMENT)
+    node.create(SEGMENT, 10)
+    old.sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 10}
+
+
+def test_an_abandoned_file_notes_nothing(node: Node) -> None:
+    """Its sync does nothing."""
+    file = node.disk.create(SEGMENT)
+    file.pwrite(bytes(10), 0)
+    file.abandon()
+    file.sync()
+    node.write_notes()
+    assert node.noted == {}
+
+
+def test_a_full_disk_delays_the_notes(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.below.capacity_bytes = node.below.used_bytes
+    node.write_notes()
+    assert node.noted == {}
+    node.below.capacity_bytes += 1000
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}
+
+
+def test_a_clean_stop_leaves_everything_noted(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.disk.close()
+    assert node.crash() == []
+    assert node.noted == {SEGMENT: 100}
+
+
+def test_other_files_pass_through(node: Node) -> None:
+    path = f"{QUEUE}/queue.json"
+    node.create(path, 30).truncate(3)
+    node.write_notes()
+    assert f"{VHOST}/{LENGTHS_NAME}" not in node.below.snapshot()
+    assert node.disk.list(QUEUE) == ["queue.json"]
+    assert node.disk.exists(path)
+    assert node.disk.free_bytes(path) == node.below.free_bytes(path)
