@@ -36,7 +36,7 @@ from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.message import Message, decode_envelope
 from node.store.disk import Disk, read_whole
 from node.store.group_commit import GroupCommit
@@ -157,6 +157,8 @@ class ConvertingIndex:
         self._in_both: dict[int, PagedMessage] = {}
         #: Copied, and waiting for new to be durable; oldest first.
         self._copied: deque[_Piece] = deque()
+        #: Generation of the newest copy; 0 as long as there are only those of an earlier process, which are durable.
+        self._copy_generation = 0
         #: The cursor is written, and waits to be durable; oldest first.
         self._noted: deque[_Piece] = deque()
         #: The two copies in the cursor file; see `_read_cursors`.
@@ -205,6 +207,7 @@ class ConvertingIndex:
         """Copy up to ``count_max`` entries and settle what is due; false when the conversion is finished.
 
         Call it after `flush`, when nothing is collected. It writes, and never waits for a sync; its end does, once.
+        After a `DiskFullError` nothing is collected either, and the step may be repeated.
         """
         old, new = self._old, self._new
         if old is None:
@@ -227,44 +230,52 @@ class ConvertingIndex:
         if due:
             envelopes = dict(zip([seq_id for seq_id, _ in due], old.read(due), strict=True))
             messages = {seq_id: decode_envelope(envelope)[0] for seq_id, envelope in envelopes.items()}
+            self._copy_generation = self._group_commit.open_generation
             self._new.publish(messages, envelopes)
-            self._new.flush(self._next_seq_id)
-        transient = [(seq_id, paged) for seq_id, paged in due if not paged.persistent]
-        # A transient message need not outlive a crash: nobody waits for it.
-        if transient:
-            old.settle([seq_id for seq_id, _ in transient], [paged for _, paged in transient])
-        self._in_both.update({seq_id: paged for seq_id, paged in due if paged.persistent})
+            try:
+                self._new.flush(self._next_seq_id)
+            except DiskFullError:
+                # New keeps what it did not write, and would write it with the next flush: a copy that nobody knows of.
+                missing = {seq_id: message for seq_id, message in messages.items() if self._new.is_unflushed(seq_id)}
+                self._new.settle(list(missing), list(missing.values()))
+                self._note_copies(old, [entry for entry in due if entry[0] not in missing])
+                raise
+            self._note_copies(old, due)
         self._position = entries[-1][0] + 1
         persistent = [seq_id for seq_id, paged in entries if paged.persistent]
         if persistent:
-            self._copied.append(_Piece(self._group_commit.open_generation if due else 0, self._position, persistent))
+            self._copied.append(_Piece(self._copy_generation, self._position, persistent))
+
+    def _note_copies(self, old: QueueIndex, copied: Sequence[tuple[int, PagedMessage]]) -> None:
+        """These were written into new."""
+        transient = [(seq_id, paged) for seq_id, paged in copied if not paged.persistent]
+        # A transient message need not outlive a crash: nobody waits for it.
+        if transient:
+            old.settle([seq_id for seq_id, _ in transient], [paged for _, paged in transient])
+        self._in_both.update({seq_id: paged for seq_id, paged in copied if paged.persistent})
 
     def _advance(self, old: QueueIndex) -> None:
         """Take every piece on whose generation is durable."""
         durable = self._group_commit.durable_generation if self._waits_for_sync else _END
-        end = -1
         while self._noted and self._noted[0].generation <= durable:
             piece = self._noted.popleft()
             chosen = [seq_id for seq_id in piece.seq_ids if seq_id in self._in_both]
             old.settle(chosen, [self._in_both.pop(seq_id) for seq_id in chosen])
-        due: list[_Piece] = []
-        while self._copied and self._copied[0].generation <= durable:
-            due.append(self._copied.popleft())
-            end = due[-1].end
+        due = [piece for piece in self._copied if piece.generation <= durable]
         if due:
-            self._write_cursor(end)
+            self._write_cursor(due[-1].end)
+            # Not before: a full disk may have refused the cursor.
             generation = self._group_commit.open_generation
-            self._noted += [piece._replace(generation=generation) for piece in due]
+            self._noted += [self._copied.popleft()._replace(generation=generation) for _ in due]
         if old.has_unflushed:
             old.flush(old.segment_end(self._next_seq_id))
 
     def _write_cursor(self, cursor: int) -> None:
         path = f"{self._directory}/{CURSOR_NAME}"
-        is_new = not self._disk.exists(path)
-        file = self._disk.create(path) if is_new else self._disk.open(path)
+        file = self._disk.open(path) if self._disk.exists(path) else self._disk.create(path)
         lower = self._cursors.index(min(self._cursors))
         try:
-            if is_new:
+            if max(self._cursors) < 0:
                 file.pwrite(CURSOR_FORMAT.header(self._source, self._queue_id), 0)
             value = cursor << 1 | self._source - 1
             body = _CURSOR.pack(value)

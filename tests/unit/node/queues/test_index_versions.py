@@ -112,8 +112,29 @@ def test_a_conversion_back_begins_when_the_one_before_is_through() -> None:
     harness.sync()
     queue.set_index_version(1)
     convert(harness, queue, steps=2)
+    assert suffixes(harness) > {"qi", "qs"}, "the first is under way"
     queue.set_index_version(2)
     convert(harness, queue)
     assert version_of(queue) == 2
     assert suffixes(harness) == {"qi", "qs"}
     assert counters(queue.fetch(3000, ack_required=True)) == list(range(1, 2001))
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
+def test_a_conversion_waits_while_the_disk_is_full(old: int, new: int) -> None:
+    harness = harness_of(old)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 500))
+    harness.sync()
+    queue.set_index_version(new)
+    for room_bytes in (0, 500, 2_000, 4_000):
+        harness.disk.capacity_bytes = harness.disk.used_bytes + room_bytes
+        convert(harness, queue, steps=3)
+        queue.check_invariants()
+    assert not queue.has_failed
+    harness.disk.capacity_bytes = 1 << 40
+    convert(harness, queue)
+    queue.check_invariants()
+    assert version_of(queue) == new
+    assert suffixes(harness) == ({"qi", "qs"} if new == 2 else {"idx", "jif"})
+    assert counters(queue.fetch(1000, ack_required=True)) == list(range(1, 501))

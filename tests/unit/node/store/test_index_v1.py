@@ -116,9 +116,10 @@ def test_acks_reach_the_segment_with_the_journal(driver: IndexDriver) -> None:
     fill_journals(driver)
     driver.settle([1, 2, 3])
     driver.publish(11)
-    driver.sync()
-    driver.sync()
-    driver.crash(CrashStyle.DROP, 0)
+    for _ in range(8):
+        driver.sync()
+    assert "1.jif" not in files(driver)
+    driver.die()
     assert sorted(driver.verify_crash()) == [0, *range(4, 23)]
 
 
@@ -310,12 +311,18 @@ def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:
     driver.publish(12)
     driver.flush()
     driver.disk.fail_syncs = "0.idx"
-    with pytest.raises(StorageError):
-        driver.sync()
+    sync_round = driver.group_commit.begin()
+    assert sync_round is not None
+    with pytest.raises(StorageError) as failure:
+        sync_round.run()
+    driver.group_commit.fail(sync_round, failure.value)
+    # That a second fsync would go well means nothing.
+    driver.disk.fail_syncs = None
     driver.flush()
     assert "0.jif" in files(driver)
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match="cannot be closed cleanly"):
         driver.index.close(driver.next_seq_id)
+    assert "0.jif" in files(driver)
 
 
 # -- a full disk
@@ -375,8 +382,15 @@ def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDri
     assert sync_round.files == [driver.transient_store], "only the test's own store asks for a sync"
     assert len(driver.transient_store.messages) == 15
     assert not any(paged.persistent for _, paged in index.entries(0, 30, 30))
+    names = [name.rpartition(".")[2] for name in files(driver)]
+    assert names == ["idx"] * 4, "the journal waited for no sync"
+    index.publish({30: driver.message()})
+    assert [paged.persistent for _, paged in index.entries(30, 31, 1)] == [False]
+    assert index.settle_range(29, 31, keep=[29]).persistent == 0
+    index.publish({30: driver.message()})
     index.drop_transient()
     assert not driver.transient_store.messages
+    assert index.count_live(0, 31) == 0
     index.check_invariants()
 
 
