@@ -80,6 +80,10 @@ def _print_vhost(console: Console, vhost: VhostFigures) -> None:
         _print_queue(console, queue)
     if vhost.persistent_store is not None:
         _print_store(console, vhost.persistent_store)
+    deleting = vhost.deleting
+    if deleting.queues:
+        text = f"  deleted queues: {deleting.queues}, of them still to be removed {deleting.files} files, "
+        console.print(text + _size(deleting.file_bytes), soft_wrap=True)
     transient = vhost.transient_store
     if transient is not None and transient.files:
         text = f"  transient shared store: {transient.files} files, {_size(transient.file_bytes)}"

@@ -156,6 +156,15 @@ class TransientFigures:
 
 
 @dataclass(slots=True)
+class DeletingFigures:
+    """Deleted queues whose files are being removed."""
+
+    queues: int = 0
+    files: int = 0
+    file_bytes: int = 0
+
+
+@dataclass(slots=True)
 class VhostFigures:
     """One vhost."""
 
@@ -170,6 +179,7 @@ class VhostFigures:
     #: ``None`` if it was not looked at.
     persistent_store: StoreFigures | None = None
     transient_store: TransientFigures | None = None
+    deleting: DeletingFigures = field(default_factory=DeletingFigures)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from node.inspection.places import (
 from node.inspection.references import References, count_queue
 from node.inspection.steps import Progress, Steps
 from node.inspection.verify_store import StoreTables, read_note
+from node.store.deletions import files_below
 from node.store.disk import Disk, ReadOnlyDisk, read_whole
 from node.store.group_commit import GroupCommit
 from node.store.index_recovery import BadSlot, scan_slots
@@ -103,6 +104,11 @@ def _inspect_vhost(disk: Disk, vhost: VhostPlace, queue_name: str | None, steps:
     if has_store:
         figures.persistent_store = inspect_store(disk, vhost.persistent, references, stopped_cleanly)
         figures.transient_store = _inspect_transient(disk, vhost.transient)
+    for directory in vhost.deleting:
+        sizes = [_size(disk, path) for path in files_below(disk, directory)]
+        figures.deleting.queues += 1
+        figures.deleting.files += len(sizes)
+        figures.deleting.file_bytes += sum(sizes)
     return figures
 
 

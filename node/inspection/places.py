@@ -16,6 +16,7 @@ from zlib import crc32
 from node.errors import WarrenError
 from node.ids import QueueName
 from node.store.clean_tables import TABLES_NAME
+from node.store.deletions import DELETING_NAME, QUEUES_NAME
 from node.store.disk import Disk, read_whole
 from node.store.index_conversion import CURSOR_NAME, split_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME, Stub, read_stub
@@ -26,7 +27,6 @@ from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT, files_of
 
 VHOSTS_NAME = "vhosts"
 VHOST_FILE_NAME = "vhost.json"
-QUEUES_NAME = "queues"
 PERSISTENT_NAME = "msg_store_persistent"
 TRANSIENT_NAME = "msg_store_transient"
 BOUNDS_NAME = "seq.bounds"
@@ -68,6 +68,8 @@ class VhostPlace:
     file: VhostFile
     #: Every queue's directory, in the order of their ids.
     queues: list[str] = field(default_factory=list)
+    #: Directories of deleted queues that were not removed yet. Nothing in them counts.
+    deleting: list[str] = field(default_factory=list)
     #: Whether they are to be looked at themselves, or only asked what they refer to.
     shows_queues: bool = True
     #: The same for the shared stores.
@@ -115,6 +117,8 @@ def locate(disk: Disk, directory: str) -> Place:
         vhost = _vhost(disk, parent)
         vhost.shows_queues = False
         return Place(directory, Scope.STORE, (vhost,))
+    if parent.rpartition("/")[2] == DELETING_NAME:
+        raise NotStorageError(f"{directory} belongs to a queue that was deleted: it is removed bit by bit")
     suffixes = (INDEX_FORMAT.suffix, SEGMENT_FORMAT.suffix, JOURNAL_FORMAT.suffix)
     if names & {STUB_NAME, TERMS_NAME, BOUNDS_NAME} or any(name.endswith(suffixes) for name in names):
         vhost_directory = parent.rpartition("/")[0]
@@ -129,7 +133,9 @@ def locate(disk: Disk, directory: str) -> Place:
 def _vhost(disk: Disk, directory: str) -> VhostPlace:
     base = f"{directory}/{QUEUES_NAME}"
     ids = sorted(int(name) for name in disk.list(base) if name.isdigit())
-    return VhostPlace(directory, read_vhost_file(disk, directory), [f"{base}/{queue_id}" for queue_id in ids])
+    queues = [f"{base}/{queue_id}" for queue_id in ids]
+    deleting = [f"{directory}/{DELETING_NAME}/{name}" for name in disk.list(f"{directory}/{DELETING_NAME}")]
+    return VhostPlace(directory, read_vhost_file(disk, directory), queues, deleting)
 
 
 def read_vhost_file(disk: Disk, directory: str) -> VhostFile:

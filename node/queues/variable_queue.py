@@ -298,26 +298,24 @@ class VariableQueue:
         self._require_service()
         count = len(self._stages)
         try:
-            seq_ids, messages, on_disk = self._stages.purge()
+            self._stages.purge(self._next_seq_id)
         except StorageError as error:
             self._fail(error)
             raise
-        self._forget(seq_ids, messages)
         self._ready_bytes = 0
-        if on_disk:
-            # Their sizes were not looked at: what is left is what is unacked.
-            unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
-            self._persistent = len(unacked)
-            self._persistent_bytes = sum(map(body_bytes, unacked))
-            self._digest_cache.clear()
-            self._settled_on_disk()
+        # The sizes were not looked at: what is left is what is unacked.
+        unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
+        self._persistent = len(unacked)
+        self._persistent_bytes = sum(map(body_bytes, unacked))
+        self._digest_cache.clear()
+        self._settled_on_disk()
         return count
 
     def _settled_on_disk(self) -> None:
-        """The index settled messages by range: tokens and the flush follow."""
+        """The index may have settled messages by range: tokens and the flush follow."""
         is_live = self._storage.index.is_live
         self._tokens.settled([seq_id for seq_id in self._tokens.waiting if not is_live(seq_id)])
-        if not self._has_called_for_flush:
+        if self._storage.index.has_unflushed and not self._has_called_for_flush:
             self._call_for_flush()
 
     def _is_persistent(self, message: Entry) -> bool:
@@ -445,8 +443,6 @@ class VariableQueue:
     def set_lazy(self, is_lazy: bool) -> None:
         """Switch between the modes ``lazy`` and ``default``; the messages follow in bounded steps (`maintain`)."""
         self._stages.is_lazy = is_lazy
-        if self._failure is None:
-            self.page_out()
 
     @property
     def is_lazy(self) -> bool:
@@ -511,7 +507,7 @@ class VariableQueue:
         """True if `maintain` may have something to do."""
         if self._failure is not None:
             return False
-        is_paging = self.target_ram_count is not None or self._stages.is_lazy
+        is_paging = self.target_ram_count is not None or self._stages.is_lazy or self._stages.has_purged
         return is_paging or self.is_disk_full or self._storage.wants_conversion
 
     def maintain(self) -> bool:

@@ -8,6 +8,7 @@ Layout below the node's data directory::
                                    /msg_store_transient/N.rdq   the same, emptied at start
                                    /queues/<queue id>/          node.store.queue_storage
                                        queue.json  N.qi  N.qs  seq.bounds  clean.terms
+                                   /deleting/<queue id>.N/      deleted queues on their way out: node.store.deletions
 
 A vhost's directory is named by a hash of the vhost's name, since a name may hold any character. The number of entries
 of a segment is decided when the vhost is made and kept: the files of a queue would mean something else otherwise.
@@ -18,17 +19,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
+from node.store.deletions import QUEUES_NAME, Deletions, no_references
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import GuardedDisk
-from node.store.index_recovery import count_references
-from node.store.index_v1_recovery import count_references_v1
+from node.store.index_recovery import references_by_segment
+from node.store.index_v1_recovery import references_by_segment_v1
 from node.store.msg_store import MessageStore, MessageStoreStatus
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
@@ -36,9 +39,9 @@ from node.store.store_recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
-#: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each is a
-#: microsecond of work.
-MAINTENANCE_MESSAGES = 8000
+#: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each is
+#: one or two microseconds of work.
+MAINTENANCE_MESSAGES = 4000
 #: Entries of which one call of `VhostStore.maintain` computes digests, over all queues: about half a millisecond. Ten
 #: million take a minute. (One segment of a queue with version 1 of the index: `V1_ENTRY_COST`.)
 WARMED_ENTRIES = 16384
@@ -84,16 +87,19 @@ class VhostStore:
         self._on_progress = on_progress
         #: Directory of this vhost.
         self.directory = vhost_directory(data_directory, vhost)
-        self._queues_directory = f"{self.directory}/queues"
+        self._queues_directory = f"{self.directory}/{QUEUES_NAME}"
         disk.mkdir(self._queues_directory)
         self._disk = disk = GuardedDisk(disk, self.directory, group_commit)
         #: Open queues.
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
+        #: Queues that were open once.
+        self._known: set[QueueId] = set()
         store_directory = f"{self.directory}/msg_store_persistent"
         transient_directory = f"{self.directory}/msg_store_transient"
         disk.mkdir(store_directory)
+        self._deletions = Deletions(disk, self.directory, group_commit, waits_for_sync=config.confirm_after_sync)
         self._config = config = self._agree(data_directory, config)
         self._stores = SharedStores(
             MessageStore(
@@ -119,14 +125,16 @@ class VhostStore:
     def _count_references(self) -> Counter[MsgId]:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
-            references.update(self._references_of(self._queue_directory(queue_id)))
+            for msg_ids in self._references_of(self._queue_directory(queue_id)):
+                references.update(msg_ids)
         return references
 
-    def _references_of(self, directory: str) -> Counter[MsgId]:
-        """References of one queue's files, of either version; an entry that is in both has one of each."""
-        references = count_references(self._disk, directory, self._config.v2_segment_entries)
-        references.update(count_references_v1(self._disk, directory))
-        return references
+    def _references_of(self, directory: str) -> Iterator[list[MsgId]]:
+        """References of one queue's files by segment, of either version; an entry that is in both has one of each."""
+        return chain(
+            references_by_segment(self._disk, directory, self._config.v2_segment_entries),
+            references_by_segment_v1(self._disk, directory),
+        )
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
         """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them."""
@@ -179,6 +187,7 @@ class VhostStore:
             Stub(queue_id, queue_name, durable),
             group_commit=self._group_commit,
             stores=self._stores,
+            deletions=self._deletions,
             config=self._config,
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
@@ -187,6 +196,7 @@ class VhostStore:
             progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
         )
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
+        self._known.add(queue_id)
         return queue
 
     def _closed(self, queue_id: QueueId) -> None:
@@ -202,17 +212,24 @@ class VhostStore:
         return found
 
     def delete_queue_directory(self, queue_id: QueueId) -> None:
-        """Remove what a queue left that no longer exists (and is not open). Raises `StorageError`."""
+        """Remove, in steps, what a queue left that no longer exists (and is not open). Raises `StorageError`."""
         assert queue_id not in self._open, f"queue {queue_id} is open: delete it through its object"
         directory = self._queue_directory(queue_id)
         if not self._disk.exists(directory):
             return
+        # The files of a queue that failed do not know all acks, whose references were given back: what it still has is
+        # counted at the next scan.
+        is_exact = queue_id not in self._known or self._disk.exists(f"{directory}/{TERMS_NAME}")
+        self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
+
+    def _release(self, directory: str) -> Iterator[None]:
+        """Give back what the files of a closed queue refer to, a segment at a time."""
         store = self._stores.persistent
-        for msg_id, count in self._references_of(directory).items():
-            if store.contains(msg_id):
-                store.release_many([msg_id] * count)
-        self._disk.remove_directory(directory)
-        self._group_commit.mark_dirty(self._disk.directory(self._queues_directory))
+        for msg_ids in self._references_of(directory):
+            for msg_id in msg_ids:
+                if store.contains(msg_id):
+                    store.release(msg_id)
+            yield
 
     @property
     def has_unflushed(self) -> bool:
@@ -232,7 +249,7 @@ class VhostStore:
                     self._on_queue_changed(queue_id)
 
     def maintain(self, now_ms: int) -> None:
-        """Some times a second: page out, try again what a full disk refused, in bounded steps."""
+        """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""
         budget = MAINTENANCE_MESSAGES
         for queue_id, queue in list(self._open.items()):
             queue.time_passes(now_ms)
@@ -245,6 +262,7 @@ class VhostStore:
                     self._open[queue_id] = self._open.pop(queue_id)
                 if queue.has_failed:
                     self._on_queue_changed(queue_id)
+        self._deletions.step()
         self._warm_digests()
         self.maintain_stores()
         self._disk.write_notes(now_ms)
@@ -279,6 +297,7 @@ class VhostStore:
         for queue in list(self._open.values()):
             queue.terminate()
         self._group_commit.remove_buffer(self)
+        self._deletions.close()
         for store in self._stores:
             store.close()
         self._disk.close()
@@ -288,5 +307,6 @@ class VhostStore:
         self._disk.check_invariants()
         for store in self._stores:
             store.check_invariants()
+        self._deletions.check_invariants()
         for queue in self._open.values():
             queue.check_invariants()

@@ -79,7 +79,7 @@ class Disk(Protocol):
         """Create an empty file, or empty an existing one. Its name is durable after `sync_directory`."""
 
     def rename(self, old_path: str, new_path: str) -> None:
-        """Atomic; replaces ``new_path``."""
+        """Atomic; a file replaces ``new_path``. A directory moves with everything in it, to where nothing is."""
 
     def unlink(self, path: str) -> None:
         """Remove a file. A missing file is no error."""

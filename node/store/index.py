@@ -52,6 +52,15 @@ class Range(NamedTuple):
     persistent_body_bytes: int
 
 
+def count_into(total: list[int], is_persistent: bool, body_bytes: int) -> None:
+    """Add one message to the fields of a `Range`."""
+    total[0] += 1
+    total[1] += body_bytes
+    if is_persistent:
+        total[2] += 1
+        total[3] += body_bytes
+
+
 #: Problems described in a report; beyond it they are only counted.
 PROBLEMS_MAX = 20
 
@@ -177,8 +186,12 @@ class QueueIndex(Protocol):
     def terms(self) -> bytes:
         """After `close`: what the next start needs instead of a scan."""
 
-    def delete(self) -> None:
-        """Forget everything and give the references back; the owner removes the directory."""
+    def delete(self, directory: str) -> Iterator[None]:
+        """Forget everything at once, but for the references, which are given back piece by piece: one per item.
+
+        The owner has moved the files to ``directory`` and removes them when the iterator is at its end. What cannot be
+        read keeps its reference until the shared store counts anew. See `node.store.deletions`.
+        """
 
     def abandon(self) -> None:
         """Give up the files as they are."""

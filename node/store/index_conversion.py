@@ -32,6 +32,7 @@ import struct
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
@@ -420,11 +421,11 @@ class ConvertingIndex:
         old = self._old.terms()
         return _TERMS_HEAD.pack(_TERMS_MAGIC, len(old), len(new)) + old + new
 
-    def delete(self) -> None:
-        self._new.delete()
-        if self._old is not None:
-            self._old.delete()
+    def delete(self, directory: str) -> Iterator[None]:
+        # What is in both has a reference for each.
+        pieces = [index.delete(directory) for index in (self._new, self._old) if index is not None]
         self._forget()
+        return chain(*pieces)
 
     def abandon(self) -> None:
         self._new.abandon()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
@@ -82,13 +83,15 @@ def segments_on_disk(disk: Disk, directory: str) -> list[int]:
 
 def count_references(disk: Disk, directory: str, entries: int) -> Counter[MsgId]:
     """How many slots of this queue name each message of the persistent shared store."""
-    references: Counter[MsgId] = Counter()
+    return Counter(chain.from_iterable(references_by_segment(disk, directory, entries)))
+
+
+def references_by_segment(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
+    """What each segment of this queue names of the persistent shared store, once per slot."""
     for number in segments_on_disk(disk, directory):
         data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
-        for _, slot in scan_slots(number, data, entries):
-            if isinstance(slot, Slot) and slot.shared and slot.persistent:
-                references[MsgId(slot.msg_id)] += 1
-    return references
+        slots = [slot for _, slot in scan_slots(number, data, entries) if isinstance(slot, Slot)]
+        yield [MsgId(slot.msg_id) for slot in slots if slot.shared and slot.persistent]
 
 
 @dataclass(slots=True)

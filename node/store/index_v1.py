@@ -42,11 +42,12 @@ from sys import getsizeof
 from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.message import Message
+from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
-from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
 from node.store.journal import Journal
-from node.store.live_bits import between, bits_of, positions
+from node.store.live_bits import between, bits_of, positions, runs_of_bits
 from node.store.shared_store import SharedStore
 from node.store.store_config import StoreConfig
 from node.store.v1_format import (
@@ -57,11 +58,12 @@ from node.store.v1_format import (
     RECORD_BYTES,
     SHARED_PAYLOAD,
     Publish,
+    checked_record,
     describe,
     read_places,
     record_seq_id,
 )
-from node.store.v1_segment import Run, Segment, merge_runs, run_bits, runs_of, runs_of_bits
+from node.store.v1_segment import Run, Segment, merge_runs, run_bits, runs_of
 from node.store.v1_segment_files import SegmentFiles
 from node.store.v1_terms import pack_terms
 
@@ -184,7 +186,7 @@ class QueueIndexV1:
         total = [0, 0, 0, 0]
         for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in kept]:
             message = self._cancel(seq_id)
-            _count(total, self._is_persistent(message), len(message.body))
+            count_into(total, self._is_persistent(message), len(message.body))
         kept_bits: dict[int, int] = {}
         for seq_id in kept:
             number = seq_id >> self._bits
@@ -203,7 +205,7 @@ class QueueIndexV1:
             found = self._describe(segment, positions(bits if is_sized else shared, segment.base))
         if is_sized:
             for _, paged in found:
-                _count(total, paged.persistent, paged.body_bytes)
+                count_into(total, paged.persistent, paged.body_bytes)
         else:
             total[0] += bits.bit_count()
             total[2] += (bits & ~segment.transient).bit_count()
@@ -544,7 +546,9 @@ class QueueIndexV1:
                 found.append((seq_id, _paged(place, parsed.msg_id(seq_id), parsed.size(seq_id))))
         for journal, places in in_journals:
             for place, piece in read_places(journal.file, journal.seed, list(places)):
-                msg_id, body_bytes = describe(_checked(piece, places[place], journal.path), 0, place & PLACE_SHARED > 0)
+                msg_id, body_bytes = describe(
+                    checked_record(piece, places[place], journal.path), 0, place & PLACE_SHARED > 0
+                )
                 found.append((places[place], _paged(place, msg_id, body_bytes)))
         if in_journals:
             found.sort()
@@ -579,7 +583,7 @@ class QueueIndexV1:
             sources.append((parsed.file, parsed.seed, {parsed.place(seq_id): seq_id for seq_id in in_file}))
         for file, seed, places in sources:
             for place, piece in read_places(file, seed, list(places)):
-                found[places[place]] = _checked(piece, places[place], file.path)[RECORD_BYTES:]
+                found[places[place]] = checked_record(piece, places[place], file.path)[RECORD_BYTES:]
 
     # -- end
 
@@ -616,15 +620,27 @@ class QueueIndexV1:
         assert is_moved, "terms follow upon close, when all is in the segments"
         return pack_terms(self.entries_per_segment, self.next_journal, list(self.segments.values()))
 
-    def delete(self) -> None:
-        for segment in self.segments.values():
-            bits = segment.live & segment.shared
-            if not bits:
-                continue
-            # What is damaged keeps its reference until the stores count anew; deleting goes on.
-            with suppress(StorageError):
-                found = self._describe(segment, positions(bits, segment.base))
+    def delete(self, directory: str) -> Iterator[None]:
+        shared = [segment for segment in self.segments.values() if segment.live & segment.shared]
+        journals = self._journal, self._moving
+        self.abandon()
+        return self._release_in_pieces(shared, journals, directory) if shared else iter(())
+
+    def _release_in_pieces(
+        self, segments: Sequence[Segment], journals: tuple[Journal | None, Journal | None], directory: str
+    ) -> Iterator[None]:
+        self.files.directory = directory
+        for journal in journals:
+            if journal is not None:
+                journal.reopen(self.disk, directory)
+        self._journal, self._moving = journals
+        for segment in segments:
+
+            def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
+                found = self._describe(segment, seq_ids)
                 self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found})
+
+            yield from release_in_pieces(positions(segment.live & segment.shared, segment.base), release)
         self.abandon()
 
     def abandon(self) -> None:
@@ -676,23 +692,7 @@ class QueueIndexV1:
         self.files.check_invariants()
 
 
-def _count(total: list[int], is_persistent: bool, body_bytes: int) -> None:
-    """Add one message to the fields of a `Range`."""
-    total[0] += 1
-    total[1] += body_bytes
-    if is_persistent:
-        total[2] += 1
-        total[3] += body_bytes
-
-
 def _paged(place: int, msg_id: MsgId, body_bytes: int) -> PagedMessage:
     # The place of an embedded message changes when its journal is moved, so that nobody is told of it.
     where = IN_SHARED_STORE if place & PLACE_SHARED else UNKNOWN_PLACE
     return PagedMessage(msg_id, body_bytes, place & PLACE_PERSISTENT > 0, where)
-
-
-def _checked(piece: bytes | None, seq_id: int, path: str) -> bytes:
-    """The record, if it is whole and about this position."""
-    if piece is None or record_seq_id(piece) != seq_id:
-        raise StorageError(f"the entry of seq id {seq_id} in {path} is damaged: its checksum does not fit")
-    return piece

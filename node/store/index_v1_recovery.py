@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from node.errors import StorageError
@@ -200,22 +201,27 @@ def _records(
 
 def stored_entries(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[StoredEntry]:
     """Every live entry in the files of a queue, read-only: first those only in segments, then those in journals."""
+    return chain.from_iterable(_stored_by_segment(disk, directory, on_problem))
+
+
+def _stored_by_segment(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[list[StoredEntry]]:
     journals = load_journals(disk, directory, None, _GROUP_ENTRIES, on_problem)
     for number in files_of(disk.list(directory), SEGMENT_FORMAT):
-        for entry in load_segment(disk, directory, number, None, on_problem).live.values():
-            if not journals.mentions(entry.seq_id):
-                yield entry
+        live = load_segment(disk, directory, number, None, on_problem).live
+        yield [entry for entry in live.values() if not journals.mentions(entry.seq_id)]
     for members in journals.publishes.values():
-        yield from members.values()
+        yield list(members.values())
 
 
 def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:
     """How many live persistent entries of this queue name each message of the shared store."""
-    references: Counter[MsgId] = Counter()
-    for entry in stored_entries(disk, directory, lambda problem: None):
-        if entry.is_shared and entry.persistent:
-            references[entry.msg_id] += 1
-    return references
+    return Counter(chain.from_iterable(references_by_segment_v1(disk, directory)))
+
+
+def references_by_segment_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]:
+    """The same by segment, once per entry; what is in journals comes last."""
+    for entries in _stored_by_segment(disk, directory, lambda _problem: None):
+        yield [entry.msg_id for entry in entries if entry.is_shared and entry.persistent]
 
 
 class RecoveredV1(NamedTuple):

@@ -39,10 +39,11 @@ from zlib import crc32
 from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.message import Message
+from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
-from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range
-from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
+from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs, runs_of_bits
 from node.store.msg_store import MessageStore
 from node.store.record import (
     CRC,
@@ -56,7 +57,6 @@ from node.store.record import (
     SLOT_PERSISTENT,
     SLOT_SHARED,
     STATUS_PRESENT,
-    ZERO_SLOT,
     Slot,
     slot_offset,
     unpack_record,
@@ -67,8 +67,8 @@ from node.store.store_config import StoreConfig
 
 #: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
 ACK_RUNS_MAX = 8
-#: Pairs of files deleted per flush: unlinking a pair of some megabytes takes about a tenth of a millisecond.
-DELETIONS_MAX = 16
+#: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
+DELETIONS_MAX = 8
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
 _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
@@ -116,8 +116,8 @@ class QueueIndexV2:
         self._pending: dict[int, Message] = {}
         #: Envelopes of pending messages, where the publisher had them at hand.
         self._envelopes: dict[int, bytes] = {}
-        #: Settled since the last flush, of those that are on disk.
-        self._settled: list[int] = []
+        #: Settled since the last flush, of those that are on disk: segment -> its bits.
+        self._settled: dict[int, int] = {}
         #: There may be more finished segments than one flush deletes.
         self._has_finished = False
 
@@ -163,18 +163,22 @@ class QueueIndexV2:
 
         Returns (segment, seq ids, bits) where a shared store may be concerned: `_release` is due there.
         """
-        self._settled += seq_ids
         cleared: list[tuple[Segment, Sequence[int], int]] = []
         for number, members in by_segment(seq_ids, self._segment_bits):
             segment = self.segments[number]
             bits = bits_of(members, self._slot_mask)
-            segment.live_bits &= ~bits
-            segment.live -= len(members)
+            self._clear_bits(segment, bits, len(members))
             if segment.shared_bits:
                 cleared.append((segment, members, bits))
             elif segment.transient_bits:
                 segment.transient_bits &= ~bits
         return cleared
+
+    def _clear_bits(self, segment: Segment, bits: int, count: int) -> None:
+        settled = self._settled
+        settled[segment.number] = settled.get(segment.number, 0) | bits
+        segment.live_bits &= ~bits
+        segment.live -= count
 
     def _release(self, segment: Segment, shared: int, msg_ids: Mapping[int, MsgId]) -> None:
         """Give back the references of the entries with bits in ``shared``."""
@@ -192,7 +196,7 @@ class QueueIndexV2:
         for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in keep]:
             message = self._pending.pop(seq_id)
             self._envelopes.pop(seq_id, None)
-            _count(total, self._is_durable and message.persistent, len(message.body))
+            count_into(total, self._is_durable and message.persistent, len(message.body))
         kept = dict(by_segment(sorted(seq_id for seq_id in keep if first <= seq_id < end), self._segment_bits))
         for number in self._segments_between(first, end):
             segment = self.segments[number]
@@ -206,19 +210,22 @@ class QueueIndexV2:
 
     def _settle_bits(self, segment: Segment, bits: int, total: list[int], is_sized: bool) -> None:
         """Settle the written entries with these bits; ``total`` collects the fields of a `Range`."""
-        seq_ids = positions(bits, segment.number << self._segment_bits)
+        base = segment.number << self._segment_bits
         shared = bits & segment.shared_bits
+        wanted = bits if is_sized else shared
         msg_ids: dict[int, MsgId] = {}
-        if is_sized or shared:
+        count = bits.bit_count()
+        if wanted:
+            seq_ids = positions(wanted, base)
             slots = self._slots(segment, seq_ids)
             msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
         if is_sized:
             for slot in slots:
-                _count(total, slot.persistent, slot.body_bytes)
+                count_into(total, slot.persistent, slot.body_bytes)
         else:
-            total[0] += len(seq_ids)
-            total[2] += len(seq_ids) - (bits & segment.transient_bits).bit_count()
-        self._clear(seq_ids)
+            total[0] += count
+            total[2] += count - (bits & segment.transient_bits).bit_count()
+        self._clear_bits(segment, bits, count)
         self._release(segment, shared, msg_ids)
 
     # -- writing
@@ -227,14 +234,14 @@ class QueueIndexV2:
         """See `QueueIndex.flush`. After a `DiskFullError` everything that was not written is still collected."""
         # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
         if self._settled:
-            settled, self._settled = sorted(self._settled), []
+            settled, self._settled = self._settled, {}
             # A segment below both is deleted as a whole once its last entry is settled.
             in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
             try:
-                for number, seq_ids in by_segment(settled, self._segment_bits):
+                for number, bits in settled.items():
                     segment = self.segments[number]
                     if segment.live or number >= in_use:
-                        self._write_acks(segment, seq_ids)
+                        self._write_acks(segment, bits)
                     else:
                         segment.is_finished = self._has_finished = True
             except DiskFullError:
@@ -350,18 +357,19 @@ class QueueIndexV2:
         if transient:
             segment.transient_bits |= bits_of(transient, self._slot_mask)
 
-    def _write_acks(self, segment: Segment, seq_ids: Sequence[int]) -> None:
+    def _write_acks(self, segment: Segment, bits: int) -> None:
         index_file, _ = self.files.files(segment)
-        stretches = runs(seq_ids)
+        stretches = list(runs_of_bits(bits, segment.number << self._segment_bits))
         if len(stretches) <= ACK_RUNS_MAX:
             for first, count in stretches:
                 index_file.pwrite(bytes(count * SLOT_BYTES), self._slot_offset(first))
             return
-        start = self._slot_offset(seq_ids[0])
-        data = bytearray(index_file.pread(self._slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
-        for seq_id in seq_ids:
-            at = self._slot_offset(seq_id) - start
-            data[at : at + SLOT_BYTES] = ZERO_SLOT
+        start = self._slot_offset(stretches[0][0])
+        last, count = stretches[-1]
+        data = bytearray(index_file.pread(self._slot_offset(last) + count * SLOT_BYTES - start, start))
+        for first, count in stretches:
+            at = self._slot_offset(first) - start
+            data[at : at + count * SLOT_BYTES] = bytes(count * SLOT_BYTES)
         index_file.pwrite(data, start)
 
     def _delete_finished(self, next_seq_id: int) -> None:
@@ -593,15 +601,23 @@ class QueueIndexV2:
             self._add_bits(segment, live, shared, ())
         return segment
 
-    def delete(self) -> None:
+    def delete(self, directory: str) -> Iterator[None]:
         """See `QueueIndex.delete`."""
-        for segment in self.segments.values():
-            if segment.shared_bits:
-                seq_ids = positions(segment.shared_bits, segment.number << self._segment_bits)
+        shared = [segment for segment in self.segments.values() if segment.shared_bits]
+        self.abandon()
+        self.files.directory = directory
+        return self._release_in_pieces(shared)
+
+    def _release_in_pieces(self, segments: Sequence[Segment]) -> Iterator[None]:
+        for segment in segments:
+
+            def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
                 slots = self._slots(segment, seq_ids)
                 msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
-                self._release(segment, segment.shared_bits, msg_ids)
-        self.abandon()
+                self._release(segment, bits_of(seq_ids, self._slot_mask), msg_ids)
+
+            yield from release_in_pieces(positions(segment.shared_bits, segment.number << self._segment_bits), release)
+        self.files.abandon()
 
     def abandon(self) -> None:
         """See `QueueIndex.abandon`."""
@@ -657,15 +673,6 @@ def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
             segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
             at += size
         yield segment
-
-
-def _count(total: list[int], persistent: bool, body_bytes: int) -> None:
-    """Add one message to the fields of a `Range`."""
-    total[0] += 1
-    total[1] += body_bytes
-    if persistent:
-        total[2] += 1
-        total[3] += body_bytes
 
 
 def _paged(slot: Slot) -> PagedMessage:

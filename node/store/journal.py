@@ -45,6 +45,11 @@ class Journal:
         #: Where the next record goes.
         self.size = HEADER_BYTES
 
+    def reopen(self, disk: Disk, directory: str) -> None:
+        """The file was moved to ``directory``, and is only read from now on."""
+        self.path = f"{directory}/{self.number}{JOURNAL_FORMAT.suffix}"
+        self.file = disk.open(self.path)
+
     def write(self, runs: Sequence[Run], publishes: Sequence[Publish]) -> list[int]:
         """Append acks, then publishes, with one write; returns the places of the publishes, for `note`.
 

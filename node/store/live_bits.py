@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 
 def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Sequence[int]]]:
@@ -70,3 +70,16 @@ def positions(bits: int, base: int) -> Sequence[int]:
     if not shifted & (shifted + 1):
         return range(base + low, base + bits.bit_length())
     return [base + at for at, digit in enumerate(bin(bits)[:1:-1]) if digit == "1"]
+
+
+def runs_of_bits(bits: int, base: int) -> Iterator[tuple[int, int]]:
+    """The seq ids whose bits are set as ascending (first, count) of neighbours; bit 0 stands for ``base``."""
+    at = base
+    while bits:
+        zeros = (bits & -bits).bit_length() - 1
+        bits >>= zeros
+        # Adding one carries through the ones at the end.
+        ones = (bits + 1 & -(bits + 1)).bit_length() - 1
+        yield at + zeros, ones
+        bits >>= ones
+        at += zeros + ones

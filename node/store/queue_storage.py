@@ -1,7 +1,8 @@
 """Everything one queue has on disk: its directory, index, terms and bounds, opened and recovered together.
 
 A durable queue has its directory from the beginning. One that is not durable gets it when messages are first paged out,
-and loses it when it is closed: what is found of it at start is removed.
+and loses it when it is closed: what is found of it at start is removed. Removing is the business of
+`node.store.deletions`.
 
 The index is of version 1 or 2. If another version is wanted than the files have, a `ConvertingIndex` stands in front
 of both until everything is converted (`convert`); a crash or a stop in between changes nothing about that. A
@@ -14,7 +15,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from node.errors import StorageError
 from node.ids import MsgId, OriginId, QueueId, QueueName
+from node.store.deletions import Deletions, no_references
 from node.store.disk import Disk, read_whole, sync_file
 from node.store.group_commit import GroupCommit
 from node.store.index import QueueIndex, RecoveryReport
@@ -83,6 +86,7 @@ class QueueStorage:
         *,
         group_commit: GroupCommit,
         stores: SharedStores,
+        deletions: Deletions,
         config: StoreConfig,
         on_unflushed: Callable[[], None],
         on_closed: Callable[[], None],
@@ -103,6 +107,7 @@ class QueueStorage:
         self._on_closed = on_closed
         self._progress = progress
         self._stores = stores
+        self._deletions = deletions
         #: Version of the index that is wanted.
         self._wanted_version = version or config.queue_version
         self.index: QueueIndex = self._make_index(self._wanted_version)
@@ -119,7 +124,7 @@ class QueueStorage:
         is_new = not disk.exists(directory)
         if not stub.durable:
             if not is_new:
-                disk.remove_directory(directory)
+                deletions.take(directory, no_references, is_durable=False)
             return
         self._make_directory()
         self._bounds = SeqBounds(disk, f"{directory}/{_BOUNDS_NAME}", stub.queue_id, group_commit)
@@ -324,11 +329,16 @@ class QueueStorage:
         self.index.abandon()
 
     def delete(self) -> None:
-        """Remove the directory and give all references back. Raises `StorageError`."""
+        """Have everything removed and all references given back, in steps (`node.store.deletions`).
+
+        Raises `StorageError`: then the files stay as they are.
+        """
         self._on_closed()
-        self.index.delete()
-        if self._has_directory:
-            self._disk.remove_directory(self._directory)
-            if self.is_durable:
-                parent, _, _ = self._directory.rpartition("/")
-                self.group_commit.mark_dirty(self._disk.directory(parent))
+        if not self._has_directory:
+            self.index.abandon()
+            return
+        try:
+            self._deletions.take(self._directory, self.index.delete, is_durable=self.is_durable)
+        except StorageError:
+            self.index.abandon()
+            raise

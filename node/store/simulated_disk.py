@@ -5,11 +5,15 @@ sync); the owner sees both, the platter only the first. A directory likewise has
 changes. `SimulatedFile.sync` moves a file's pending operations into its durable bytes; `sync_directory` does it for
 names. A file whose name is not durable is lost with everything in it, synced or not.
 
+A renamed directory takes everything below it along. The new name is durable when both parents were synced since; until
+then a crash may bring back the old one, with all that was below.
+
 A crash (`crash`) throws the pending operations away, in one of three styles:
 
 - ``DROP``: none of them survives;
 - ``SUBSET``: each pending write survives or not, independently (the kernel writes pages back in any order); of name
-  changes a prefix survives per directory (journaling file systems keep their order);
+  changes a prefix survives per directory, of renamed directories one over all (journaling file systems keep their
+  order);
 - ``TEAR``: as ``SUBSET``, and the last surviving write of every file is cut at a random byte.
 
 Every handle from before the crash is dead afterwards. A failed fsync keeps what real kernels keep: the owner still
@@ -69,6 +73,16 @@ class _Directory:
         for step in self.pending:
             _apply_names(self.durable, step)
         self.pending.clear()
+
+
+@dataclass(slots=True)
+class _Move:
+    """A directory that was renamed."""
+
+    old_path: str
+    new_path: str
+    #: Parents that were not synced since.
+    unsynced: set[str]
 
 
 def _apply_names(names: dict[str, _Inode], step: dict[str, _Inode | None]) -> None:
@@ -203,6 +217,8 @@ class SimulatedDisk:
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}
+        #: Renamed directories whose new names are not durable, in order.
+        self._moves: list[_Move] = []
 
     # -- what the files ask before they act
 
@@ -262,12 +278,23 @@ class SimulatedDisk:
     def rename(self, old_path: str, new_path: str) -> None:
         old_directory, old_name = _split(old_path)
         new_directory, new_name = _split(new_path)
+        if old_path in self._directories:
+            self._count()
+            assert not self.list(new_path), "a directory is moved to where nothing is"
+            self._move(old_path, new_path)
+            self._moves.append(_Move(old_path, new_path, {old_directory, new_directory}))
+            return
         assert old_directory == new_directory, "files are renamed inside their directory only"
         inode = self._inode(old_path)
         if inode is None:
             raise StorageError(f"rename of {old_path} failed: No such file or directory (errno 2)")
         self._count()
         self._directories[old_directory].change({old_name: None, new_name: inode})
+
+    def _move(self, old_path: str, new_path: str) -> None:
+        below = [path for path in self._directories if path == old_path or path.startswith(old_path + "/")]
+        for path in below:
+            self._directories[new_path + path[len(old_path) :]] = self._directories.pop(path)
 
     def unlink(self, path: str) -> None:
         directory, name = _split(path)
@@ -281,6 +308,7 @@ class SimulatedDisk:
                 self.unlink(f"{directory}/{name}")
             self._directories[directory].sync()
             del self._directories[directory]
+        self._moves = [move for move in self._moves if move.new_path != path]
 
     def list(self, path: str) -> list[str]:
         below = {name[len(path) + 1 :].split("/")[0] for name in self._directories if name.startswith(path + "/")}
@@ -301,6 +329,9 @@ class SimulatedDisk:
         if directory is not None:
             self.before_sync(path, lambda: None)
             directory.sync()
+            for move in self._moves:
+                move.unsynced.discard(path)
+            self._moves = [move for move in self._moves if move.unsynced]
 
     def directory(self, path: str) -> DirectorySync:
         return _SimulatedDirectorySync(self, path)
@@ -322,6 +353,7 @@ class SimulatedDisk:
         """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
         self.life += 1
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
+        self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
         for directory in self._directories.values():
             if style is not CrashStyle.DROP:
                 del directory.pending[rng.randint(0, len(directory.pending)) :]
@@ -330,6 +362,15 @@ class SimulatedDisk:
             directory.names = dict(directory.durable)
             for inode in directory.names.values():
                 _lose(inode, style, rng)
+
+    def _undo_moves(self, kept: int) -> None:
+        """All but the first ``kept`` never happened."""
+        for move in reversed(self._moves[kept:]):
+            # What was made in the old place afterwards was not durable either.
+            for path in [path for path in self._directories if f"{path}/".startswith(f"{move.old_path}/")]:
+                del self._directories[path]
+            self._move(move.new_path, move.old_path)
+        self._moves.clear()
 
     def twin(self) -> SimulatedDisk:
         """A disk of its own in the same state, without faults: a test tries several ends of one story."""
@@ -348,6 +389,7 @@ class SimulatedDisk:
             _apply_names(made.names, twins(directory.names))
             _apply_names(made.durable, twins(directory.durable))
             made.pending = [twins(step) for step in directory.pending]
+        other._moves = [_Move(move.old_path, move.new_path, set(move.unsynced)) for move in self._moves]
         return other
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
@@ -367,7 +409,7 @@ class SimulatedDisk:
         }
 
     def durable_snapshot(self) -> dict[str, bytes]:
-        """What is left of every file in a crash of style ``DROP``, by path."""
+        """What is left of every file in a crash of style ``DROP``, by path. (Of a moved directory, where it is now.)"""
         return {
             f"{path}/{name}": bytes(inode.durable)
             for path, directory in self._directories.items()

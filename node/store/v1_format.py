@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import DiskFile
 from node.store.record import HEADER_BYTES, READ_GAP_BYTES_MAX, FileFormat
@@ -269,3 +270,10 @@ def files_of(names: Iterable[str], file_format: FileFormat) -> list[int]:
     suffix = file_format.suffix
     stems = [name[: -len(suffix)] for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def checked_record(piece: bytes | None, seq_id: int, path: str) -> bytes:
+    """A record that `read_places` found. Raises `StorageError` if it is not whole or not about this position."""
+    if piece is None or record_seq_id(piece) != seq_id:
+        raise StorageError(f"the entry of seq id {seq_id} in {path} is damaged: its checksum does not fit")
+    return piece

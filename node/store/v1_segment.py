@@ -7,7 +7,7 @@ full segment costs its counters only; the others cost an eighth of a byte per en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from sys import getsizeof
 
@@ -57,19 +57,6 @@ def merge_runs(runs: Sequence[Run], entries: int) -> list[Run]:
     if end >= 0:
         merged.append((start, end - start))
     return merged
-
-
-def runs_of_bits(bits: int, base: int) -> Iterator[Run]:
-    """The set as ascending runs; ``base`` is the first position of its segment."""
-    at = base
-    while bits:
-        zeros = (bits & -bits).bit_length() - 1
-        bits >>= zeros
-        # Adding one carries through the ones at the end.
-        ones = (bits + 1 & -(bits + 1)).bit_length() - 1
-        yield at + zeros, ones
-        bits >>= ones
-        at += zeros + ones
 
 
 class Segment:

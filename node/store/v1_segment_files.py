@@ -100,7 +100,7 @@ class SegmentFiles:
         self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit, *, is_durable: bool
     ) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._queue_id = queue_id
         self._group_commit = group_commit
         self._is_durable = is_durable
@@ -112,7 +112,7 @@ class SegmentFiles:
 
     def path(self, number: int) -> str:
         """Path of a segment's file."""
-        return f"{self._directory}/{number}{SEGMENT_FORMAT.suffix}"
+        return f"{self.directory}/{number}{SEGMENT_FORMAT.suffix}"
 
     # -- writing
 
@@ -175,7 +175,7 @@ class SegmentFiles:
         for _, file in self._unsynced:
             file.sync()
         self._unsynced.clear()
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self.directory)
 
     def forget_synced(self) -> None:
         """Forget files of generations that are durable now."""

@@ -1,13 +1,14 @@
 """The whole storage of a vhost, crashed after every single disk operation of a recorded workload.
 
-The workload is two durable queues and one that is not: small and big messages, persistent and transient, some of them
-in both queues; acks, requeues, purges; lazy mode and memory targets on and off; compaction. It is the same for every
-crash, and so are its confirms up to the crash. What must hold after recovery, whatever the crash left of unsynced
-operations:
+The workload is three durable queues, of which one is deleted, and one that is not durable: small and big messages,
+persistent and transient, some of them in several queues; acks, requeues, purges; lazy mode and memory targets on and
+off; compaction. It is the same for every crash, and so are its confirms up to the crash. What must hold after recovery,
+whatever the crash left of unsynced operations:
 
 - every confirmed message that nobody settled is there, in its place, with the same bytes, in order;
 - nothing is there that was not published at that place;
 - an ack whose zeroed slot was durable is not undone;
+- a deleted queue is there as a whole or not at all, and not at all once the deletion is durable;
 - nothing is reported as damaged.
 """
 
@@ -32,8 +33,10 @@ from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 
 SEGMENT_ENTRIES = 8
-NAMES = {QueueId(1): "orders", QueueId(2): "audit", QueueId(3): "metrics"}
+NAMES = {QueueId(1): "orders", QueueId(2): "audit", QueueId(3): "metrics", QueueId(4): "drafts"}
 NOT_DURABLE = QueueId(3)
+#: This queue is deleted before this round.
+DELETED, DELETED_AT = QueueId(4), 40
 
 
 def config(compaction: str, version: int) -> StoreConfig:
@@ -62,6 +65,9 @@ class Workload:
         self.published: dict[QueueId, dict[int, Message]] = {queue_id: {} for queue_id in NAMES}
         self.confirmed: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
         self.settled: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
+        self.is_deleted = False
+        #: The deletion is durable.
+        self.is_gone = False
 
     def run(self, rounds: int) -> None:
         """Raises `StorageError` when a sync failed."""
@@ -74,20 +80,27 @@ class Workload:
         }
         counter = 0
         for turn in range(rounds):
+            if turn == DELETED_AT:
+                self.is_deleted = True
+                queues.pop(DELETED).delete()
             for _ in range(rng.randint(1, 4)):
                 counter += 1
                 body = counter.to_bytes(4, "big") + bytes(rng.choice((0, 20, 90, 150, 250)))
                 message = make_message(counter, body=body, persistent=rng.random() < 0.8)
-                chosen = rng.sample(sorted(NAMES), rng.choice((1, 1, 2, 3)))
+                chosen = rng.sample(sorted(queues), rng.choice((1, 1, 2, 3)))
                 for queue_id in chosen:
                     self.publish(queue_id, queues[queue_id], message)
-            for queue_id in rng.sample(sorted(NAMES), 2):
+            for queue_id in rng.sample(sorted(queues), 2):
                 self.consume(queue_id, queues[queue_id], rng, turn)
             if rng.random() < 0.3:
-                self.disturb(queues[rng.choice(sorted(NAMES))], rng)
+                self.disturb(queues[rng.choice(sorted(queues))], rng)
             self.sync()
+            self.is_gone = self.is_deleted
             for queue_id, queue in queues.items():
                 self.confirmed[queue_id].update(token for token in queue.drain_confirmed() if isinstance(token, int))
+        # So that the last operation of all is a sync.
+        self.publish(QueueId(1), queues[QueueId(1)], make_message(counter + 1))
+        self.sync()
 
     def sync(self) -> None:
         self.store.flush_writes()
@@ -130,9 +143,10 @@ class Workload:
     def durable_acks(self, queue_id: QueueId) -> set[int]:
         """Settled positions whose slot is zero in what every crash leaves of a file that every crash leaves.
 
-        (For indexes of version 2; an entry that is being converted has no slot yet.)
+        (For indexes of version 2; an entry that is being converted has no slot yet. The files of the deleted queue are
+        elsewhere.)
         """
-        if self.version != 2:
+        if self.version != 2 or (queue_id == DELETED and self.is_deleted):
             return set()
         directory = f"{self.store.directory}/queues/{queue_id}"
         durable = self.disk.durable_snapshot()
@@ -148,7 +162,11 @@ class Workload:
 def check_recovered(workload: Workload, disk: SimulatedDisk, durable_acks: dict[QueueId, set[int]]) -> None:
     store = VhostStore(disk, DATA_DIRECTORY, "/", GroupCommit(), workload.config)
     assert store.store_recovery.corrupt == []
+    on_disk = dict(store.queues_on_disk())
+    assert DELETED not in on_disk or not workload.is_gone, "a durable deletion is not undone"
     for queue_id, name in NAMES.items():
+        if queue_id == DELETED and workload.is_deleted and DELETED not in on_disk:
+            continue
         queue = store.open_queue(queue_id, QueueName("/", name), queue_id != NOT_DURABLE)
         report = queue.recovery_report
         assert report is None or report.corrupt == 0, report

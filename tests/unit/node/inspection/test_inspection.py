@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from node.errors import StorageError
-from node.inspection.figures import JournalFigures, OldestMessage, SegmentFigures, StoreFileFigures, V1SegmentFigures
+from node.inspection.figures import (
+    DeletingFigures,
+    JournalFigures,
+    OldestMessage,
+    SegmentFigures,
+    StoreFileFigures,
+    V1SegmentFigures,
+)
 from node.inspection.inspection import inspect
 from node.inspection.places import NotStorageError
+from node.inspection.verification import verify
 from node.store.disk import ReadOnlyDisk
 from tests.support.messages import msg_id_of, publications
 from tests.support.storage_on_disk import (
@@ -250,3 +258,20 @@ def test_the_disk_of_an_inspection_cannot_write(node: NodeOnDisk) -> None:
             change()
     file.close()
     assert snapshot(node.directory) == before
+
+
+def test_deleted_queues_are_counted_and_nothing_in_them_is(node: NodeOnDisk) -> None:
+    node.orders.delete()
+    node.store.close()
+    result = inspect(str(node.directory))
+    (vhost,) = result.vhosts
+    assert [queue.name for queue in vhost.queues] == ["bills"]
+    files = list(next((node.vhost / "deleting").iterdir()).iterdir())
+    assert vhost.deleting == DeletingFigures(1, len(files), sum(path.stat().st_size for path in files))
+    assert vhost.deleting.files > 2
+    assert vhost.persistent_store is not None
+    assert vhost.persistent_store.messages == 4, "the other queue has them all"
+    verification = verify(str(node.directory))
+    assert (verification.queues, verification.has_damage) == (1, False)
+    with pytest.raises(NotStorageError, match="belongs to a queue that was deleted"):
+        inspect(str(files[0].parent))

@@ -138,13 +138,19 @@ def test_the_owner_hears_of_a_queue_that_fails_while_nobody_calls_it() -> None:
     assert failed == [QUEUE_ID]
 
 
-def test_what_is_paged_out_at_a_time_is_bounded_over_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_what_is_paged_out_at_a_time_is_bounded_over_all_queues(monkeypatch: pytest.MonkeyPatch, is_lazy: bool) -> None:
+    """A shortage of memory, or a policy that makes all of them lazy."""
+    monkeypatch.setattr("node.queues.stages.READ_AHEAD_MESSAGES", 0)
     monkeypatch.setattr("node.queues.vhost_store.MAINTENANCE_MESSAGES", 250)
     harness = StoreHarness()
     queues = [harness.store.open_queue(QueueId(n), QueueName("/", str(n)), durable=True) for n in range(1, 11)]
     for queue in queues:
         queue.publish(publications(1, 100))
-        queue.set_ram_duration_target(0.0)
+        if is_lazy:
+            queue.set_lazy(True)
+        else:
+            queue.set_ram_duration_target(0.0)
     steps = [sum(queue.status().in_ram for queue in queues)]
     while steps[-1]:
         harness.store.maintain(0)

@@ -57,6 +57,23 @@ def test_names(place: tuple[Disk, str]) -> None:
     assert disk.free_bytes(directory) > 0
 
 
+def test_a_directory_is_renamed_with_everything_in_it(place: tuple[Disk, str]) -> None:
+    disk, base = place
+    disk.mkdir(f"{base}/queues/7/quarantine")
+    disk.mkdir(f"{base}/deleting")
+    for path in ("queues/7/0.qi", "queues/7/quarantine/1.bad"):
+        file = disk.create(f"{base}/{path}")
+        file.append(path.encode())
+        file.close()
+    disk.rename(f"{base}/queues/7", f"{base}/deleting/7.1")
+    assert disk.list(f"{base}/queues") == []
+    assert not disk.exists(f"{base}/queues/7")
+    assert disk.list(f"{base}/deleting/7.1") == ["0.qi", "quarantine"]
+    assert read_whole(disk, f"{base}/deleting/7.1/quarantine/1.bad") == b"queues/7/quarantine/1.bad"
+    disk.remove_directory(f"{base}/deleting/7.1")
+    assert disk.list(f"{base}/deleting") == []
+
+
 def test_a_missing_file_is_a_storage_error(place: tuple[Disk, str]) -> None:
     disk, directory = place
     with pytest.raises(StorageError, match="No such file"):
@@ -205,6 +222,31 @@ def test_a_rename_is_all_or_nothing() -> None:
         disk.crash(CrashStyle.SUBSET, random.Random(seed))
         seen.add(read_whole(disk, "/d/f"))
     assert seen == {b"old", b"new"}
+
+
+@pytest.mark.parametrize("style", CrashStyle)
+@pytest.mark.parametrize("synced", [[], ["/a"], ["/b"], ["/a", "/b"]])
+def test_a_renamed_directory_stays_where_it_is_once_both_parents_are_synced(
+    style: CrashStyle, synced: list[str]
+) -> None:
+    for seed in range(8):
+        disk = SimulatedDisk()
+        disk.mkdir("/a/7")
+        disk.mkdir("/b")
+        write_durably(disk, "/a/7/0.qi", b"old")
+        disk.rename("/a/7", "/b/7")
+        disk.mkdir("/a/7")
+        disk.unlink("/b/7/0.qi")
+        for parent in synced:
+            disk.sync_directory(parent)
+        disk.crash(style, random.Random(seed))
+        is_moved = disk.list("/b") == ["7"]
+        if len(synced) == 2:
+            assert is_moved, "durable"
+        elif style is CrashStyle.DROP:
+            assert not is_moved, "never happened"
+            assert disk.snapshot() == {"/a/7/0.qi": b"old"}
+        assert disk.exists("/a/7"), "it is back, or was made anew"
 
 
 def test_a_handle_from_before_the_crash_is_dead() -> None:

@@ -202,7 +202,7 @@ def test_nothing_is_left_of_an_index_that_is_given_up(driver: ConvertingDriver, 
         driver.sync()
     driver.step(4)
     if end == "delete":
-        driver.index.delete()
+        list(driver.index.delete(DIRECTORY))
     else:
         driver.index.abandon()
     assert driver.index.count_live(0, 99) == 0

@@ -423,14 +423,16 @@ def test_tools_see_every_entry_and_every_problem(driver: IndexDriver) -> None:
     assert [(problem.path, problem.torn) for problem in problems] == [(f"{DIRECTORY}/1.idx", False)]
 
 
-def test_deleting_gives_every_reference_back(driver: IndexDriver) -> None:
+def test_deleting_gives_every_reference_back_in_pieces(driver: IndexDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.deletions.REFERENCES_PER_STEP", 5)
     driver.publish(10, big=True)
     driver.sync()
     driver.publish(5, big=True)
     driver.publish(5, big=True, persistent=False)
     driver.flush()
     driver.publish(1, big=True)
-    driver.index.delete()
+    left = [sum(driver.persistent_store.references.values()) for _ in driver.index.delete(DIRECTORY)]
+    assert left == [10, 7, 2, 0, 0], "a segment of 8 entries is two pieces"
     assert not driver.persistent_store.references
     assert not driver.transient_store.references
 

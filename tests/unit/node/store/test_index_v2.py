@@ -327,6 +327,26 @@ def test_a_purge_deletes_files_a_few_at_a_time() -> None:
     assert left[-1] == 0
 
 
+def test_a_purge_neither_reads_nor_writes_what_is_in_segments_that_are_deleted() -> None:
+    harness = StoreHarness(StoreConfig(v2_segment_entries=8))
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    queue.publish(publications(1, 80))
+    harness.sync()
+    queue.advance_next_seq_id(SeqId(90))
+    harness.sync()
+    files = len(segment_files(harness))
+    reads, operations = harness.disk.reads, harness.disk.operations
+    assert queue.purge() == 80
+    harness.store.flush_writes()
+    assert harness.disk.reads == reads
+    assert harness.disk.operations - operations == files - len(segment_files(harness)) == 16, "unlinks"
+    while harness.store.has_unflushed:
+        harness.store.flush_writes()
+    harness.sync()
+    assert harness.crash().ready == 0
+
+
 def test_a_segment_that_was_to_be_deleted_and_is_filled_again_begins_anew() -> None:
     """Its last acks were never written: what they settled must not come back with what is there now."""
     harness = StoreHarness(StoreConfig(v2_segment_entries=8))
