@@ -183,23 +183,23 @@ class GuardedDisk:
         if now_ms < self._write_at_ms:
             return
         self._write_at_ms = now_ms + WRITE_EVERY_MS
+        self._collect()
         try:
-            self._write()
+            written = self._notes.write()
         except DiskFullError:
             return
+        if written is not None:
+            self._group_commit.mark_dirty(written)
 
-    def _write(self) -> None:
+    def _collect(self) -> None:
         with self._lock:
             synced, self._synced = self._synced, {}
         for key, size in synced.items():
             self._notes.raise_to(key, size)
-        written = self._notes.write()
-        if written is not None:
-            self._group_commit.mark_dirty(written)
 
     def close(self) -> None:
         """After everything else was closed: write and sync the notes. Raises `StorageError`."""
-        self._write()
+        self._collect()
         self._notes.close()
 
     # -- Disk

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from chaos import open_files
 from chaos.cli import main
 from chaos.open_files import data_directory_of, processes_using
+from node.store.length_file import LENGTHS_NAME
 from tests.support.storage_on_disk import NodeOnDisk, fill, snapshot, write_v1_queue
 
 
@@ -90,7 +91,8 @@ def test_verify_lists_damage(node: NodeOnDisk) -> None:
 
 
 def test_verify_of_leftovers_and_unfinished_writes_is_no_failure(node: NodeOnDisk) -> None:
-    for path in node.vhost.rglob("clean.*"):
+    """As a crash leaves it before the first length was noted."""
+    for path in (*node.vhost.rglob("clean.*"), node.vhost / LENGTHS_NAME):
         path.unlink()
     (node.queue() / "clean.terms.tmp").write_bytes(b"")
     content = (node.shared / "0.rdq").read_bytes()
