@@ -254,10 +254,10 @@ def test_every_flipped_bit_is_noticed_and_costs_one_note_at_most(disk: Simulated
 def test_a_note_in_another_slot_is_not_believed(disk: SimulatedDisk) -> None:
     three_notes(disk)
     content = disk.snapshot()[PATH]
-    first, second = HEADER_BYTES, HEADER_BYTES + SLOT_BYTES
-    disk.open(PATH).pwrite(content[first:second], second)
-    assert noted(disk).keys() == {FileKey(1, 7, 0), FileKey(3, 7, 2)}
-    assert LengthFile(disk, DIRECTORY).unreadable == 1
+    first, second, third = (HEADER_BYTES + slot * SLOT_BYTES for slot in range(3))
+    disk.open(PATH).pwrite(content[second:third] + content[first:second], first)
+    assert noted(disk).keys() == {FileKey(3, 7, 2)}
+    assert LengthFile(disk, DIRECTORY).unreadable == 2
 
 
 def test_every_cut_is_noticed(disk: SimulatedDisk) -> None:
