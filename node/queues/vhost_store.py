@@ -26,7 +26,7 @@ from itertools import chain
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
-from node.store.deletions import QUEUES_NAME, Deletions, no_references
+from node.store.deletions import QUEUES_NAME, REFERENCES_PER_STEP, Deletions, no_references
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import GuardedDisk
@@ -109,11 +109,14 @@ class VhostStore:
                 config,
                 self._count_references,
                 may_open_clean=self._have_queues_stopped_cleanly(),
-                short_files=disk.take_short_files(store_directory),
+                short_files=disk.short_files_in(store_directory),
                 on_progress=lambda done, total: on_progress(f"shared store of vhost {vhost}, bytes", done, total),
             ),
             MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
         )
+        if self.store_recovery.corrupt:
+            self._remove_terms()
+        disk.acknowledge(store_directory)
         group_commit.add_buffer(self)
 
     def _have_queues_stopped_cleanly(self) -> bool:
@@ -121,6 +124,15 @@ class VhostStore:
         return all(
             self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}") for queue_id in self._queue_ids()
         )
+
+    def _remove_terms(self) -> None:
+        """The shared store has lost something, so what terms say of the queues may be wrong: they are scanned, in this
+        life or a later one."""
+        for queue_id in self._queue_ids():
+            directory = self._queue_directory(queue_id)
+            if self._disk.exists(f"{directory}/{TERMS_NAME}"):
+                self._disk.unlink(f"{directory}/{TERMS_NAME}")
+                self._disk.sync_directory(directory)
 
     def _count_references(self) -> Counter[MsgId]:
         references: Counter[MsgId] = Counter()
@@ -192,9 +204,10 @@ class VhostStore:
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
             version=version,
-            short_files=self._disk.take_short_files(self._queue_directory(queue_id)),
+            short_files=self._disk.short_files_in(self._queue_directory(queue_id)),
             progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
         )
+        self._disk.acknowledge(self._queue_directory(queue_id))
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         self._known.add(queue_id)
         return queue
@@ -223,13 +236,15 @@ class VhostStore:
         self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
 
     def _release(self, directory: str) -> Iterator[None]:
-        """Give back what the files of a closed queue refer to, a segment at a time."""
+        """Give back what the files of a closed queue refer to, a piece of a segment at a time."""
         store = self._stores.persistent
-        for msg_ids in self._references_of(directory):
-            for msg_id in msg_ids:
-                if store.contains(msg_id):
-                    store.release(msg_id)
-            yield
+        for found in self._references_of(directory):
+            msg_ids = list(found)
+            for at in range(0, len(msg_ids), REFERENCES_PER_STEP):
+                for msg_id in msg_ids[at : at + REFERENCES_PER_STEP]:
+                    if store.contains(msg_id):
+                        store.release(msg_id)
+                yield
 
     @property
     def has_unflushed(self) -> bool:

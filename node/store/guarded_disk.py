@@ -16,13 +16,16 @@ are begun again under their number (a mirror whose tail was replaced, a conversi
 
 from __future__ import annotations
 
+import logging
 import threading
 from weakref import WeakValueDictionary
 
-from node.errors import DiskFullError
+from node.errors import DiskFullError, StorageError
 from node.store.disk import DirectorySync, Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.length_file import FileKey, LengthFile, ShortFile, file_key, short_files
+
+log = logging.getLogger(__name__)
 
 #: Notes are written this often at most.
 WRITE_EVERY_MS = 1000
@@ -76,8 +79,9 @@ class GuardedFile:
     def truncate(self, size: int) -> None:
         if size < self._inner.size:
             self._disk.cut(self._file, size)
-            self._cuts = self._file.cuts
         self._inner.truncate(size)
+        # Not before: a sync under way on the other thread may still have seen the old length.
+        self._cuts = self._file.cuts
 
     def sync(self) -> None:
         cuts, size = self._cuts, self._inner.size
@@ -107,7 +111,8 @@ class GuardedDisk:
         self._synced: dict[FileKey, int] = {}
         self._lock = threading.Lock()
         self._write_at_ms = 0
-        #: Files that were found to have lost durable bytes, by path; until their owner has asked.
+        self._has_failed = False
+        #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
         self._compare()
 
@@ -117,22 +122,29 @@ class GuardedDisk:
         for path in lengths:
             key = self._key(path)
             assert key is not None, "what is noted has a key"
-            if path in self._short_files:
-                self._notes.lower(key, self._short_files[path].found_bytes)
-            elif not self._inner.exists(path):
+            if not self._inner.exists(path):
                 self._notes.forget(key)
-        if self._short_files:
-            self._group_commit.mark_dirty(self._notes)
 
     @property
     def unreadable_notes(self) -> int:
         """Notes that could not be read at the start: torn by a crash, or damaged."""
         return self._notes.unreadable
 
-    def take_short_files(self, directory: str) -> list[ShortFile]:
-        """The files of one directory that had lost durable bytes at the start; told once."""
-        paths = [path for path in self._short_files if path.rpartition("/")[0] == directory]
-        return [self._short_files.pop(path) for path in paths]
+    def short_files_in(self, directory: str) -> list[ShortFile]:
+        """The files of one directory that had lost durable bytes at the start."""
+        return [short for path, short in self._short_files.items() if path.rpartition("/")[0] == directory]
+
+    def acknowledge(self, directory: str) -> None:
+        """Its owner has reported them and recovered what is left: their notes are lowered.
+
+        Not before: until then every start must tell of them.
+        """
+        for short in self.short_files_in(directory):
+            del self._short_files[short.path]
+            key = self._key(short.path)
+            assert key is not None, "what is noted has a key"
+            self._notes.lower(key, short.found_bytes)
+            self._group_commit.mark_dirty(self._notes)
 
     def _key(self, path: str) -> FileKey | None:
         return file_key(path.removeprefix(self._prefix)) if path.startswith(self._prefix) else None
@@ -174,19 +186,31 @@ class GuardedDisk:
     def announce_cut(self, path: str, size: int) -> None:
         """See `Disk.announce_cut`."""
         key = self._key(path)
-        if key is not None:
-            self._notes.lower(key, size)
-            self._group_commit.mark_dirty(self._notes)
+        if key is None:
+            return
+        with self._lock:
+            # What was synced so far is more than will be there, and what the handles know is too.
+            if key in self._synced:
+                self._synced[key] = min(size, self._synced[key])
+            file = self._files.get(key)
+            if file is not None:
+                file.cuts += 1
+        self._notes.lower(key, size)
+        self._group_commit.mark_dirty(self._notes)
 
     def write_notes(self, now_ms: int) -> None:
-        """Write what was collected, if it is time. Raises `StorageError`, but not for want of space: later then."""
-        if now_ms < self._write_at_ms:
+        """Write what was collected, if it is time. On a full disk later; after any other error never again."""
+        if now_ms < self._write_at_ms or self._has_failed:
             return
         self._write_at_ms = now_ms + WRITE_EVERY_MS
         self._collect()
         try:
             written = self._notes.write()
         except DiskFullError:
+            return
+        except StorageError as error:
+            self._has_failed = True
+            log.error("%s: durable lengths are not noted any more: %s", self._prefix, error)
             return
         if written is not None:
             self._group_commit.mark_dirty(written)

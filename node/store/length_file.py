@@ -117,6 +117,7 @@ class _Content:
         self.problem = LENGTHS_FORMAT.problem(content, 0, slot_count)
         if self.problem:
             slot_count = 0
+        self.header_slot_count = slot_count
         slot_bytes = max(0, len(content) - HEADER_BYTES)
         self.slot_count = max(slot_count, -(-slot_bytes // _SLOT.size))
         for slot in range(self.slot_count):
@@ -220,9 +221,12 @@ class LengthFile:
         self._changed: dict[FileKey, None] = {}
         #: Notes of files that are gone: their slots are free when that is durable.
         self._leaving: dict[FileKey, None] = {}
-        #: Number of the last write, and of the last one that is durable.
+        #: Number of the last write, of the last one that is wholly in the file, and of the last one that is durable.
         self._write = 0
+        self._complete_write = 0
         self._synced_write = 0
+        #: Slots that the header speaks of.
+        self._header_slot_count = 0
         #: Slots, or the header, that could not be read; they are written anew.
         self.unreadable = 0
         if disk.exists(self._path):
@@ -232,6 +236,7 @@ class LengthFile:
         file = self._file = self._disk.open(self._path)
         content = _Content(file.pread(file.size, 0))
         self._slot_count = content.slot_count
+        self._header_slot_count = content.header_slot_count
         self._notes = {key: _Note(slot, length) for key, (slot, length) in content.slots.items()}
         used = {note.slot for note in self._notes.values()}
         self._free = [slot for slot in reversed(range(self._slot_count)) if slot not in used]
@@ -274,6 +279,7 @@ class LengthFile:
             if note.written > length:
                 self._write += 1
                 self._write_note(key, note)
+                self._complete_write = self._write
 
     def lower_for_good(self, key: FileKey, length: int) -> None:
         """The same, and durable on return: on this thread, if an earlier `lower` is not durable already."""
@@ -297,11 +303,11 @@ class LengthFile:
         self._forget_gone()
         self._write += 1
         # Neighbours in the file one behind the other.
-        slot_count = self._slot_count
         for key in sorted(self._changed, key=lambda key: self._notes[key].slot):
             self._write_note(key, self._notes[key])
-        if self._slot_count != slot_count:
+        if self._slot_count != self._header_slot_count:
             self._write_header(self._open_file())
+        self._complete_write = self._write
         return self
 
     def _forget_gone(self) -> None:
@@ -352,10 +358,11 @@ class LengthFile:
 
     def _write_header(self, file: DiskFile) -> None:
         file.pwrite(LENGTHS_FORMAT.header(0, self._slot_count), 0)
+        self._header_slot_count = self._slot_count
 
     def sync(self) -> None:
         """Make what was written durable. Any thread."""
-        write, file = self._write, self._file
+        write, file = self._complete_write, self._file
         if file is None:
             return
         file.sync()

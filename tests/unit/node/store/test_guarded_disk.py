@@ -38,7 +38,7 @@ class Node:
         """Returns what the next start says."""
         self.below.crash(style, random.Random(3))
         self.start()
-        return [short.path for short in self.disk.take_short_files(QUEUE)]
+        return [short.path for short in self.disk.short_files_in(QUEUE)]
 
     def create(self, path: str, size: int) -> DiskFile:
         """A file of so many durable bytes, its name durable too."""
@@ -78,7 +78,21 @@ def test_what_was_synced_is_noted_and_missed_when_it_is_cut_off(node: Node) -> N
     assert node.noted == {SEGMENT: 100}
     shorten(node, SEGMENT, 99)
     assert node.crash() == [SEGMENT]
-    assert node.disk.take_short_files(QUEUE) == [], "told once"
+
+
+def test_every_start_tells_of_it_until_its_owner_has_recovered(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    shorten(node, SEGMENT, 99)
+    assert node.crash() == [SEGMENT]
+    node.write_notes()
+    assert node.crash() == [SEGMENT]
+    node.disk.close()
+    assert node.crash() == [SEGMENT]
+    node.disk.acknowledge(QUEUE)
+    assert node.disk.short_files_in(QUEUE) == []
+    run_sync_round(node.group_commit)
+    assert node.crash() == []
 
 
 def test_what_was_written_and_not_synced_is_not_missed(node: Node) -> None:
@@ -119,7 +133,7 @@ def test_nothing_is_written_while_nothing_changes(node: Node) -> None:
     assert node.below.operations == before
 
 
-def test_short_files_are_told_per_directory_and_noted_as_they_are(node: Node) -> None:
+def test_short_files_are_told_per_directory_and_then_noted_as_they_are(node: Node) -> None:
     shared = f"{VHOST}/msg_store_persistent/3.rdq"
     node.create(SEGMENT, 100)
     node.create(shared, 200)
@@ -127,10 +141,12 @@ def test_short_files_are_told_per_directory_and_noted_as_they_are(node: Node) ->
     shorten(node, SEGMENT, 50)
     shorten(node, shared, 60)
     node.start()
-    assert [str(short) for short in node.disk.take_short_files(QUEUE)] == [
+    assert [str(short) for short in node.disk.short_files_in(QUEUE)] == [
         f"{SEGMENT}: 50 durable bytes are missing at the end, 50 of 100 are left"
     ]
-    assert [short.path for short in node.disk.take_short_files(f"{VHOST}/msg_store_persistent")] == [shared]
+    assert [short.path for short in node.disk.short_files_in(f"{VHOST}/msg_store_persistent")] == [shared]
+    for directory in (QUEUE, f"{VHOST}/msg_store_persistent"):
+        node.disk.acknowledge(directory)
     run_sync_round(node.group_commit)
     assert node.noted == {SEGMENT: 50, shared: 60}
     assert node.crash() == []
@@ -209,7 +225,7 @@ def test_a_file_that_is_replaced_is_noted_again_when_it_was_synced_under_its_nam
     node.write_notes()
     assert node.noted == {SEGMENT: 10}
     twin.crash(CrashStyle.DROP, random.Random(0))
-    assert GuardedDisk(twin, VHOST, GroupCommit()).take_short_files(QUEUE) == []
+    assert GuardedDisk(twin, VHOST, GroupCommit()).short_files_in(QUEUE) == []
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -231,6 +247,31 @@ def test_an_announced_cut_that_never_came_is_no_damage(node: Node) -> None:
     node.write_notes()
     node.disk.announce_cut(SEGMENT, 40)
     run_sync_round(node.group_commit)
+    assert node.crash() == []
+
+
+def test_a_tick_between_announcement_and_cut_raises_no_note(node: Node) -> None:
+    """The file was synced just before, by those who are about to cut it."""
+    file = node.create(SEGMENT, 100)
+    node.disk.announce_cut(SEGMENT, 40)
+    file.sync()
+    node.write_notes()
+    before = node.below.operations
+    file.truncate(40)
+    assert node.below.operations - before == 1, "no note was to be lowered"
+    file.append(bytes(2))
+    file.sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 42}
+
+
+def test_an_error_of_the_notes_ends_the_noting_and_nothing_else(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.below.fail_writes = LENGTHS_NAME
+    node.write_notes()
+    node.below.fail_writes = None
+    node.write_notes()
+    assert node.noted == {}
     assert node.crash() == []
 
 

@@ -212,6 +212,24 @@ def test_a_full_disk_loses_no_change(disk: SimulatedDisk) -> None:
     assert noted(disk) == {FIRST: 100, SECOND: 50}
 
 
+def test_a_sync_in_the_middle_of_a_write_makes_nothing_of_it_durable(disk: SimulatedDisk) -> None:
+    """The other thread may sync between two slots of one write."""
+    notes = LengthFile(disk, DIRECTORY)
+    notes.raise_to(FIRST, 100)
+    notes.write()
+    notes.sync()
+    notes.forget(FIRST)
+
+    def sync_first() -> None:
+        disk.on_operation = None
+        notes.sync()
+
+    disk.on_operation = sync_first
+    notes.write()
+    notes.lower_for_good(FIRST, 0)
+    assert noted_after_crash(disk) == {}
+
+
 def test_the_next_start_reads_it_and_syncs_what_it_read(disk: SimulatedDisk) -> None:
     notes = LengthFile(disk, DIRECTORY)
     notes.raise_to(FIRST, 100)

@@ -94,7 +94,7 @@ def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tup
     assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) < FILE_BYTES
     node.disk.crash(CrashStyle.DROP, random.Random(0))
     node.start()
-    assert node.guard.take_short_files(STORE_DIRECTORY) == []
+    assert node.guard.short_files_in(STORE_DIRECTORY) == []
 
 
 def test_a_merged_file_is_noted_under_its_name() -> None:
