@@ -22,6 +22,7 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.collector import tune_collector
+from cluster.runtime.data_lock import DataLock
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
@@ -117,6 +118,7 @@ class Daemon:
         disk = RealDisk()
         data_dir = str(config.data_dir)
         disk.mkdir(data_dir)
+        self._lock = DataLock(data_dir)
         self._incarnation = next_incarnation(disk, data_dir)
         log.info("%s %s, node %s, start %d", PRODUCT, product_version(), config.node_name, self._incarnation)
         group_commit = GroupCommit()
