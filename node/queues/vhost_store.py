@@ -19,14 +19,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
-from node.store.deletions import QUEUES_NAME, REFERENCES_PER_STEP, Deletions, no_references
+from node.store.deletions import QUEUES_NAME, Deletions, no_references, release_in_pieces
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import GuardedDisk
@@ -238,12 +238,16 @@ class VhostStore:
     def _release(self, directory: str) -> Iterator[None]:
         """Give back what the files of a closed queue refer to, a piece of a segment at a time."""
         store = self._stores.persistent
-        for found in self._references_of(directory):
-            msg_ids = list(found)
-            for at in range(0, len(msg_ids), REFERENCES_PER_STEP):
-                for msg_id in msg_ids[at : at + REFERENCES_PER_STEP]:
-                    if store.contains(msg_id):
-                        store.release(msg_id)
+
+        def release(msg_ids: Sequence[MsgId]) -> None:
+            for msg_id in msg_ids:
+                if store.contains(msg_id):
+                    store.release(msg_id)
+
+        for msg_ids in self._references_of(directory):
+            yield from release_in_pieces(msg_ids, release)
+            if not msg_ids:
+                # Reading the segment was a step, too.
                 yield
 
     @property

@@ -31,12 +31,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from node.errors import StorageError
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
+
+#: A position, or a msg_id.
+_Entry = TypeVar("_Entry")
 
 #: Names of the directories of a vhost where its queues are, and where the deleted ones are.
 QUEUES_NAME = "queues"
@@ -56,11 +60,11 @@ def no_references(_directory: str) -> Iterator[None]:
     return iter(())
 
 
-def release_in_pieces(seq_ids: Sequence[int], release: Callable[[Sequence[int]], None]) -> Iterator[None]:
-    """Call ``release`` with so many of the seq ids at a time; what it cannot read keeps its references."""
-    for at in range(0, len(seq_ids), REFERENCES_PER_STEP):
+def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
+    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references."""
+    for at in range(0, len(entries), REFERENCES_PER_STEP):
         with suppress(StorageError):
-            release(seq_ids[at : at + REFERENCES_PER_STEP])
+            release(entries[at : at + REFERENCES_PER_STEP])
         yield
 
 

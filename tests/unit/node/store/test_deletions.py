@@ -197,6 +197,22 @@ def test_files_of_a_closed_queue_give_their_references_back(harness: StoreHarnes
     harness.store.check_invariants()
 
 
+def test_files_of_a_closed_queue_are_read_a_segment_at_a_time(harness: StoreHarness) -> None:
+    """Also where nothing in them refers to the shared store."""
+    harness.open_queue().publish(publications(1, 80))
+    harness.store.close()
+    harness.start()
+    harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    reads: list[int] = []
+    while deleting(harness):
+        before = harness.disk.reads
+        harness.store.maintain(0)
+        reads.append(harness.disk.reads - before)
+    assert sum(reads) == 10
+    assert max(reads) == 1
+
+
 def test_files_of_a_queue_that_failed_do_not_give_references_back_a_second_time() -> None:
     """The ack of its first message is not on disk, but its reference was given back."""
     harness = make_harness()
