@@ -154,6 +154,8 @@ class Mesh:
         self._last_link = 0
         self._is_stopping = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: What serves the peers' streams, also those that have not said yet which link is theirs.
+        self._serving: set[asyncio.Task[Any]] = set()
 
     # --- life ---
 
@@ -184,9 +186,10 @@ class Mesh:
         for peer in self._peers.values():
             self._drop(peer)
         if self._server is not None:
+            # It cancels every call, but does not wait until the tasks that serve them have ended.
             await self._server.stop(grace=None)
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks or self._serving:
+            await asyncio.gather(*self._tasks, *self._serving, return_exceptions=True)
 
     def add_peer(self, name: NodeName, address: str) -> None:
         """A node joined, or moved to another address."""
@@ -368,6 +371,10 @@ class Mesh:
 
     async def _serve(self, kind: StreamKind, _requests: object, context: _ServerContext) -> None:
         """One stream of a peer to us."""
+        task = asyncio.current_task()
+        assert task is not None, "a stream is served by a task"
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         try:
             async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
                 first: Any = await context.read()

@@ -6,11 +6,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from cluster.mirroring.messages import HorizonOp, Ops, PublishOp
 from cluster.raft.messages import Heartbeat, Message
+from cluster.transport.link import SERVICE_NAME, StreamKind
 from cluster.transport.mesh import Mesh, MeshTiming
 from cluster.transport.outbox import OutboxLimits
 from cluster.transport.probe import ProbeResult, probe
@@ -103,8 +106,13 @@ async def pair() -> AsyncIterator[Pair]:
     yield pair
     for name in list(pair.meshes):
         await pair.stop(name)
-    left = [task for task in asyncio.all_tasks() if "cluster/" in str(task.get_coro()) or "Mesh" in str(task)]
-    assert left == [], "a stopped mesh leaves no task"
+    left = [task for task in asyncio.all_tasks() if "cluster/" in str(task.get_coro())]
+    assert left + serving_tasks() == [], "a stopped mesh leaves no task"
+
+
+def serving_tasks() -> list[asyncio.Task[object]]:
+    """Tasks that serve the peers' streams, gRPC's own and those of the mesh."""
+    return [task for task in asyncio.all_tasks() if f"[/{SERVICE_NAME}/" in str(task)]
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -254,6 +262,21 @@ async def test_stopping_in_the_middle_of_a_handshake_ends(pair: Pair, turns: int
     async with asyncio.timeout(5):
         await pair.stop(N1)
         await pair.stop(N2)
+
+
+@pytest.mark.parametrize("kind", list(StreamKind))
+async def test_stopping_ends_a_stream_that_has_said_nothing_yet(pair: Pair, kind: StreamKind) -> None:
+    """It belongs to no link, so closing the links does not end it."""
+    await pair.start(N1)
+    async with grpc.aio.insecure_channel(pair.addresses[N1]) as channel:
+        open_stream: Any = channel.stream_stream
+        stream = open_stream(f"/{SERVICE_NAME}/{kind.value}")()
+        answer = asyncio.ensure_future(stream.read())
+        await until(lambda: bool(serving_tasks()))
+        await pair.stop(N1)
+        assert serving_tasks() == []
+        with pytest.raises(grpc.aio.AioRpcError, match="Cancelling all calls"):
+            await answer
 
 
 async def test_peers_come_and_go(pair: Pair) -> None:
