@@ -1,6 +1,6 @@
 """The Admin service: unpacks requests, calls the `AdminPort`, packs answers, turns errors into statuses.
 
-It is added to the mesh's gRPC server (`Mesh.start(extra_services=...)`), so a node has one cluster port.
+It is added to the mesh's gRPC server (`Mesh.start(services=...)`), so a node has one cluster port.
 """
 
 from __future__ import annotations
