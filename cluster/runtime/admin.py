@@ -18,6 +18,7 @@ from cluster.listing_columns import LISTINGS
 from cluster.metadata.commands import (
     AddUser,
     ChangePassword,
+    ChangeTopology,
     ClearPermissions,
     ClearPolicy,
     Command,
@@ -26,7 +27,6 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
-from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
@@ -51,10 +51,9 @@ from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection,
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
-from node.errors import WarrenError
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
-from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost
+from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
 
 #: How often a running synchronisation is looked at for whoever watches it.
@@ -163,7 +162,7 @@ class NodeAdmin:
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         queue = self._queue(vhost, name)
         ready = await self._runtime.gateway.delete_if(queue.queue_id, if_unused, if_empty)
-        await self._runtime.metadata.submit(DeleteQueue(vhost, name, queue.queue_id))
+        await self._change_topology(DeleteQueue(vhost, name, queue.queue_id))
         return ready
 
     # --- node and cluster ---
@@ -319,23 +318,21 @@ class NodeAdmin:
         await self._change(ClearPermissions(vhost, user))
 
     async def add_vhost(self, name: str) -> None:
-        await self._runtime.metadata.submit(CreateVhost(name))
+        await self._change_topology(CreateVhost(name))
 
     async def delete_vhost(self, name: str) -> None:
         self._require_vhost(name)
-        await self._runtime.metadata.submit(DeleteVhost(name))
+        await self._change_topology(DeleteVhost(name))
 
     # --- helpers ---
 
     async def _change(self, command: Command) -> None:
-        try:
-            await self._runtime.metadata.change_everywhere(command)
-        except NoSuchUserError as error:
-            raise AdminRefused(ExitCode.NO_USER, str(error)) from None
-        except NoSuchVhostError as error:
-            raise AdminRefused(ExitCode.DATA, str(error)) from None
-        except WarrenError as error:
-            raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
+        """Refusals go up as they are: `exit_code_of` knows what each is worth."""
+        await self._runtime.metadata.change_everywhere(command)
+
+    async def _change_topology(self, command: TopologyCommand) -> None:
+        """Not as clients do (`MetadataGroup.submit`): they are not told whether it is worth trying again."""
+        await self._change(ChangeTopology(command, self._runtime.node))
 
     async def _of_peers(self, listing: str, vhost: str, columns: Sequence[str], local: bool) -> list[Row]:
         if local:
