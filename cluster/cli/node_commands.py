@@ -41,11 +41,19 @@ def status(call: Call) -> None:
 
 @tool_command("await_startup")
 def await_startup(call: Call) -> None:
-    """Wait until the node serves; exit code 75 if it does not in time (-t, 300 seconds by default)."""
+    """Wait until the node serves clients; exit code 75 if it does not in time (-t, 300 seconds by default)."""
     call.banner(f"Waiting for node {call.target.name} to start ...")
     timeout_s = STARTUP_TIMEOUT_S if call.options.timeout_s is None else call.options.timeout_s
-    if not _wait_until(lambda: _is_running(call), timeout_s):
-        raise AdminError(ExitCode.TEMPORARY, f"{call.target.name} did not start within {timeout_s:g} seconds")
+    hindrance = ""
+
+    def serves() -> bool:
+        nonlocal hindrance
+        hindrance = _hindrance(call)
+        return not hindrance
+
+    if not _wait_until(serves, timeout_s):
+        text = f"{call.target.name} did not start within {timeout_s:g} seconds: {hindrance}"
+        raise AdminError(ExitCode.TEMPORARY, text)
     call.done()
 
 
@@ -122,15 +130,16 @@ def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _is_running(call: Call) -> bool:
-    """True once the node counts a running member: then it has found, or founded, its cluster."""
+def _hindrance(call: Call) -> str:
+    """Why the node does not serve clients yet; empty once it does."""
     try:
         with call.client() as client:
-            return bool(client.cluster_status()["running_nodes"])
+            is_serving = client.status()["is_serving"]
     except AdminError as error:
         if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
-            return False
+            return error.message
         raise
+    return "" if is_serving else "it runs, but serves no clients: it needs a majority of the members, see its log"
 
 
 def _answers(call: Call) -> bool:

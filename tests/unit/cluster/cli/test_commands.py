@@ -298,7 +298,20 @@ def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None
 
 def test_await_startup_gives_up_as_a_temporary_failure(tool: Tool, client: RecordingClient) -> None:
     client.error = AdminError(69, "connection refused")
-    assert tool("await_startup", "-t", "0", "-q").exit_code == 75
+    assert tool("await_startup", "-t", "0", "-q") == (
+        75,
+        "",
+        "Error:\n127.0.0.1:25672 did not start within 0 seconds: connection refused\n",
+    )
+
+
+def test_await_startup_waits_for_a_node_that_serves_clients(tool: Tool, client: RecordingClient) -> None:
+    client.document = {"running_nodes": ["n1"], "is_serving": False}
+    result = tool("await_startup", "-t", "0", "-q")
+    assert (result.exit_code, result.out) == (75, "")
+    assert "did not start within 0 seconds: it runs, but serves no clients" in result.err
+    client.document["is_serving"] = True
+    assert tool("await_startup", "-t", "0", "-q") == (0, "", "")
 
 
 def test_cluster_status(tool: Tool, client: RecordingClient) -> None:
