@@ -170,30 +170,31 @@ class NodeAdmin:
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
         configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
-        host, port = self._runtime.config.amqp_listener
+        running = [member.node for member in members if member.is_up]
+        peers = [node for node in running if node != self._runtime.node and self._runtime.is_up(node)]
+        own = {**self._versions(), "listeners": self._listeners()}
+        statuses = dict(sorted(({self._runtime.node: own} | await self._peers.statuses(peers)).items()))
         return {
             "cluster_name": f"warren@{configured[0]}",
             "disk_nodes": configured,
-            "running_nodes": [member.node for member in members if member.is_up],
+            "running_nodes": running,
             "versions": {
-                self._runtime.node: {"warren_version": self._version, "python_version": platform.python_version()}
+                node: {name: document.get(name) for name in self._versions()} for node, document in statuses.items()
             },
             "alarms": self._runtime.alarms.listing(),
             "partitions": {},
-            "listeners": {self._runtime.node: [_listener(host, port, "amqp", "AMQP 0-9-1")]},
+            "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.raft.leader,
         }
 
     async def status(self) -> Mapping[str, Any]:
         data_dir = self._runtime.config.data_dir
-        amqp, cluster = self._runtime.config.amqp_listener, self._runtime.config.cluster_listener
         return {
             "pid": os.getpid(),
             "os": platform.platform(),
             "uptime": int(self._runtime.uptime_s),
-            "warren_version": self._version,
+            **self._versions(),
             "node_name": self._runtime.node,
-            "python_version": platform.python_version(),
             "data_directory": str(data_dir),
             "disk_free": self._runtime.alarms.disk.free_bytes,
             "memory": {"Total memory used (bytes)": psutil.Process().memory_info().rss},
@@ -201,12 +202,19 @@ class NodeAdmin:
             "connection_count": len(self._connections()),
             "queue_count": sum(1 for _ in self._state.topology.all_queues()),
             "virtual_host_count": len(self._state.topology.vhosts()),
-            "listeners": [
-                _listener(*amqp, "amqp", "AMQP 0-9-1"),
-                _listener(*cluster, "grpc", "cluster and administration"),
-            ],
+            "listeners": self._listeners(),
             "is_serving": self._runtime.is_serving,
         }
+
+    def _versions(self) -> dict[str, str]:
+        return {"warren_version": self._version, "python_version": platform.python_version()}
+
+    def _listeners(self) -> list[dict[str, Any]]:
+        config = self._runtime.config
+        return [
+            _listener(*config.amqp_listener, "amqp", "AMQP 0-9-1"),
+            _listener(*config.cluster_listener, "grpc", "cluster and administration"),
+        ]
 
     async def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
         self._runtime.set_memory_watermark(watermark)
