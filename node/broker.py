@@ -65,6 +65,8 @@ class Connection:
         self.has_published = False
         #: It was told that publishers are blocked, and not yet that they no longer are.
         self.is_told = False
+        #: When it was told last.
+        self._told_ms = 0
         #: Reading is paused because it published while an alarm was raised.
         self.is_blocked = False
         self._is_closed = False
@@ -144,6 +146,11 @@ class Connection:
 
     # --- alarms ---
 
+    @property
+    def alarmed_ms(self) -> int | None:
+        """See `BrokerConnection.alarmed_ms`."""
+        return self.broker.flow.now_ms - self._told_ms if self.is_told else None
+
     def may_publish(self) -> bool:
         """See `BrokerConnection.may_publish`."""
         self.has_published = True
@@ -171,6 +178,7 @@ class Connection:
     def _tell_blocked(self, reason: str) -> None:
         if not self.is_told:
             self.is_told = True
+            self._told_ms = self.broker.flow.now_ms
             self.control.blocked(reason)
 
     # --- flow ---

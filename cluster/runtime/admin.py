@@ -33,6 +33,7 @@ from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
     Row,
+    alarm_row,
     binding_row,
     channel_rows,
     check_columns,
@@ -248,6 +249,10 @@ class NodeAdmin:
         rows: list[Row] = []
         for number, connection in enumerate(self._connections(), 1):
             pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+            if connection.alarmed_ms is not None:
+                alarms = self._runtime.alarms.listing()
+                node = self._runtime.node
+                rows.append(alarm_row(node, pid, connection.name, connection.vhost, alarms, connection.alarmed_ms))
             for path in connection.slow_paths:
                 queue = None if path.queue_id is None else self._runtime.find_queue(path.queue_id)
                 record = None if queue is None else self._state.masterships[queue.queue_id]

@@ -150,7 +150,8 @@ class AdminPort(Protocol):
         """Of the cluster's queues, or (``local``) of those mastered on the node asked."""
 
     async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
-        """Paths of the credit flow that slow connections down: of the cluster's, or (``local``) of the node's."""
+        """Paths of the credit flow that slow connections down, and publishers that an alarm has stopped: of the
+        cluster's connections, or (``local``) of the node's."""
 
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
 

@@ -424,6 +424,7 @@ class ConnectionShell(asyncio.Protocol):
             send_pending_bytes=self._transport.get_write_buffer_size(),
             client_properties=machine.client_properties,
             slow_paths=() if self._broker is None else tuple(self._broker.slow_paths()),
+            alarmed_ms=None if self._broker is None else self._broker.alarmed_ms,
         )
 
 

@@ -459,7 +459,7 @@ def test_help(tool: Tool) -> None:
 def test_list_flow_shows_chains_and_their_slowest_hops(tool: Tool, client: RecordingClient) -> None:
     result = tool("list_flow")
     assert (result.exit_code, result.err) == (0, "")
-    assert result.out.startswith("Listing the credit flow of slowed connections ...\n")
+    assert result.out.startswith("Listing what slows publishers down ...\n")
     assert client.calls == [("list_flow", (("chain", "slowest_hop", "balance", "blocked_ms"),), {})]
     assert tool("list_flow", "queue", "state").exit_code == 0
     assert tool("list_flow", "nonsense").exit_code == 64

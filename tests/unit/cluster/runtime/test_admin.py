@@ -16,6 +16,7 @@ from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.admin import NodeAdmin
 from cluster.transport.admin_port import AdminRefused, ExitCode, exit_code_of
+from node.amqp.server.listing import ConnectionListing
 from node.auth import UserDirectory
 from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
@@ -144,3 +145,22 @@ async def test_a_node_that_does_not_answer_is_left_out_of_versions_and_listeners
     document = await cluster_status(AnsweringPeers(), "n2", "n3")
     assert document["running_nodes"] == ["n1", "n2", "n3"]
     assert list(document["versions"]) == list(document["listeners"]) == ["n1"]
+
+
+def connection(name: str, alarmed_ms: int | None) -> ConnectionListing:
+    return ConnectionListing(
+        name, "127.0.0.1", 1, 5001, "guest", "/", "blocking", (), 60, 131072, 2047, 0, 0, 0, {}, alarmed_ms=alarmed_ms
+    )
+
+
+async def test_the_flow_lists_publishers_that_an_alarm_has_stopped_and_nobody_else() -> None:
+    runtime = SimpleNamespace(
+        node=NodeName("n1"),
+        incarnation=Incarnation(1),
+        metadata=SimpleNamespace(state=MetadataState(UserDirectory(frozenset()))),
+        alarms=SimpleNamespace(listing=lambda: [{"resource": "memory", "node": "n3"}]),
+    )
+    connections = [connection("consumer", None), connection("publisher", 900)]
+    admin = NodeAdmin(cast(Any, runtime), cast(Any, None), lambda: connections, lambda: None, "0.1.0")
+    table = await admin.list_flow(("connection", "name", "slowest_hop", "blocked_ms", "state"), local=True)
+    assert table.rows == (("<n1.1.2.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)
