@@ -142,7 +142,7 @@ class Connection:
         try:
             await self.broker.catalogue.submit(DeleteQueue(self.info.vhost, name, record.queue_id))
         except AmqpError as error:
-            log.warning("exclusive queue %s of a closed connection stays: %s", record.queue_name, error)
+            log.warning("exclusive %s of a closed connection stays: %s", record.queue_name, error)
 
     # --- alarms ---
 
