@@ -79,8 +79,9 @@ def _report(exit_code: int, message: str, target: Target | None, *, is_json: boo
         body = {"result": "error", "node": node, "error": ExitCode(exit_code).name.lower(), "message": message}
         click.echo(to_json(body), err=True)
     elif exit_code == ExitCode.UNAVAILABLE:
-        missing = "" if target is None else advice(target, message, os.environ, Path.cwd())
-        click.echo(_unavailable_text(node, message, missing), err=True)
+        missing = [] if target is None else advice(target, message, os.environ, Path.cwd())
+        paragraphs = "".join(f"{paragraph}\n\n" for paragraph in missing)
+        click.echo(_unavailable_text(node, message, paragraphs), err=True)
     else:
         click.echo(f"Error:\n{message}", err=True)
     return exit_code
@@ -89,7 +90,7 @@ def _report(exit_code: int, message: str, target: Target | None, *, is_json: boo
 def _unavailable_text(node: str, message: str, missing: str) -> str:
     return f"""Error: unable to perform an operation on node '{node}': {message}
 
-{missing}{missing and chr(10)}Please check that
+{missing}Please check that
 
  * the node runs: `warren cluster status`, or the log of the node
  * the address is that of its cluster listener (`cluster.listener` in its configuration), not the AMQP port

@@ -67,13 +67,13 @@ def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) 
     return directory.read_cookie() if directory is not None else ""
 
 
-def advice(target: Target, refusal: str, environment: Mapping[str, str], start: Path) -> str:
-    """What the operator has left out, if ``target`` cannot be asked for the reason ``refusal``; empty if nothing."""
+def advice(target: Target, refusal: str, environment: Mapping[str, str], start: Path) -> list[str]:
+    """What the operator has left out, if ``target`` cannot be asked for the reason ``refusal``; a paragraph each."""
     paragraphs = []
     if target.is_guess:
         paragraphs.append(
             f"No node was named, and there is no {DEFAULT_DIRECTORY} in {start} or above, so {target.address} was "
-            "tried. Start a cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT.\n"
+            "tried. Start a cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT."
         )
     if not target.cookie and "cookie" in refusal:
         emptied = next((name for name in (COOKIE_VARIABLE, COOKIE_FILE_VARIABLE) if name in environment), "")
@@ -84,5 +84,5 @@ def advice(target: Target, refusal: str, environment: Mapping[str, str], start: 
                 f"{COOKIE_VARIABLE} and {COOKIE_FILE_VARIABLE} are not set, and no cluster directory was found "
                 f"(--dir,\n{ENVIRONMENT_VARIABLE}, {DEFAULT_DIRECTORY} in {start} or above)."
             )
-        paragraphs.append(f"No cookie was found: {where}\n")
-    return "\n".join(paragraphs)
+        paragraphs.append(f"No cookie was found: {where}")
+    return paragraphs
