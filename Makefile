@@ -34,6 +34,7 @@ help: ## Show this list
 
 .PHONY: install
 install: $(INSTALLED) ## Create .venv with everything pinned (the other targets do it themselves)
+	@:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \

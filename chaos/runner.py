@@ -27,7 +27,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from chaos.analysis.jobs import RATE_BUCKET_US, Analysis, analyse_run
-from chaos.analysis.report import CARDS, milliseconds, promoted_as, render_report, write_report
+from chaos.analysis.report import CARDS, excess_note, milliseconds, promoted_as, render_report, write_report
 from chaos.analysis.session import JavaMissingError, find_java, open_session
 from chaos.cluster_under_test.admin import GrpcClusterAdmin
 from chaos.cluster_under_test.local import LocalCluster
@@ -231,6 +231,8 @@ def print_summary(console: Console, analysis: Analysis, run: RunFile, analysis_s
             f"no delivery {milliseconds(row['rto_consume_us'])}",
         )
     console.print(table)
+    if note := excess_note(findings):
+        console.print(note, highlight=False)
     console.print(f"[bold]{analysis.judgement.verdict}[/bold]  (checked in {analysis_s:.1f} s)")
     for reason in analysis.judgement.reasons:
         console.print(f"  {reason}", highlight=False)

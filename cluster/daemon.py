@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
 import secrets
 import signal
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import uvloop
@@ -22,12 +24,12 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.collector import tune_collector
-from cluster.runtime.data_lock import DataLock
+from cluster.runtime.data_directory import claim_data_directory, keep_data_directory
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.system_probe import SystemProbe
-from cluster.transport.admin_port import ExitCode
+from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshTiming
 from node.amqp.connection import ConnectionLimits
@@ -35,7 +37,7 @@ from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.broker import Broker
-from node.config import NodeConfig
+from node.config import Address, NodeConfig
 from node.errors import ConfigError, StorageError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.store.disk import Disk, RealDisk, read_whole, write_durably
@@ -76,6 +78,7 @@ class Daemon:
         self.config = config
         self._stop_requested = asyncio.Event()
         self._failure = ""
+        self._failure_code = ExitCode.SOFTWARE
         self._server: AmqpServer | None = None
         self._serving = asyncio.Lock()
         #: This node has taken up its roles: before that clients would find neither vhosts nor queues.
@@ -91,7 +94,10 @@ class Daemon:
             loop.add_signal_handler(number, self.stop)
         self._open()
         tune_collector(asyncio.get_running_loop())
-        await self._mesh.start([AdminService(self._admin, self.config.cluster_cookie).add_to_server])
+        try:
+            await self._mesh.start([AdminService(self._admin, self.config.cluster_cookie).add_to_server])
+        except OSError as error:
+            raise _cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self._raft.start()
         self._runtime.start(self._mesh, self._raft)
         starting = asyncio.create_task(self._join())
@@ -105,7 +111,7 @@ class Daemon:
         await self._close()
         if self._failure:
             log.error("stopped: %s", self._failure)
-            return ExitCode.SOFTWARE
+            return self._failure_code
         log.info("stopped")
         return ExitCode.OK
 
@@ -117,8 +123,7 @@ class Daemon:
         config = self.config
         disk = RealDisk()
         data_dir = str(config.data_dir)
-        disk.mkdir(data_dir)
-        self._lock = DataLock(data_dir)
+        self._lock = claim_data_directory(disk, data_dir, config.node_name)
         self._incarnation = next_incarnation(disk, data_dir)
         log.info("%s %s, node %s, start %d", PRODUCT, product_version(), config.node_name, self._incarnation)
         group_commit = GroupCommit()
@@ -164,6 +169,7 @@ class Daemon:
             send=self._mesh.send_consensus,
             seed=secrets.randbits(64),
         )
+        keep_data_directory(disk, data_dir, config.node_name, self._raft.core.voters)
         self._broker = Broker(
             config.node_name,
             self._runtime.metadata,
@@ -181,16 +187,17 @@ class Daemon:
 
     async def _join(self) -> None:
         """Become a member, take up roles, found what every cluster has, serve clients."""
+        if self.config.is_clustered:
+            names = ", ".join(member.name for member in self.config.members)
+            log.info("joining the cluster of %s; clients are served once a majority of them runs", names)
         try:
             await self._runtime.activate()
             await self._found()
             self._has_joined = True
             if self._raft.has_quorum:
                 await self._serve()
-        except OSError as error:
-            self._fail(f"cannot listen for clients on {self.config.amqp_listener}: {error.strerror or error}")
         except WarrenError as error:
-            self._fail(str(error))
+            self._fail(str(error), exit_code_of(error))
 
     async def _found(self) -> None:
         """The default vhost and user, once in the life of a cluster; whoever is first makes them."""
@@ -235,7 +242,10 @@ class Daemon:
                 handshake_timeout_s=config.handshake_timeout_ms / 1000,
             )
             server = AmqpServer(self._broker, AmqpServerConfig(limits))
-            await server.start(*config.amqp_listener)
+            try:
+                await server.start(*config.amqp_listener)
+            except OSError as error:
+                raise _cannot_listen("listeners.tcp.default", config.amqp_listener, error) from None
             self._server = server
             self._runtime.is_serving = True
 
@@ -257,13 +267,15 @@ class Daemon:
         try:
             await self._serve()
             await self._broker.delete_abandoned_queues()
-        except OSError as error:
-            self._fail(f"cannot listen for clients on {self.config.amqp_listener}: {error.strerror or error}")
+        except ConfigError as error:
+            self._fail(str(error), exit_code_of(error))
         except WarrenError as error:
             log.warning("exclusive queues of connections that have ended may remain: %s", error)
 
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
+    def _fail(self, reason: str, exit_code: ExitCode = ExitCode.SOFTWARE) -> None:
+        """End the process; the first reason is the one that counts."""
+        if not self._failure:
+            self._failure, self._failure_code = reason, exit_code
         self.stop()
 
     def _connections(self) -> list[ConnectionListing]:
@@ -285,6 +297,13 @@ class Daemon:
         }
 
 
+def _cannot_listen(key: str, address: Address, error: OSError) -> ConfigError:
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return ConfigError(
+        f"`{key}`: cannot listen on {address}: {reason}; stop what uses that port, or set `{key}` to another address"
+    )
+
+
 def configure_logging(config: NodeConfig) -> None:
     if config.log_file is None:
         handler: logging.Handler = logging.StreamHandler()
@@ -301,7 +320,11 @@ def configure_logging(config: NodeConfig) -> None:
 
 def run(config: NodeConfig) -> int:
     """Run one node in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    configure_logging(config)
+    try:
+        configure_logging(config)
+    except OSError as error:
+        print(f"`log.file` {config.log_file} cannot be written: {error.strerror}", file=sys.stderr)
+        return ExitCode.CONFIG
     try:
         return uvloop.run(_run(config))
     except ConfigError as error:

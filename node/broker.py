@@ -65,6 +65,8 @@ class Connection:
         self.has_published = False
         #: It was told that publishers are blocked, and not yet that they no longer are.
         self.is_told = False
+        #: When it was told last.
+        self._told_ms = 0
         #: Reading is paused because it published while an alarm was raised.
         self.is_blocked = False
         self._is_closed = False
@@ -140,9 +142,14 @@ class Connection:
         try:
             await self.broker.catalogue.submit(DeleteQueue(self.info.vhost, name, record.queue_id))
         except AmqpError as error:
-            log.warning("exclusive queue %s of a closed connection stays: %s", record.queue_name, error)
+            log.warning("exclusive %s of a closed connection stays: %s", record.queue_name, error)
 
     # --- alarms ---
+
+    @property
+    def alarmed_ms(self) -> int | None:
+        """See `BrokerConnection.alarmed_ms`."""
+        return self.broker.flow.now_ms - self._told_ms if self.is_told else None
 
     def may_publish(self) -> bool:
         """See `BrokerConnection.may_publish`."""
@@ -171,6 +178,7 @@ class Connection:
     def _tell_blocked(self, reason: str) -> None:
         if not self.is_told:
             self.is_told = True
+            self._told_ms = self.broker.flow.now_ms
             self.control.blocked(reason)
 
     # --- flow ---

@@ -1,6 +1,7 @@
 """The configuration of a node: ``key = value`` lines, as in ``rabbitmq.conf``.
 
-A file has one setting per line; ``#`` starts a comment (a ``#`` inside a value needs a backslash before it).
+A file has one setting per line and each key once; ``#`` starts a comment (a ``#`` inside a value needs a backslash
+before it).
 Where a key means what it means in RabbitMQ it has RabbitMQ's name. ``--set key=value`` on the command line wins
 over the file. A key that nothing uses is an error, not a silence: a limit that is not enforced is worse than one
 that is missing.
@@ -130,12 +131,21 @@ class Setting:
 
 
 def parse_settings(text: str, source: str) -> list[Setting]:
-    """The settings of a file named ``source`` (for messages). Raises `ConfigError` with the line."""
+    """The settings of a file named ``source`` (for messages). Raises `ConfigError` with the line.
+
+    A key that stands there twice is an error: which of the two is meant cannot be known.
+    """
     settings = []
+    lines: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(?<!\\)#.*", "", raw).replace("\\#", "#").strip()
         if line:
-            settings.append(_parse_setting(line, f"{source}, line {number}"))
+            setting = _parse_setting(line, f"{source}, line {number}")
+            first = lines.setdefault(setting.key, number)
+            if first != number:
+                text = f"`{setting.key}` is set already in line {first}; keep one of the two"
+                raise ConfigError(f"{setting.where}: {text}")
+            settings.append(setting)
     return settings
 
 

@@ -238,7 +238,13 @@ DISK_TO_MEMORY_FACTOR_MAX = 1000.0
 
 #: Every key there is. Order: as an operator meets them; it is the order of the reference table.
 KEYS: tuple[Key, ...] = (
-    Key("node_name", "name", "n1", "Name of this node, unique in its cluster and the same for ever.", _parse_node_name),
+    Key(
+        "node_name",
+        "name",
+        "n1",
+        "Name of this node, unique in its cluster and the same for ever: `data_dir` belongs to it.",
+        _parse_node_name,
+    ),
     Key("data_dir", "path", "warren-data", "Where everything durable lives. One node per directory.", _parse_path),
     Key(
         "listeners.tcp.default",

@@ -31,6 +31,9 @@ class QueueName(NamedTuple):
     vhost: str
     name: str
 
+    def __str__(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost}'"
+
 
 class ChannelKey(NamedTuple):
     """One AMQP channel, unique in the cluster as long as its node lives."""

@@ -255,7 +255,7 @@ class LocalCluster:
 
 
 def render_config(directory: ClusterDirectory, entry: NodeEntry, settings: Sequence[str]) -> str:
-    """The configuration file of a node; ``settings`` come last, so they win."""
+    """The configuration file of a node; what ``settings`` say last of a key counts, and it stands there once."""
     lines = [
         f"node_name = {entry.name}",
         f"data_dir = {_escape(str(directory.data_path(entry.name)))}",
@@ -266,7 +266,8 @@ def render_config(directory: ClusterDirectory, entry: NodeEntry, settings: Seque
         lines.append(f"cluster_formation.classic_config.nodes.{number} = {member.name}@{member.cluster_address}")
     lines.append(f"cluster.cookie_file = {_escape(str(directory.cookie_path))}")
     lines += map(_escape, settings)
-    return "\n".join(lines) + "\n"
+    by_key = {line.partition("=")[0].strip(): line for line in lines}
+    return "\n".join(by_key.values()) + "\n"
 
 
 def _escape(text: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -15,7 +17,6 @@ from cluster.cli.framework import (
     ArgumentError,
     CommonOptions,
     Connect,
-    ToolCommand,
     ToolGroup,
     UnknownCommandError,
     common_options,
@@ -23,7 +24,7 @@ from cluster.cli.framework import (
     program_help,
     unknown_command_text,
 )
-from cluster.cli.targets import Target
+from cluster.cli.targets import Target, advice
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import ExitCode
 from node.errors import ConfigError
@@ -48,14 +49,17 @@ def run(arguments: Sequence[str], connect: Connect = connect_to_node) -> int:
         text = error.text if isinstance(error, ArgumentError) else str(error)
         click.echo(text, err=True)
         return ExitCode.USAGE
-    except click.UsageError as error:
-        click.echo(f"Error (argument validation): {error.format_message()}\n", err=True)
+    except click.exceptions.NoArgsIsHelpError:
         click.echo(program_help(program), err=True)
         return ExitCode.USAGE
+    except click.UsageError as error:
+        complaint = error.format_message()
+        click.echo(f"Error (argument validation): {complaint}\n`{PROGRAM} help` lists the options.", err=True)
+        return ExitCode.USAGE
     except ConfigError as error:
-        return _report(ExitCode.CONFIG, str(error), "", is_json=is_json)
+        return _report(ExitCode.CONFIG, str(error), None, is_json=is_json)
     except AdminError as error:
-        return _report(error.exit_code, error.message, asked[-1].name if asked else "", is_json=is_json)
+        return _report(error.exit_code, error.message, asked[-1] if asked else None, is_json=is_json)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     return ExitCode.OK
@@ -69,21 +73,24 @@ def _asks_for_json(arguments: Sequence[str]) -> bool:
     return "--formatter=json" in arguments or ("--formatter", "json") in itertools.pairwise(arguments)
 
 
-def _report(exit_code: int, message: str, node: str, *, is_json: bool) -> int:
+def _report(exit_code: int, message: str, target: Target | None, *, is_json: bool) -> int:
+    node = "" if target is None else target.name
     if is_json:
         body = {"result": "error", "node": node, "error": ExitCode(exit_code).name.lower(), "message": message}
         click.echo(to_json(body), err=True)
     elif exit_code == ExitCode.UNAVAILABLE:
-        click.echo(_unavailable_text(node, message), err=True)
+        missing = [] if target is None else advice(target, message, os.environ, Path.cwd())
+        paragraphs = "".join(f"{paragraph}\n\n" for paragraph in missing)
+        click.echo(_unavailable_text(node, message, paragraphs), err=True)
     else:
         click.echo(f"Error:\n{message}", err=True)
     return exit_code
 
 
-def _unavailable_text(node: str, message: str) -> str:
+def _unavailable_text(node: str, message: str, missing: str) -> str:
     return f"""Error: unable to perform an operation on node '{node}': {message}
 
-Please check that
+{missing}Please check that
 
  * the node runs: `warren cluster status`, or the log of the node
  * the address is that of its cluster listener (`cluster.listener` in its configuration), not the AMQP port
@@ -102,6 +109,7 @@ def _program(connect: Connect) -> ToolGroup:
         callback=remember_options,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    click.version_option(package_name="warren-mq", prog_name=PROGRAM, help="Show the version.")(program)
     for module in (policy_commands, queue_commands, listing_commands, access_commands, node_commands):
         for command in module.COMMANDS:
             program.add_command(command)
@@ -119,8 +127,7 @@ def _help_command(program: ToolGroup) -> click.Command:
         if command is None:
             raise UnknownCommandError(unknown_command_text(program, name))
         assert command.help is not None, "every command says what it does"
-        usage = f"{command.usage_text()}\n" if isinstance(command, ToolCommand) else ""
-        click.echo(f"{usage}{command.help}")
+        click.echo(command.get_help(click.Context(command)))
 
     argument = click.Argument(["name"], required=False)
     return click.Command("help", callback=show, params=[argument], help=show.__doc__)

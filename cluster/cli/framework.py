@@ -8,6 +8,7 @@ name of the command. Results go to standard output, everything else to standard 
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -173,6 +174,11 @@ class ToolCommand(click.Command):
             text += f"\n<column> must be one of {', '.join(LISTINGS[self.tool_name].columns)}\n"
         return text
 
+    def get_help(self, ctx: click.Context) -> str:
+        assert self.help is not None, "every command says what it does"
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        return f"{self.usage_text()}\n{inspect.cleandoc(self.help)}\n\nOptions:\n{_option_lines(options)}"
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [self.tool_name, *args]
         if self.has_secret:
@@ -219,10 +225,9 @@ class ToolGroup(click.Group):
 
 
 def unknown_command_text(group: click.Group, name: str) -> str:
-    close = difflib.get_close_matches(name, group.commands, n=1, cutoff=0.7)
-    if close:
-        return f"\nCommand '{name}' not found. \nDid you mean '{close[0]}'? \n"
-    return f"\nCommand '{name}' not found. \n\n{program_help(group)}"
+    close = difflib.get_close_matches(name, group.commands, n=1)
+    remedy = f"Did you mean '{close[0]}'?" if close else f"`{PROGRAM} help` lists the commands."
+    return f"Error: No such command '{name}'. {remedy}"
 
 
 def program_help(group: click.Group) -> str:
@@ -231,7 +236,10 @@ def program_help(group: click.Group) -> str:
         f"  {name:<{width}}  {command.get_short_help_str(100)}" for name, command in sorted(group.commands.items())
     ]
     usage = f"Usage\n\n{PROGRAM} [--node <node>] [--timeout <timeout>] [--quiet] <command> [<command options>]\n"
-    options = "\n".join(
-        f"  {', '.join(option.opts):<22}{option.help}" for option in common_options() if option.help is not None
-    )
-    return "\n".join([usage, "Commands:", *lines, "", "Options:", options, ""])
+    options = [param for param in group.params if isinstance(param, click.Option)]
+    return "\n".join([usage, "Commands:", *lines, "", "Options:", _option_lines(options), ""])
+
+
+def _option_lines(options: Sequence[click.Option]) -> str:
+    """One line each."""
+    return "\n".join(f"  {', '.join(option.opts):<22}{option.help}" for option in options if option.help is not None)

@@ -31,9 +31,9 @@ def list_channels(call: Call, columns: tuple[str, ...]) -> None:
 @tool_command("list_flow", usage="[<column> ...]")
 @click.argument("columns", nargs=-1)
 def list_flow(call: Call, columns: tuple[str, ...]) -> None:
-    """List what slows publishing connections down, hop by hop, and the slowest hop of each."""
+    """List what slows publishers down: the hops that lack credit and the slowest of them, or the alarm."""
     chosen = call.check_columns(columns)
-    call.banner("Listing the credit flow of slowed connections ...")
+    call.banner("Listing what slows publishers down ...")
     with call.client() as client:
         call.show(client.list_flow(chosen))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ from node.config_keys import DISK_TO_MEMORY_FACTOR_MAX, parse_amount, parse_fact
 #: Recovering a large store takes minutes; rabbitmqctl waits as long.
 STARTUP_TIMEOUT_S = 300.0
 _POLL_INTERVAL_S = 0.25
+_AMOUNT_EXAMPLE = "absolute 512MiB"
+_FACTOR_EXAMPLE = "mem_relative 1.5"
 
 
 @tool_command("cluster_status")
@@ -41,11 +44,19 @@ def status(call: Call) -> None:
 
 @tool_command("await_startup")
 def await_startup(call: Call) -> None:
-    """Wait until the node serves; exit code 75 if it does not in time (-t, 300 seconds by default)."""
+    """Wait until the node serves clients; exit code 75 if it does not in time (-t, 300 seconds by default)."""
     call.banner(f"Waiting for node {call.target.name} to start ...")
     timeout_s = STARTUP_TIMEOUT_S if call.options.timeout_s is None else call.options.timeout_s
-    if not _wait_until(lambda: _is_running(call), timeout_s):
-        raise AdminError(ExitCode.TEMPORARY, f"{call.target.name} did not start within {timeout_s:g} seconds")
+    hindrance = ""
+
+    def serves() -> bool:
+        nonlocal hindrance
+        hindrance = _hindrance(call)
+        return not hindrance
+
+    if not _wait_until(serves, timeout_s):
+        text = f"{call.target.name} did not start within {timeout_s:g} seconds: {hindrance}"
+        raise AdminError(ExitCode.TEMPORARY, text)
     call.done()
 
 
@@ -63,11 +74,19 @@ def stop(call: Call) -> None:
 @tool_command("set_vm_memory_high_watermark", usage="<fraction> | absolute <value>")
 @click.argument("words", nargs=-1, required=True, metavar="<fraction> | absolute <value>")
 def set_vm_memory_high_watermark(call: Call, words: tuple[str, ...]) -> None:
-    """Set the memory limit of a node until it stops: a fraction of its memory, or bytes (512MiB)."""
+    """Set the memory limit of a node until it stops: a fraction of its memory, or absolute bytes.
+
+    Two forms; units of an amount are kB, MB, GB (1000) and kiB, MiB, GiB (1024):
+
+    warrenctl set_vm_memory_high_watermark 0.4
+    warrenctl set_vm_memory_high_watermark absolute 512MiB
+    """
     if words[0] == "absolute":
+        if len(words) == 1:
+            call.refuse(f"absolute needs an amount behind it, for instance: {_AMOUNT_EXAMPLE}")
         watermark = MemoryWatermark(absolute_bytes=_amount(call, _only(call, words[1:])))
     else:
-        watermark = MemoryWatermark(_factor(call, _only(call, words), 1.0))
+        watermark = MemoryWatermark(_fraction(call, _only(call, words)))
     value = f"{watermark.relative:g}" if watermark.absolute_bytes is None else f"{watermark.absolute_bytes} bytes"
     call.banner(f"Setting memory threshold on {call.target.name} to {value} ...")
     with call.client() as client:
@@ -78,12 +97,20 @@ def set_vm_memory_high_watermark(call: Call, words: tuple[str, ...]) -> None:
 @tool_command("set_disk_free_limit", usage="<value> | mem_relative <factor>")
 @click.argument("words", nargs=-1, required=True, metavar="<value> | mem_relative <factor>")
 def set_disk_free_limit(call: Call, words: tuple[str, ...]) -> None:
-    """Set the disk limit of a node until it stops: bytes (2GB), or a multiple of its memory."""
+    """Set the disk limit of a node until it stops: bytes, or a multiple of its memory.
+
+    Two forms; units of an amount are kB, MB, GB (1000) and kiB, MiB, GiB (1024):
+
+    warrenctl set_disk_free_limit 2GB
+    warrenctl set_disk_free_limit mem_relative 1.5
+    """
     if words[0] == "mem_relative":
-        limit = DiskFreeLimit(relative=_factor(call, _only(call, words[1:]), DISK_TO_MEMORY_FACTOR_MAX))
+        if len(words) == 1:
+            call.refuse(f"mem_relative needs a factor behind it, for instance: {_FACTOR_EXAMPLE}")
+        limit = DiskFreeLimit(relative=_factor(call, _only(call, words[1:])))
         value = f"{limit.relative:g} times the total RAM"
     else:
-        limit = DiskFreeLimit(_amount(call, _only(call, words)))
+        limit = DiskFreeLimit(_disk_amount(call, _only(call, words)))
         value = f"{limit.absolute_bytes} bytes"
     call.banner(f"Setting disk free limit on {call.target.name} to {value} ...")
     with call.client() as client:
@@ -106,11 +133,41 @@ def _amount(call: Call, text: str) -> int:
         call.refuse(f"bad value '{text}': {error}")
 
 
-def _factor(call: Call, text: str, high: float) -> float:
+def _disk_amount(call: Call, text: str) -> int:
     try:
-        return parse_factor(text, high)
+        return parse_amount(text)
+    except ValueError as error:
+        if _is_number(text, DISK_TO_MEMORY_FACTOR_MAX):
+            call.refuse(f"a multiple of the memory is written with a word before it: mem_relative {text}")
+        call.refuse(f"bad value '{text}': {error}, or a multiple of the memory: {_FACTOR_EXAMPLE}")
+
+
+def _fraction(call: Call, text: str) -> float:
+    try:
+        return parse_factor(text, 1.0)
+    except ValueError as error:
+        if _is_amount(text):
+            call.refuse(f"an amount is written with a word before it: absolute {text}")
+        call.refuse(f"bad value '{text}': {error}, or an amount: {_AMOUNT_EXAMPLE}")
+
+
+def _factor(call: Call, text: str) -> float:
+    try:
+        return parse_factor(text, DISK_TO_MEMORY_FACTOR_MAX)
     except ValueError as error:
         call.refuse(f"bad value '{text}': {error}")
+
+
+def _is_amount(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return parse_amount(text) >= 0
+    return False
+
+
+def _is_number(text: str, high: float) -> bool:
+    with contextlib.suppress(ValueError):
+        return parse_factor(text, high) >= 0
+    return False
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -122,15 +179,16 @@ def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _is_running(call: Call) -> bool:
-    """True once the node counts a running member: then it has found, or founded, its cluster."""
+def _hindrance(call: Call) -> str:
+    """Why the node does not serve clients yet; empty once it does."""
     try:
         with call.client() as client:
-            return bool(client.cluster_status()["running_nodes"])
+            is_serving = client.status()["is_serving"]
     except AdminError as error:
         if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
-            return False
+            return error.message
         raise
+    return "" if is_serving else "it runs, but serves no clients: it needs a majority of the members, see its log"
 
 
 def _answers(call: Call) -> bool:

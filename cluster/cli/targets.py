@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.directory import ClusterDirectory, find_cluster_directory
+from cluster.directory import DEFAULT_DIRECTORY, ENVIRONMENT_VARIABLE, ClusterDirectory, find_cluster_directory
 from node.config import parse_address
 from node.errors import ConfigError
 
@@ -24,6 +24,8 @@ class Target:
     #: ``host:port`` of the cluster listener.
     address: str
     cookie: str = field(repr=False)
+    #: Nobody named a node, and no cluster directory was found: this is where one would listen by default.
+    is_guess: bool = False
 
 
 def resolve_target(node: str | None, directory: Path | None, environment: Mapping[str, str], start: Path) -> Target:
@@ -37,7 +39,7 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     cookie = _cookie(found, environment)
     if chosen is None:
         if found is None:
-            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie)
+            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, is_guess=True)
         first = found.nodes[0]
         return Target(first.name, first.cluster_address, cookie)
     if ":" in chosen:
@@ -47,8 +49,8 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
             raise ConfigError(f"bad node `{chosen}`: {error}") from None
     if found is None:
         raise ConfigError(
-            f"where node `{chosen}` listens is not known: no cluster directory is near; "
-            "name one with --dir, or write host:port instead of the name"
+            f"where node `{chosen}` listens is not known: there is no {DEFAULT_DIRECTORY} in {start} or above; "
+            "name one with --dir, write host:port instead of the name, or start a cluster with `warren cluster up`"
         )
     return Target(chosen, found.node(chosen).cluster_address, cookie)
 
@@ -63,3 +65,24 @@ def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) 
         except OSError as error:
             raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {error.strerror}") from None
     return directory.read_cookie() if directory is not None else ""
+
+
+def advice(target: Target, refusal: str, environment: Mapping[str, str], start: Path) -> list[str]:
+    """What the operator has left out, if ``target`` cannot be asked for the reason ``refusal``; a paragraph each."""
+    paragraphs = []
+    if target.is_guess:
+        paragraphs.append(
+            f"No node was named, and there is no {DEFAULT_DIRECTORY} in {start} or above, so {target.address} was "
+            "tried. Start a cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT."
+        )
+    if not target.cookie and "cookie" in refusal:
+        emptied = next((name for name in (COOKIE_VARIABLE, COOKIE_FILE_VARIABLE) if name in environment), "")
+        if emptied:
+            where = f"{emptied} is empty."
+        else:
+            where = (
+                f"{COOKIE_VARIABLE} and {COOKIE_FILE_VARIABLE} are not set, and no cluster directory was found "
+                f"(--dir,\n{ENVIRONMENT_VARIABLE}, {DEFAULT_DIRECTORY} in {start} or above)."
+            )
+        paragraphs.append(f"No cookie was found: {where}")
+    return paragraphs

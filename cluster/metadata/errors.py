@@ -5,6 +5,10 @@ from __future__ import annotations
 from node.errors import WarrenError
 
 
+class NoQuorumError(WarrenError):
+    """The cluster could not decide in time: too few nodes are up, or they do not reach each other."""
+
+
 class RefusedChangeError(WarrenError):
     """The change makes no sense in the present state; nothing was changed."""
 

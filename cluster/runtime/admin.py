@@ -18,6 +18,7 @@ from cluster.listing_columns import LISTINGS
 from cluster.metadata.commands import (
     AddUser,
     ChangePassword,
+    ChangeTopology,
     ClearPermissions,
     ClearPolicy,
     Command,
@@ -26,13 +27,13 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
-from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
     Row,
+    alarm_row,
     binding_row,
     channel_rows,
     check_columns,
@@ -51,10 +52,9 @@ from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection,
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
-from node.errors import WarrenError
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
-from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost
+from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
 
 #: How often a running synchronisation is looked at for whoever watches it.
@@ -163,7 +163,7 @@ class NodeAdmin:
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         queue = self._queue(vhost, name)
         ready = await self._runtime.gateway.delete_if(queue.queue_id, if_unused, if_empty)
-        await self._runtime.metadata.submit(DeleteQueue(vhost, name, queue.queue_id))
+        await self._change_topology(DeleteQueue(vhost, name, queue.queue_id))
         return ready
 
     # --- node and cluster ---
@@ -171,30 +171,31 @@ class NodeAdmin:
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
         configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
-        host, port = self._runtime.config.amqp_listener
+        running = [member.node for member in members if member.is_up]
+        peers = [node for node in running if node != self._runtime.node and self._runtime.is_up(node)]
+        own = {**self._versions(), "listeners": self._listeners()}
+        statuses = dict(sorted(({self._runtime.node: own} | await self._peers.statuses(peers)).items()))
         return {
             "cluster_name": f"warren@{configured[0]}",
             "disk_nodes": configured,
-            "running_nodes": [member.node for member in members if member.is_up],
+            "running_nodes": running,
             "versions": {
-                self._runtime.node: {"warren_version": self._version, "python_version": platform.python_version()}
+                node: {name: document.get(name) for name in self._versions()} for node, document in statuses.items()
             },
             "alarms": self._runtime.alarms.listing(),
             "partitions": {},
-            "listeners": {self._runtime.node: [_listener(host, port, "amqp", "AMQP 0-9-1")]},
+            "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.raft.leader,
         }
 
     async def status(self) -> Mapping[str, Any]:
         data_dir = self._runtime.config.data_dir
-        amqp, cluster = self._runtime.config.amqp_listener, self._runtime.config.cluster_listener
         return {
             "pid": os.getpid(),
             "os": platform.platform(),
             "uptime": int(self._runtime.uptime_s),
-            "warren_version": self._version,
+            **self._versions(),
             "node_name": self._runtime.node,
-            "python_version": platform.python_version(),
             "data_directory": str(data_dir),
             "disk_free": self._runtime.alarms.disk.free_bytes,
             "memory": {"Total memory used (bytes)": psutil.Process().memory_info().rss},
@@ -202,12 +203,19 @@ class NodeAdmin:
             "connection_count": len(self._connections()),
             "queue_count": sum(1 for _ in self._state.topology.all_queues()),
             "virtual_host_count": len(self._state.topology.vhosts()),
-            "listeners": [
-                _listener(*amqp, "amqp", "AMQP 0-9-1"),
-                _listener(*cluster, "grpc", "cluster and administration"),
-            ],
+            "listeners": self._listeners(),
             "is_serving": self._runtime.is_serving,
         }
+
+    def _versions(self) -> dict[str, str]:
+        return {"warren_version": self._version, "python_version": platform.python_version()}
+
+    def _listeners(self) -> list[dict[str, Any]]:
+        config = self._runtime.config
+        return [
+            _listener(*config.amqp_listener, "amqp", "AMQP 0-9-1"),
+            _listener(*config.cluster_listener, "grpc", "cluster and administration"),
+        ]
 
     async def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
         self._runtime.set_memory_watermark(watermark)
@@ -241,6 +249,10 @@ class NodeAdmin:
         rows: list[Row] = []
         for number, connection in enumerate(self._connections(), 1):
             pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+            if connection.alarmed_ms is not None:
+                alarms = self._runtime.alarms.listing()
+                node = self._runtime.node
+                rows.append(alarm_row(node, pid, connection.name, connection.vhost, alarms, connection.alarmed_ms))
             for path in connection.slow_paths:
                 queue = None if path.queue_id is None else self._runtime.find_queue(path.queue_id)
                 record = None if queue is None else self._state.masterships[queue.queue_id]
@@ -319,23 +331,21 @@ class NodeAdmin:
         await self._change(ClearPermissions(vhost, user))
 
     async def add_vhost(self, name: str) -> None:
-        await self._runtime.metadata.submit(CreateVhost(name))
+        await self._change_topology(CreateVhost(name))
 
     async def delete_vhost(self, name: str) -> None:
         self._require_vhost(name)
-        await self._runtime.metadata.submit(DeleteVhost(name))
+        await self._change_topology(DeleteVhost(name))
 
     # --- helpers ---
 
     async def _change(self, command: Command) -> None:
-        try:
-            await self._runtime.metadata.change_everywhere(command)
-        except NoSuchUserError as error:
-            raise AdminRefused(ExitCode.NO_USER, str(error)) from None
-        except NoSuchVhostError as error:
-            raise AdminRefused(ExitCode.DATA, str(error)) from None
-        except WarrenError as error:
-            raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
+        """Refusals go up as they are: `exit_code_of` knows what each is worth."""
+        await self._runtime.metadata.change_everywhere(command)
+
+    async def _change_topology(self, command: TopologyCommand) -> None:
+        """Not as clients do (`MetadataGroup.submit`): they are not told whether it is worth trying again."""
+        await self._change(ChangeTopology(command, self._runtime.node))
 
     async def _of_peers(self, listing: str, vhost: str, columns: Sequence[str], local: bool) -> list[Row]:
         if local:

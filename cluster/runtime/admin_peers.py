@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: A listing must not hang on one node: its rows stay empty instead.
 PEER_TIMEOUT_S = 5.0
+#: Who asks for the status of a cluster wants to know which nodes run: a frozen one must not keep him from it.
+STATUS_TIMEOUT_S = 1.0
 
 
 class AdminPeers:
@@ -51,6 +54,20 @@ class AdminPeers:
             log.info("%s did not answer %s: %s", node, listing, error.details())
             return Table((), ())
         return codec.table_from_wire(answer)
+
+    async def statuses(self, nodes: Sequence[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        """What those nodes say about themselves; one that does not answer is left out."""
+        documents = await asyncio.gather(*(self._status(node) for node in nodes))
+        return {node: document for node, document in zip(nodes, documents, strict=True) if document is not None}
+
+    async def _status(self, node: NodeName) -> dict[str, Any] | None:
+        try:
+            answer = await self._stub(node).Status(pb.Nothing(), timeout=STATUS_TIMEOUT_S, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            log.debug("%s did not answer Status: %s", node, error.details())
+            return None
+        document: dict[str, Any] = json.loads(answer.json)
+        return document
 
     async def sync_queue(self, node: NodeName, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         call = self._stub(node).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=self._metadata)

@@ -257,6 +257,27 @@ def flow_row(
     }
 
 
+def alarm_row(
+    node: NodeName, pid: str, name: str, vhost: str, alarms: Sequence[Mapping[str, str]], blocked_ms: int
+) -> Row:
+    """A publisher that waits for the end of ``alarms``, whatever its credit says."""
+    reason = "alarm: " + ", ".join(f"{alarm['resource']} on {alarm['node']}" for alarm in alarms)
+    return {
+        "node": node,
+        "connection": pid,
+        "name": name,
+        "channel": None,
+        "vhost": vhost,
+        "queue": None,
+        "master": None,
+        "chain": f"{node} connection {name} -> {reason}: blocked",
+        "slowest_hop": reason,
+        "balance": None,
+        "blocked_ms": blocked_ms,
+        "state": "blocked",
+    }
+
+
 def _queue_words(queue: QueueRecord | None, record: MastershipRecord | None) -> str:
     if queue is None:
         return "a deleted queue"

@@ -8,21 +8,18 @@ from typing import Any, Protocol
 
 from cluster.metadata.codec import decode_request, encode_request
 from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
+from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.events import Event
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.raft_driver import Applied
 from node.auth import UserDirectory
-from node.errors import ConnectionFailure, StorageError, WarrenError
+from node.errors import ConnectionFailure, StorageError
 from node.ids import Incarnation, NodeName
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
 
 log = logging.getLogger(__name__)
-
-
-class NoQuorumError(WarrenError):
-    """The cluster could not decide in time: too few nodes are up, or they do not reach each other."""
 
 
 class Proposer(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic
 
 from node.ids import QueueId
@@ -11,9 +11,10 @@ from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
-from node.store.index import PROBLEMS_MAX
+from node.store.index import PROBLEMS_MAX, RecoveryReport
 from node.store.length_file import LENGTHS_NAME
 from node.store.store_config import StoreConfig
+from node.store.store_recovery import StoreRecovery
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ class NodeQueueFiles:
         if report is not None:
             report.seconds = round(monotonic() - started_s, 3)
             if report.messages or report.torn or report.corrupt:
-                log.info("%s: recovered %s", queue.queue_name, report)
-            _log_damage(f"{queue.queue_name}", report.corrupt, report.problems)
+                log.info("%s: %s", queue.queue_name, recovery_text(report))
+            _log_damage(str(queue.queue_name), report.corrupt, report.problems)
         return local
 
     def _progressed(self, what: str, done: int, total: int) -> None:
@@ -101,9 +102,43 @@ class NodeQueueFiles:
                 log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
             found = store.store_recovery
             if found.messages or found.torn or found.corrupt:
-                log.info("shared store of vhost %s: recovered in %.3f s: %s", vhost, monotonic() - started_s, found)
+                text = _store_recovery_text(found, monotonic() - started_s)
+                log.info("shared store of vhost %s: %s", vhost, text)
             _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
         return store
+
+
+def recovery_text(report: RecoveryReport) -> str:
+    """What opening a queue found, as a sentence for the log."""
+    how = "after a clean stop" if report.clean else "after a crash"
+    text = f"recovered {how} in {report.seconds:.3f} s with {_counted(report.messages, 'message')}"
+    text += f" ({report.body_bytes} bytes)"
+    if report.redelivered:
+        text += f", {report.redelivered} of them redelivered"
+    dropped = (
+        (report.transient, "transient"),
+        (report.torn, "that were not wholly written"),
+        (report.corrupt, "damaged"),
+    )
+    text += _dropped_text(dropped)
+    if report.torn_acks:
+        text += f"; counted {_counted(report.torn_acks, 'unfinished ack')}"
+    return text
+
+
+def _store_recovery_text(found: StoreRecovery, seconds: float) -> str:
+    how = "after a clean stop" if found.clean else f"by a scan ({found.dirty_because})"
+    text = f"recovered {how} in {seconds:.3f} s with {_counted(found.messages, 'message')}"
+    return text + _dropped_text(((found.torn, "that were not wholly written"), (len(found.corrupt), "damaged")))
+
+
+def _dropped_text(parts: Iterable[tuple[int, str]]) -> str:
+    words = ", ".join(f"{count} {what}" for count, what in parts if count)
+    return f"; dropped: {words}" if words else ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _log_damage(where: str, count: int, problems: Sequence[str]) -> None:

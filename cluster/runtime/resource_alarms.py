@@ -71,8 +71,9 @@ class ResourceAlarms:
         self._next_return_ms = 0
         self._return_interval_ms = RETURN_INTERVAL_MIN_MS
         log.info(
-            "memory limit: %s, %d bytes; disk limit: %s, %d bytes",
-            *(watermark, self.memory.limit_bytes, disk_limit, self.disk.limit_bytes),
+            "memory limit: %s; disk limit: %s",
+            _limit_text(watermark, self.memory.limit_bytes),
+            _limit_text(disk_limit, self.disk.limit_bytes),
         )
 
     # --- this node ---
@@ -105,14 +106,14 @@ class ResourceAlarms:
         """Until the node stops."""
         self.watermark = watermark
         self.memory.set_limit(watermark.limit_bytes(self.total_memory_bytes))
-        log.info("memory limit set to %s, %d bytes", watermark, self.memory.limit_bytes)
+        log.info("memory limit set to %s", _limit_text(watermark, self.memory.limit_bytes))
         self._measure(now_ms)
 
     def set_disk_limit(self, limit: DiskFreeLimit, now_ms: int) -> None:
         """Until the node stops."""
         self.disk_limit = limit
         self.disk.set_limit(limit.limit_bytes(self.total_memory_bytes))
-        log.info("disk limit set to %s, %d bytes", limit, self.disk.limit_bytes)
+        log.info("disk limit set to %s", _limit_text(limit, self.disk.limit_bytes))
         self._measure(now_ms)
 
     def _measure(self, now_ms: int) -> None:
@@ -221,6 +222,12 @@ class ResourceAlarms:
         self.disk.check_invariants()
         self._sweep.check_invariants()
         assert self._reason == self.registry.reason, "the broker knows what the registry knows"
+
+
+def _limit_text(setting: MemoryWatermark | DiskFreeLimit, limit_bytes: int) -> str:
+    """As the operator said it, and in bytes if that is not the same."""
+    text = f"{limit_bytes} bytes"
+    return text if str(setting) == text else f"{setting}: {text}"
 
 
 def _setting(absolute_bytes: int | None, relative: float | None) -> dict[str, float]:

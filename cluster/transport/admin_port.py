@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
-from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError
+from cluster.metadata.errors import NoQuorumError, NoSuchUserError, NoSuchVhostError
 from cluster.metadata.records import PolicyRecord
 from cluster.raft.core import ProposalRefusedError
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -46,7 +46,10 @@ class AdminRefused(WarrenError):
 
 
 def exit_code_of(error: WarrenError) -> ExitCode:
-    """Exit code for an error that a node raised: `AdminRefused` says it itself, AMQP's 404 is a data error."""
+    """Exit code for an error that a node raised: `AdminRefused` says it itself, AMQP's 404 is a data error.
+
+    `ExitCode.TEMPORARY` if the metadata group refused for the moment, or has not decided in time.
+    """
     if isinstance(error, AdminRefused):
         return error.exit_code
     if isinstance(error, AmqpError):
@@ -55,7 +58,7 @@ def exit_code_of(error: WarrenError) -> ExitCode:
         return ExitCode.NO_USER
     if isinstance(error, NoSuchVhostError):
         return ExitCode.DATA
-    if isinstance(error, ProposalRefusedError):
+    if isinstance(error, ProposalRefusedError | NoQuorumError):
         return ExitCode.TEMPORARY
     if isinstance(error, ConfigError):
         return ExitCode.CONFIG
@@ -147,7 +150,8 @@ class AdminPort(Protocol):
         """Of the cluster's queues, or (``local``) of those mastered on the node asked."""
 
     async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
-        """Paths of the credit flow that slow connections down: of the cluster's, or (``local``) of the node's."""
+        """Paths of the credit flow that slow connections down, and publishers that an alarm has stopped: of the
+        cluster's connections, or (``local``) of the node's."""
 
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table: ...
 

@@ -212,8 +212,14 @@ class AdminService(AdminServicer):
             if key == codec.COOKIE_METADATA_KEY:
                 given = value if isinstance(value, bytes) else value.encode()
         if not hmac.compare_digest(given, self._cookie):
-            logger.warning("admin request from %s refused: wrong cookie", context.peer())
-            await _refuse(context, ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
+            what = "wrong cookie" if given else "no cookie"
+            logger.warning("admin request from %s refused: %s", context.peer(), what)
+            text = (
+                "wrong cookie: the node belongs to another cluster"
+                if given
+                else "no cookie was given, and the node asks for its cluster's"
+            )
+            await _refuse(context, ExitCode.UNAVAILABLE, text)
 
     async def _run(self, work: Awaitable[_Result], context: _Context) -> _Result:
         try:

@@ -26,7 +26,7 @@ import grpc.aio
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.link import END_OF_STREAM, SERVICE_NAME, HandshakeError, Link, StreamKind
 from cluster.transport.outbox import OutboxLimits
-from cluster.transport.probe import ProbeResult, probe
+from cluster.transport.probe import ProbeResult, bind_failure, probe
 from cluster.wire.convert import (
     Hello,
     HelloReply,
@@ -174,7 +174,8 @@ class Mesh:
             else:
                 self.port = server.add_secure_port(self._listen_address, self._server_credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen_address}: {error}") from None
+            # gRPC does not say why: ask the system.
+            raise await bind_failure(self._listen_address) or OSError(str(error)) from None
         await server.start()
         self._server = server
         for peer in self._peers.values():

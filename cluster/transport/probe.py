@@ -1,4 +1,4 @@
-"""Is anybody listening at an address? Tells a process that is gone from a machine that does not answer."""
+"""Is anybody listening at an address, and why can nobody? Tells a process that is gone from a silent machine."""
 
 from __future__ import annotations
 
@@ -49,3 +49,18 @@ async def _connect(loop: asyncio.AbstractEventLoop, family: int, target: tuple[o
         except OSError:
             return ProbeResult.SILENT
     return ProbeResult.ACCEPTED
+
+
+async def bind_failure(address: str) -> OSError | None:
+    """Why nobody can listen at ``address`` now; ``None`` if one could."""
+    loop = asyncio.get_running_loop()
+    host, port = split_address(address)
+    try:
+        candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, target in candidates:
+            with socket.socket(family, socket.SOCK_STREAM) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(target)
+    except OSError as error:
+        return error
+    return None

@@ -211,6 +211,10 @@ class BrokerConnection(Protocol):
         """The client is about to publish. False while an alarm is raised: then the broker has paused reading, and what
         was read, this publish and all behind it, waits for `ConnectionControl.unblocked`."""
 
+    @property
+    def alarmed_ms(self) -> int | None:
+        """For how long it has been a publisher stopped by an alarm; ``None`` if it is not."""
+
     def open_channel(self, number: int, sink: ChannelSink) -> BrokerChannel: ...
 
     @property

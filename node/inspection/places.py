@@ -124,6 +124,11 @@ def locate(disk: Disk, directory: str) -> Place:
         vhost_directory = parent.rpartition("/")[0]
         vhost = VhostPlace(vhost_directory, read_vhost_file(disk, vhost_directory), [directory], shows_stores=False)
         return Place(directory, Scope.QUEUE, (vhost,))
+    nodes = [f"{directory}/{name}" for name in sorted(names) if VHOSTS_NAME in disk.list(f"{directory}/{name}")]
+    if nodes:
+        raise NotStorageError(
+            f"{directory} is not itself a node's data directory, but holds some: name one of {', '.join(nodes)}"
+        )
     raise NotStorageError(
         f"{directory} is neither a node's data directory (it would have {VHOSTS_NAME}/), nor that of a vhost "
         f"({VHOST_FILE_NAME}), of a queue ({STUB_NAME}) or of a shared store ({PERSISTENT_NAME}/, {TABLES_NAME})"

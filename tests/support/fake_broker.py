@@ -126,6 +126,7 @@ class FakeConnection:
         self.state = "running"
         #: What `may_publish` answers.
         self.is_welcome = True
+        self.alarmed_ms: int | None = None
 
     def may_publish(self) -> bool:
         return self.is_welcome

@@ -43,6 +43,8 @@ WRITE_HIGH_WATER_BYTES = 262_144
 OUTPUT_LIMIT_BYTES = 8_388_608
 #: Frames waiting behind a cold call; about four socket reads.
 WAITING_LIMIT_BYTES = 1_048_576
+#: Whoever hangs up here wanted to know if there is a broker (a health check, a load balancer): nothing is wrong.
+_BEFORE_LOGIN = (ConnectionState.HEADER, ConnectionState.STARTING)
 #: How long cold calls may run on, and the broker may take, when a connection ends.
 CLOSE_TIMEOUT_S = 15.0
 
@@ -122,7 +124,9 @@ class ConnectionShell(asyncio.Protocol):
         if self._is_lost:
             return
         self._is_lost = True
-        if self.machine.state is not ConnectionState.CLOSED:
+        if self.machine.state in _BEFORE_LOGIN:
+            log.info("%s left before logging in%s", self.name, f": {exc}" if exc else "")
+        elif self.machine.state is not ConnectionState.CLOSED:
             log.warning("%s closed unexpectedly by the client%s", self.name, f": {exc}" if exc else "")
         self._close_broker()
         self._server.connection_closed(self)
@@ -424,6 +428,7 @@ class ConnectionShell(asyncio.Protocol):
             send_pending_bytes=self._transport.get_write_buffer_size(),
             client_properties=machine.client_properties,
             slow_paths=() if self._broker is None else tuple(self._broker.slow_paths()),
+            alarmed_ms=None if self._broker is None else self._broker.alarmed_ms,
         )
 
 

@@ -52,3 +52,5 @@ class ConnectionListing:
     client_properties: Mapping[str, Any]
     #: Hops of the credit flow that slow it down, see `node.flow`.
     slow_paths: tuple[SlowPath, ...] = ()
+    #: For how long an alarm has stopped it as a publisher; ``None`` if none has.
+    alarmed_ms: int | None = None

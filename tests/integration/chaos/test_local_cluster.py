@@ -56,6 +56,11 @@ def cluster_status(directory: Path, node: str) -> dict[str, list[str]]:
 
 def test_a_cluster_lives_through_a_kill(up: Path) -> None:
     assert sorted(cluster_status(up, "n2")["running_nodes"]) == ["n1", "n2", "n3"]
+    assert (
+        sorted(cluster_status(up, "n2")["versions"])
+        == sorted(cluster_status(up, "n2")["listeners"])
+        == ["n1", "n2", "n3"]
+    )
     assert "already runs" in run("warren", "cluster", "up", "--dir", str(up)).stdout
 
     assert run("warren", "cluster", "kill", "n1", "--dir", str(up)).returncode == 0

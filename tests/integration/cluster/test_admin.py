@@ -185,9 +185,10 @@ async def test_a_refusal_keeps_its_exit_code_and_text(
 
 async def test_a_wrong_cookie_is_refused_before_the_port_is_asked(served: tuple[RecordingPort, str]) -> None:
     port, address = served
-    with pytest.raises(AdminError, match="cookie") as caught:
-        await ask(address, lambda c: c.shutdown(), cookie="guess")
-    assert caught.value.exit_code == 69
+    for cookie, text in (("guess", "wrong cookie"), ("", "no cookie was given")):
+        with pytest.raises(AdminError, match=text) as caught:
+            await ask(address, lambda c: c.shutdown(), cookie=cookie)
+        assert caught.value.exit_code == 69
     assert port.calls == []
 
 

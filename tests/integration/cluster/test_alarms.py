@@ -207,6 +207,9 @@ def test_an_alarm_on_one_node_blocks_publishers_on_all_and_no_consumer(
         set_alarm(admin)
     wait_states(cluster, blocked=3, blocking=1)
     assert [publisher.heard for publisher in publishers] == [[f"blocked low on {resource}"]] * 3
+    with cluster.admin("n2") as admin:
+        slowed = admin.list_flow(("node", "slowest_hop", "state")).rows
+    assert sorted(slowed) == [(node, f"alarm: {resource} on n1", "blocked") for node in NODES]
     for node in NODES:
         assert alarms(cluster, node) == [("n1", resource)]
 

@@ -45,6 +45,13 @@ def test_a_rendered_configuration_is_a_configuration(tmp_path: Path) -> None:
     assert config.default_pass == "a#b"
 
 
+def test_the_last_of_the_settings_is_the_one_in_the_configuration(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path, NODES)
+    text = render_config(directory, NODES[1], ["heartbeat=5", "data_dir = /elsewhere", "heartbeat = 7"])
+    config = build_config(parse_settings(text, "n2.conf"), lambda path: f"secret in {path}")
+    assert (config.heartbeat_s, config.data_dir) == (7, Path("/elsewhere"))
+
+
 def test_a_mark_survives_its_file(tmp_path: Path) -> None:
     write_mark(tmp_path / "n1.process", own_mark())
     assert read_mark(tmp_path / "n1.process") == own_mark()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.analysis.report import CARDS, render_report, write_report
+from chaos.analysis.report import CARDS, excess_note, render_report, write_report
 from chaos.analysis.session import java_version
 from chaos.analysis.timeline import Axis, render_timeline
 from chaos.run_file import NoRunError, RunFile, read_run_file
@@ -154,3 +154,15 @@ def test_report_and_run_file_on_disk(tmp_path: Path) -> None:
 )
 def test_java_version(printed: str, major: int | None) -> None:
     assert java_version(printed) == major
+
+
+def test_deliveries_without_a_confirm_are_explained() -> None:
+    assert excess_note({"confirmed": 10, "delivered": 10}) == ""
+    assert excess_note({"confirmed": 10, "delivered": 9}) == ""
+    note = (
+        "delivered exceeds confirmed by 2: messages whose confirm a fault cut off were stored and came through all the "
+        "same; nobody had been promised them"
+    )
+    assert excess_note({"confirmed": 10, "delivered": 12}) == note
+    counts: dict[str, int] = {name: 0 for name, _, _ in CARDS} | {"confirmed": 10, "delivered": 12}
+    assert note in render_report(verdict(findings=counts), run_file(), RATES, EVENTS, BUCKET_US)

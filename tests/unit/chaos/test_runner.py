@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from chaos import runner
+from chaos.analysis.jobs import Analysis
 from chaos.cluster_under_test.protocol import (
     AdminUnavailable,
     ClusterAdmin,
@@ -19,8 +20,9 @@ from chaos.cluster_under_test.protocol import (
     NodeEndedError,
     QueueSample,
 )
-from chaos.run_file import read_run_file
-from chaos.verdict import ExitCode, Outcome
+from chaos.run_file import RunFile, read_run_file
+from chaos.scenarios.model import Expectation, LossRule
+from chaos.verdict import ExitCode, Judgement, Outcome, Verdict
 
 
 class DeadCluster:
@@ -193,3 +195,16 @@ def test_analysis_of_a_directory_without_a_run(tmp_path: Path) -> None:
     printed = io.StringIO()
     assert runner.analyse(tmp_path, console=Console(file=printed, width=200)) == ExitCode.USAGE
     assert "holds no run" in printed.getvalue()
+
+
+def test_the_summary_explains_deliveries_without_a_confirm(tmp_path: Path) -> None:
+    run = RunFile(
+        run_id="r", scenario="kill-master", seed=7, nodes=["n1"], queues=["q"], policy={}, traffic={}, replay="again",
+        expectation=Expectation(LossRule.FORBIDDEN, None, 1, 1), started_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    for delivered, is_explained in ((10, False), (11, True)):
+        output = io.StringIO()
+        findings = {"confirmed": 10, "delivered": delivered}
+        analysis = Analysis(Judgement(Verdict.PASS, ()), findings, [], {}, [], [], [])
+        runner.print_summary(Console(file=output, width=200), analysis, run, 1.0)
+        assert ("delivered exceeds confirmed by 1: " in output.getvalue()) is is_explained

@@ -113,6 +113,17 @@ def test_nothing_changes(node: NodeOnDisk) -> None:
     assert snapshot(node.directory) == before
 
 
+def test_the_directory_above_the_nodes_is_answered_with_theirs(node: NodeOnDisk) -> None:
+    above = node.directory.parent
+    (above / "n2").mkdir()  # a node that has not started yet has nothing to be looked at
+    (above / "cookie").write_text("hush")
+    for command in ("inspect", "verify"):
+        result = run(command, above)
+        assert (result.exit_code, result.stdout) == (64, "")
+        assert f"{above} is not itself a node's data directory, but holds some: name one of {above}/n1" in result.stderr
+        assert "n2" not in result.stderr
+
+
 def test_what_is_no_storage(tmp_path: Path) -> None:
     for command in ("inspect", "verify"):
         assert run(command, tmp_path / "none").exit_code == 64

@@ -192,6 +192,23 @@ def test_who_has_published_is_told_at_once_and_paused_when_it_tries_again(bench:
     assert publisher.control.heard == ["blocked low on memory", "unblocked"]
 
 
+def test_a_publisher_says_for_how_long_an_alarm_has_stopped_it(bench: BrokerBench) -> None:
+    publisher, consumer = bench.client(), bench.client()
+
+    def stopped_ms() -> list[int | None]:
+        return [client.connection.alarmed_ms for client in (publisher, consumer)]
+
+    publisher.connection.may_publish()
+    assert stopped_ms() == [None, None]
+    bench.broker.set_alarm("low on memory")
+    bench.broker.flow.advance(1_500)
+    assert stopped_ms() == [1_500, None]
+    assert not publisher.connection.may_publish()
+    assert stopped_ms() == [1_500, None], "it is stopped since it was told"
+    bench.broker.set_alarm("")
+    assert stopped_ms() == [None, None]
+
+
 def test_a_new_reason_goes_to_those_who_are_told_from_now_on(bench: BrokerBench) -> None:
     early, late = bench.client(), bench.client()
     bench.broker.set_alarm("low on memory")

@@ -65,8 +65,20 @@ def test_a_hash_in_a_value_is_written_with_a_backslash() -> None:
     assert config_of(r"default_pass = s\#cret # comment").default_pass == "s#cret"
 
 
-def test_the_last_setting_of_a_key_wins() -> None:
-    assert config_of("heartbeat = 10\nheartbeat = 20").heartbeat_s == 20
+def test_a_key_that_is_given_twice_is_a_mistake() -> None:
+    assert complaint_about("heartbeat = 10\n\nheartbeat = 20") == (
+        "node.conf, line 3: `heartbeat` is set already in line 1; keep one of the two"
+    )
+    assert complaint_about("loopback_users.ada = true\nloopback_users.ada = true").startswith(
+        "node.conf, line 2: `loopback_users.ada` is set already in line 1"
+    )
+    # However the second is written; the secret is not repeated.
+    assert "hush" not in complaint_about("default_pass = hush\n default_pass=hush # again")
+    assert config_of("loopback_users.ada = true\nloopback_users.bob = true").loopback_users == {"ada", "bob", "guest"}
+
+
+def test_on_the_command_line_the_last_setting_of_a_key_wins() -> None:
+    assert load_config(None, ["heartbeat=10", "heartbeat=20"]).heartbeat_s == 20
 
 
 def test_three_members_and_own_address() -> None:

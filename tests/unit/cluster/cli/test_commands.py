@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -216,15 +218,29 @@ def test_too_few_arguments(tool: Tool, client: RecordingClient) -> None:
         (["list_queues", "--online", "--offline"], "--online and --offline exclude each other."),
         (["add_user", "u", ""], "the password is empty."),
         (["set_vm_memory_high_watermark"], "not enough arguments."),
-        (["set_vm_memory_high_watermark", "absolute"], "not enough arguments."),
+        (
+            ["set_vm_memory_high_watermark", "absolute"],
+            "absolute needs an amount behind it, for instance: absolute 512MiB",
+        ),
         (["set_vm_memory_high_watermark", "0.4", "0.5"], "too many arguments."),
-        (["set_vm_memory_high_watermark", "1.1"], "bad value '1.1': write a number from 0 to 1, for instance 0.4"),
-        (["set_vm_memory_high_watermark", "2GB"], "bad value '2GB': write a number from 0 to 1, for instance 0.4"),
+        (
+            ["set_vm_memory_high_watermark", "1.1"],
+            "bad value '1.1': write a number from 0 to 1, for instance 0.4, or an amount: absolute 512MiB",
+        ),
+        (["set_vm_memory_high_watermark", "512MiB"], "an amount is written with a word before it: absolute 512MiB"),
+        (["set_vm_memory_high_watermark", "2000000"], "an amount is written with a word before it: absolute 2000000"),
         (["set_vm_memory_high_watermark", "absolute", "2XB"], f"bad value '2XB': {AMOUNT}"),
         (["set_disk_free_limit"], "not enough arguments."),
-        (["set_disk_free_limit", "mem_relative"], "not enough arguments."),
+        (
+            ["set_disk_free_limit", "mem_relative"],
+            "mem_relative needs a factor behind it, for instance: mem_relative 1.5",
+        ),
         (["set_disk_free_limit", "1GB", "2GB"], "too many arguments."),
-        (["set_disk_free_limit", "0.5"], f"bad value '0.5': {AMOUNT}"),
+        (["set_disk_free_limit", "0.5"], "a multiple of the memory is written with a word before it: mem_relative 0.5"),
+        (
+            ["set_disk_free_limit", "lots"],
+            f"bad value 'lots': {AMOUNT}, or a multiple of the memory: mem_relative 1.5",
+        ),
         (
             ["set_disk_free_limit", "mem_relative", "much"],
             "bad value 'much': write a number from 0 to 1000, for instance 0.4",
@@ -247,8 +263,30 @@ def test_complaints_do_not_repeat_passwords(tool: Tool) -> None:
 
 
 def test_an_unknown_command(tool: Tool) -> None:
-    assert tool("list_quues") == (64, "", "\nCommand 'list_quues' not found. \nDid you mean 'list_queues'? \n\n")
-    assert "list_queues" in tool("frobnicate").err
+    meant = "Error: No such command 'list_quues'. Did you mean 'list_queues'?\n"
+    assert tool("list_quues") == tool("help", "list_quues") == (64, "", meant)
+    unknown = "Error: No such command 'frobnicate'. `warrenctl help` lists the commands.\n"
+    assert tool("frobnicate") == tool("help", "frobnicate") == (64, "", unknown)
+
+
+def test_an_unknown_option_before_the_command(tool: Tool) -> None:
+    result = tool("--nod", "n1", "status")
+    assert (result.exit_code, result.out) == (64, "")
+    assert result.err.startswith("Error (argument validation): No such option '--nod'.")
+    assert result.err.endswith("\n`warrenctl help` lists the options.\n")
+    assert len(result.err.splitlines()) == 2
+
+
+def test_the_version(tool: Tool) -> None:
+    result = tool("--version")
+    assert (result.exit_code, result.err) == (0, "")
+    assert re.fullmatch(r"warrenctl, version \S+\n", result.out)
+
+
+def test_no_command_at_all_shows_the_help(tool: Tool) -> None:
+    result = tool()
+    assert result.exit_code == 64
+    assert result.err.startswith("Usage\n\nwarrenctl ")
 
 
 @pytest.mark.parametrize(
@@ -290,6 +328,35 @@ def test_a_node_that_cannot_be_reached_comes_with_advice(tool: Tool, client: Rec
     assert "warren cluster status" in result.err
 
 
+def test_who_has_no_cluster_is_told_how_to_get_one(tool: Tool, client: RecordingClient, tmp_path: Path) -> None:
+    client.error = AdminError(69, "connection refused")
+    hint = (
+        f"No node was named, and there is no .warren in {tmp_path} or above, so 127.0.0.1:25672 was tried. Start a "
+        "cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT.\n"
+    )
+    result = tool("status")
+    assert (result.exit_code, hint in result.err) == (69, True), result.err
+    assert "cookie was found" not in result.err
+    assert "No node was named" not in tool("-n", "127.0.0.1:25672", "status").err
+    assert "`warren cluster up`" in tool("-n", "n2", "status").err
+
+
+def test_a_missing_cookie_is_told_from_a_wrong_one(
+    tool: Tool, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.error = AdminError(69, "no cookie was given, and the node asks for its cluster's")
+    missing = (
+        "No cookie was found: WARREN_COOKIE and WARREN_COOKIE_FILE are not set, and no cluster directory was found "
+        f"(--dir,\nWARREN_CLUSTER_DIR, .warren in {tmp_path} or above).\n"
+    )
+    result = tool("-n", "127.0.0.1:1", "status")
+    assert (result.exit_code, missing in result.err) == (69, True), result.err
+    monkeypatch.setenv("WARREN_COOKIE", "guess")
+    assert "No cookie was found" not in tool("-n", "127.0.0.1:1", "status").err
+    monkeypatch.setenv("WARREN_COOKIE", "")
+    assert "No cookie was found: WARREN_COOKIE is empty.\n" in tool("-n", "127.0.0.1:1", "status").err
+
+
 def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None:
     result = tool("-n", "n2", "status", "-q")
     assert result.exit_code == 78
@@ -298,7 +365,20 @@ def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None
 
 def test_await_startup_gives_up_as_a_temporary_failure(tool: Tool, client: RecordingClient) -> None:
     client.error = AdminError(69, "connection refused")
-    assert tool("await_startup", "-t", "0", "-q").exit_code == 75
+    assert tool("await_startup", "-t", "0", "-q") == (
+        75,
+        "",
+        "Error:\n127.0.0.1:25672 did not start within 0 seconds: connection refused\n",
+    )
+
+
+def test_await_startup_waits_for_a_node_that_serves_clients(tool: Tool, client: RecordingClient) -> None:
+    client.document = {"running_nodes": ["n1"], "is_serving": False}
+    result = tool("await_startup", "-t", "0", "-q")
+    assert (result.exit_code, result.out) == (75, "")
+    assert "did not start within 0 seconds: it runs, but serves no clients" in result.err
+    client.document["is_serving"] = True
+    assert tool("await_startup", "-t", "0", "-q") == (0, "", "")
 
 
 def test_cluster_status(tool: Tool, client: RecordingClient) -> None:
@@ -358,6 +438,17 @@ def test_status_shows_memory_disk_and_alarms(tool: Tool, client: RecordingClient
     assert '"disk_free_limit":50' in tool("status", "--formatter", "json").out
 
 
+def test_help_shows_the_forms_of_a_limit(tool: Tool) -> None:
+    memory, disk = tool("help", "set_vm_memory_high_watermark").out, tool("help", "set_disk_free_limit").out
+    for example in ("set_vm_memory_high_watermark 0.4\n", "set_vm_memory_high_watermark absolute 512MiB\n"):
+        assert f"warrenctl {example}" in memory
+    for example in ("set_disk_free_limit 2GB\n", "set_disk_free_limit mem_relative 1.5\n"):
+        assert f"warrenctl {example}" in disk
+    assert tool("set_vm_memory_high_watermark", "--help").out == memory
+    (line,) = [line for line in tool("help").out.splitlines() if "set_vm_memory" in line]
+    assert line.endswith("Set the memory limit of a node until it stops: a fraction of its memory, or absolute bytes.")
+
+
 def test_help(tool: Tool) -> None:
     assert "Usage\n\nwarrenctl [--node <node>] [--quiet] purge_queue" in tool("help", "purge_queue").out
     assert "list_queues" in tool("help").out
@@ -368,7 +459,7 @@ def test_help(tool: Tool) -> None:
 def test_list_flow_shows_chains_and_their_slowest_hops(tool: Tool, client: RecordingClient) -> None:
     result = tool("list_flow")
     assert (result.exit_code, result.err) == (0, "")
-    assert result.out.startswith("Listing the credit flow of slowed connections ...\n")
+    assert result.out.startswith("Listing what slows publishers down ...\n")
     assert client.calls == [("list_flow", (("chain", "slowest_hop", "balance", "blocked_ms"),), {})]
     assert tool("list_flow", "queue", "state").exit_code == 0
     assert tool("list_flow", "nonsense").exit_code == 64

@@ -48,7 +48,8 @@ def test_an_address_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_without_any_hint_it_is_this_machine(tmp_path: Path) -> None:
-    assert resolve_target(None, None, {}, tmp_path) == Target("127.0.0.1:25672", "127.0.0.1:25672", "")
+    target = resolve_target(None, None, {}, tmp_path)
+    assert target == Target("127.0.0.1:25672", "127.0.0.1:25672", "", is_guess=True)
 
 
 def test_the_environment_names_the_directory_and_the_option_wins(home: Path, tmp_path: Path) -> None:

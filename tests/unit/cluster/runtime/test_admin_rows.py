@@ -1,10 +1,11 @@
-"""What the credit flow looks like to people: `list_flow` names the chain and its slowest hop."""
+"""What slowed publishers look like to people: `list_flow` names the chain and its slowest hop, or the alarm."""
 
 from __future__ import annotations
 
 import pytest
 
-from cluster.runtime.admin_rows import Row, flow_row
+from cluster.listing_columns import LISTINGS
+from cluster.runtime.admin_rows import Row, alarm_row, flow_row
 from node.flow.stage import HopView, SlowPath
 from node.ids import QueueId
 from tests.support.queue_sets import N1, N2, mastership, queue_record
@@ -100,3 +101,13 @@ def test_a_queue_that_was_deleted_meanwhile_is_no_error() -> None:
     path = SlowPath(1, (FREE_CHANNEL, FREE_QUEUE), ORDERS.queue_id)
     got = flow_row(N1, "<n1.1.4.0>", "c", path, None, None, None)
     assert got["chain"] == "n1 connection c -> channel 1 -> a deleted queue: freed"
+
+
+def test_a_publisher_that_an_alarm_has_stopped_is_listed_with_the_reason() -> None:
+    alarms = [{"resource": "memory", "node": "n2"}, {"resource": "disk", "node": "n3"}]
+    got = alarm_row(N1, "<n1.1.4.0>", "a:1 -> b:2", "/", alarms, 700)
+    assert got["chain"] == "n1 connection a:1 -> b:2 -> alarm: memory on n2, disk on n3: blocked"
+    assert got["slowest_hop"] == "alarm: memory on n2, disk on n3"
+    assert (got["state"], got["blocked_ms"], got["vhost"], got["node"]) == ("blocked", 700, "/", "n1")
+    assert set(got) == set(LISTINGS["list_flow"].columns)
+    assert set(row(SlowPath(1, (CHANNEL, QUEUE), ORDERS.queue_id), MIRROR)) == set(got)

@@ -24,11 +24,11 @@ from cluster.metadata.commands import (
     RequestId,
     SetPolicy,
 )
+from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime import node_runtime
-from cluster.runtime.metadata_group import NoQuorumError
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.roles import MasterRole, MirrorRole

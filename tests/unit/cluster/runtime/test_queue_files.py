@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 
 import pytest
 
-from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.queue_files import NodeQueueFiles, recovery_text
 from node.ids import QueueId
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS
+from node.store.index import RecoveryReport
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.topology.records import QueueRecord
@@ -72,3 +74,33 @@ def test_damage_is_an_error_in_the_log(suffix: str, where: str, caplog: pytest.L
     node.start()
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert any(where in error and "10 durable bytes are missing" in error for error in errors), errors
+
+
+def test_a_recovery_is_told_in_sentences(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    node = Files()
+    node.fill()
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    queue, store = sorted(record.getMessage() for record in caplog.records if "recovered" in record.getMessage())
+    assert re.sub(r"[\d.]+ s ", "N s ", queue) == (
+        "queue 'orders' in vhost '/': recovered after a crash in N s with 12 messages (10091 bytes), 12 of them "
+        "redelivered"
+    )
+    assert re.sub(r"[\d.]+ s ", "N s ", store) == (
+        "shared store of vhost /: recovered by a scan (a clean start was not allowed) in N s with 2 messages"
+    )
+
+
+def test_the_sentence_on_a_recovery_counts_what_was_dropped() -> None:
+    report = RecoveryReport(
+        clean=False, messages=1, body_bytes=3, transient=1, torn=2, torn_acks=1, corrupt=3, seconds=0.5
+    )
+    assert recovery_text(report) == (
+        "recovered after a crash in 0.500 s with 1 message (3 bytes); dropped: 1 transient, 2 that were not wholly "
+        "written, 3 damaged; counted 1 unfinished ack"
+    )
+    clean = RecoveryReport(clean=True, messages=2, body_bytes=3, redelivered=1)
+    assert recovery_text(clean) == (
+        "recovered after a clean stop in 0.000 s with 2 messages (3 bytes), 1 of them redelivered"
+    )

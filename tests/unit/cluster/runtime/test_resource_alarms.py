@@ -176,3 +176,18 @@ def test_status_shows_limits_and_settings(bench: Bench) -> None:
     )
     assert (status["disk_free_limit_setting"], status["disk_free_limit"]) == ({"relative": 2.0}, 2 * TOTAL)
     assert status["alarms"] == [{"resource": "memory", "node": "n1"}]
+
+
+def test_the_log_says_each_limit_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    absolute, relative = MemoryWatermark(absolute_bytes=40 * MIB), DiskFreeLimit(relative=0.5)
+    ResourceAlarms(N1, TOTAL, absolute, 0.5, DiskFreeLimit(MIB), bench.probe, bench.queues)
+    bench.alarms.set_memory_watermark(MemoryWatermark(0.4), bench.now_ms)
+    bench.alarms.set_memory_watermark(MemoryWatermark(absolute_bytes=TOTAL + 1), bench.now_ms)
+    bench.alarms.set_disk_limit(relative, bench.now_ms)
+    assert [record.getMessage() for record in caplog.records if "limit" in record.getMessage()][:4] == [
+        f"memory limit: {40 * MIB} bytes; disk limit: {MIB} bytes",
+        f"memory limit set to 0.4 of available memory: {40 * MIB} bytes",
+        f"memory limit set to {TOTAL + 1} bytes: {TOTAL} bytes",
+        f"disk limit set to 0.5 times the total memory: {50 * MIB} bytes",
+    ]

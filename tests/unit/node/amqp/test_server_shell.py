@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -356,3 +357,25 @@ async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pyte
     assert "hunter2" not in caplog.text
     client.transport.close()
     await client.settle()
+
+
+async def test_who_leaves_before_logging_in_is_no_warning(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Health checks and load balancers do: connect, perhaps say hello, and hang up."""
+    caplog.set_level(logging.INFO)
+    for hello in (b"", PROTOCOL_HEADER):
+        probe = Client(AmqpServer(broker, AmqpServerConfig(seed=1)))
+        if hello:
+            probe.shell.data_received(hello)
+        probe.transport.close()
+        await probe.settle()
+    assert [record.levelno for record in caplog.records if "left before logging in" in record.message] == [
+        logging.INFO
+    ] * 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_client_that_disappears_is_a_warning(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    client.transport.close()
+    await client.settle()
+    (record,) = [record for record in caplog.records if "closed unexpectedly" in record.message]
+    assert record.levelno == logging.WARNING

@@ -1,0 +1,68 @@
+"""Taking possession of a data directory: it can be used, by nobody else, and it belongs to this node.
+
+What a node keeps is tied to its name: members of the cluster, masters and mirrors are written down by name, and the log
+of the metadata says who votes. Under another name the same files would be those of a stranger, who waits for a majority
+that will never know him. So the name is kept beside them, as RabbitMQ has it in the directory's own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cluster.runtime.data_lock import DataLock
+from node.errors import ConfigError, StorageError
+from node.ids import NodeName
+from node.store.disk import Disk, read_whole, write_durably
+
+NAME_FILE = "node_name"
+#: What the operator can change: the directory cannot be one, or is not for us. Other failures are the disk's.
+_WRONG_PLACE = (FileExistsError, NotADirectoryError, PermissionError)
+
+
+def claim_data_directory(disk: Disk, data_dir: str, node: NodeName) -> DataLock:
+    """Create the directory if need be, lock it, and see that it is this node's; the lock is to be kept.
+
+    Raises `ConfigError` if it cannot be a directory, is in use, or belongs to a node of another name, `StorageError`
+    if the disk fails.
+    """
+    try:
+        disk.mkdir(data_dir)
+        lock = DataLock(data_dir)
+    except (StorageError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, _WRONG_PLACE):
+            raise
+        what = "is a file" if isinstance(cause, FileExistsError) else f"cannot be used ({cause.strerror})"
+        raise ConfigError(
+            f"data_dir {data_dir} {what}: set `data_dir` to a directory that this user may write, or to one that does "
+            "not exist yet"
+        ) from None
+    owner = _owner(disk, data_dir)
+    if owner not in ("", node):
+        lock.release()
+        raise _foreign(data_dir, f"node {owner}", node, owner)
+    return lock
+
+
+def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Collection[NodeName]) -> None:
+    """Write down, durably, that the directory is this node's.
+
+    ``voters`` are those of the metadata's log, by which a directory without a name (of an older version, or of a first
+    start that was cut short) is known. Raises `ConfigError` if ``node`` is none of them, `StorageError`.
+    """
+    if node not in voters:
+        raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
+    if not _owner(disk, data_dir):
+        write_durably(disk, f"{data_dir}/{NAME_FILE}", f"{node}\n".encode())
+
+
+def _owner(disk: Disk, data_dir: str) -> str:
+    path = f"{data_dir}/{NAME_FILE}"
+    return read_whole(disk, path).decode(errors="replace").strip() if disk.exists(path) else ""
+
+
+def _foreign(data_dir: str, owner: str, node: NodeName, right_name: str) -> ConfigError:
+    return ConfigError(
+        f"data_dir {data_dir} belongs to {owner}, and `node_name` is {node}: set `node_name = {right_name}` to go on "
+        f"with what is stored there, or give {node} a `data_dir` of its own"
+    )

@@ -1,0 +1,166 @@
+"""What operators are answered: exit codes of changes that are not made, and the status of all nodes by one."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.metadata.commands import Command, NodeUp, Request, RequestId
+from cluster.metadata.errors import NoQuorumError, NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
+from cluster.metadata.records import PolicyRecord
+from cluster.metadata.state import MetadataState
+from cluster.raft.config import ProposalRefusedError
+from cluster.runtime.admin import NodeAdmin
+from cluster.transport.admin_port import AdminRefused, ExitCode, exit_code_of
+from node.amqp.server.listing import ConnectionListing
+from node.auth import UserDirectory
+from node.config import build_config, parse_settings
+from node.errors import StorageError, WarrenError
+from node.ids import Incarnation, NodeName
+
+POLICY = PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "queues")
+CHANGES: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
+    "set_policy": lambda admin: admin.set_policy(POLICY),
+    "clear_policy": lambda admin: admin.clear_policy("/", "ha"),
+    "add_user": lambda admin: admin.add_user("u", "p", ()),
+    "delete_user": lambda admin: admin.delete_user("u"),
+    "change_password": lambda admin: admin.change_password("u", "p"),
+    "set_user_tags": lambda admin: admin.set_user_tags("u", ("t",)),
+    "set_permissions": lambda admin: admin.set_permissions("/", "u", "", "", ""),
+    "clear_permissions": lambda admin: admin.clear_permissions("/", "u"),
+    "add_vhost": lambda admin: admin.add_vhost("v"),
+}
+
+
+class RefusingGroup:
+    """A metadata group that commits nothing."""
+
+    def __init__(self, refusal: WarrenError) -> None:
+        self.refusal = refusal
+        self.state = MetadataState(UserDirectory(frozenset()))
+
+    async def change_everywhere(self, _command: Command) -> Any:
+        raise self.refusal
+
+
+def admin_of(group: RefusingGroup) -> NodeAdmin:
+    runtime = SimpleNamespace(metadata=group, node=NodeName("n1"))
+    return NodeAdmin(cast(Any, runtime), cast(Any, None), list, lambda: None, "0")
+
+
+async def refused(change: str, refusal: WarrenError) -> WarrenError:
+    with pytest.raises(WarrenError) as caught:
+        await CHANGES[change](admin_of(RefusingGroup(refusal)))
+    return caught.value
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("refusal", "exit_code"),
+    [
+        (ProposalRefusedError("20000 proposals of this node wait already"), ExitCode.TEMPORARY),
+        (NoQuorumError("the cluster has not decided"), ExitCode.TEMPORARY),
+        (NoSuchUserError("u"), ExitCode.NO_USER),
+        (NoSuchVhostError("v"), ExitCode.DATA),
+        (UserExistsError("u"), ExitCode.SOFTWARE),
+        (NoSuchPolicyError(), ExitCode.SOFTWARE),
+        (StorageError("input/output error"), ExitCode.SOFTWARE),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, WarrenError) else "",
+)
+async def test_a_change_that_is_not_made_says_whether_it_is_worth_trying_again(
+    change: str, refusal: WarrenError, exit_code: ExitCode
+) -> None:
+    error = await refused(change, refusal)
+    assert exit_code_of(error) == exit_code
+    assert str(error) == str(refusal)
+
+
+async def test_a_policy_that_makes_no_sense_is_not_proposed() -> None:
+    group = RefusingGroup(ProposalRefusedError("no leader"))
+    bad = PolicyRecord("/", "ha", "^", {"ha-mode": "some"}, 0, "queues")
+    with pytest.raises(AdminRefused, match="is not a valid ha-mode value") as caught:
+        await admin_of(group).set_policy(bad)
+    assert caught.value.exit_code is ExitCode.SOFTWARE
+
+
+CONFIG = """
+node_name = n1
+listeners.tcp.default = 127.0.0.1:5001
+cluster.listener = 127.0.0.1:7001
+cluster_formation.classic_config.nodes.1 = n1@127.0.0.1:7001
+cluster_formation.classic_config.nodes.2 = n2@127.0.0.1:7002
+cluster_formation.classic_config.nodes.3 = n3@127.0.0.1:7003
+cluster.cookie = correct horse battery
+"""
+AMQP_OF_N2 = {"interface": "127.0.0.1", "port": 5002, "protocol": "amqp", "purpose": "AMQP 0-9-1"}
+
+
+class AnsweringPeers:
+    """Peers whose status is known."""
+
+    def __init__(self, **documents: dict[str, Any]) -> None:
+        self.documents = documents
+
+    async def statuses(self, nodes: Sequence[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        return {node: self.documents[node] for node in nodes if node in self.documents}
+
+
+async def cluster_status(peers: AnsweringPeers, *up: str) -> Mapping[str, Any]:
+    state = MetadataState(UserDirectory(frozenset()))
+    for index, node in enumerate(("n1", *up), 1):
+        request_id = RequestId(NodeName("test"), Incarnation(1), index)
+        state.apply(index, Request(request_id, NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2")))
+    runtime = SimpleNamespace(
+        node=NodeName("n1"),
+        metadata=SimpleNamespace(state=state),
+        config=build_config(parse_settings(CONFIG, "n1.conf")),
+        alarms=SimpleNamespace(listing=list),
+        raft=SimpleNamespace(leader="n1"),
+        is_up=lambda node: node in peers.documents,
+    )
+    return await NodeAdmin(cast(Any, runtime), cast(Any, peers), list, lambda: None, "0.1.0").cluster_status()
+
+
+async def test_the_status_of_a_cluster_shows_versions_and_listeners_of_every_running_node() -> None:
+    n2 = {"warren_version": "0.2.0", "python_version": "3.13.1", "listeners": [AMQP_OF_N2]}
+    document = await cluster_status(AnsweringPeers(n2=n2), "n2")
+    assert document["running_nodes"] == ["n1", "n2"]
+    assert document["versions"] == {
+        "n1": {"warren_version": "0.1.0", "python_version": platform.python_version()},
+        "n2": {"warren_version": "0.2.0", "python_version": "3.13.1"},
+    }
+    assert document["listeners"]["n2"] == [AMQP_OF_N2]
+    assert [(each["port"], each["protocol"]) for each in document["listeners"]["n1"]] == [
+        (5001, "amqp"),
+        (7001, "grpc"),
+    ]
+
+
+async def test_a_node_that_does_not_answer_is_left_out_of_versions_and_listeners() -> None:
+    document = await cluster_status(AnsweringPeers(), "n2", "n3")
+    assert document["running_nodes"] == ["n1", "n2", "n3"]
+    assert list(document["versions"]) == list(document["listeners"]) == ["n1"]
+
+
+def connection(name: str, alarmed_ms: int | None) -> ConnectionListing:
+    return ConnectionListing(
+        name, "127.0.0.1", 1, 5001, "guest", "/", "blocking", (), 60, 131072, 2047, 0, 0, 0, {}, alarmed_ms=alarmed_ms
+    )
+
+
+async def test_the_flow_lists_publishers_that_an_alarm_has_stopped_and_nobody_else() -> None:
+    runtime = SimpleNamespace(
+        node=NodeName("n1"),
+        incarnation=Incarnation(1),
+        metadata=SimpleNamespace(state=MetadataState(UserDirectory(frozenset()))),
+        alarms=SimpleNamespace(listing=lambda: [{"resource": "memory", "node": "n3"}]),
+    )
+    connections = [connection("consumer", None), connection("publisher", 900)]
+    admin = NodeAdmin(cast(Any, runtime), cast(Any, None), lambda: connections, lambda: None, "0.1.0")
+    table = await admin.list_flow(("connection", "name", "slowest_hop", "blocked_ms", "state"), local=True)
+    assert table.rows == (("<n1.1.2.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)

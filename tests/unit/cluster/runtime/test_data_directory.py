@@ -1,0 +1,83 @@
+"""Whose data directory it is, and what can be one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from cluster.runtime.data_directory import NAME_FILE, claim_data_directory, keep_data_directory
+from node.errors import ConfigError, DiskFullError, StorageError
+from node.ids import NodeName
+from node.store.disk import RealDisk, read_whole
+from node.store.simulated_disk import CrashStyle, SimulatedDisk
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+def start(directory: Path, node: NodeName = N1, voters: tuple[NodeName, ...] = (N1,)) -> None:
+    """As a start and an end of a node do it."""
+    disk = RealDisk()
+    lock = claim_data_directory(disk, str(directory), node)
+    try:
+        keep_data_directory(disk, str(directory), node, voters)
+    finally:
+        lock.release()
+
+
+def test_a_directory_stays_its_nodes(tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "data"
+    start(directory)
+    start(directory)
+    assert (directory / NAME_FILE).read_text() == "n1\n"
+
+
+def test_another_nodes_directory_is_refused_and_the_way_out_named(tmp_path: Path) -> None:
+    start(tmp_path, N1)
+    with pytest.raises(ConfigError) as caught:
+        start(tmp_path, N2, (N1, N2))
+    assert str(caught.value) == (
+        f"data_dir {tmp_path} belongs to node n1, and `node_name` is n2: set `node_name = n1` to go on with what is "
+        "stored there, or give n2 a `data_dir` of its own"
+    )
+    start(tmp_path, N1)  # nothing was changed, and the lock was given back
+
+
+@pytest.mark.parametrize("left", [None, ""], ids=["older version", "cut short"])
+def test_a_directory_without_a_name_is_known_by_its_voters(tmp_path: Path, left: str | None) -> None:
+    if left is not None:
+        (tmp_path / NAME_FILE).write_text(left)
+    with pytest.raises(ConfigError, match=r"belongs to a cluster of n1, n3, and `node_name` is n2: set"):
+        start(tmp_path, N2, (NodeName("n3"), N1))
+    start(tmp_path, N1, (NodeName("n3"), N1))
+    assert (tmp_path / NAME_FILE).read_text() == "n1\n"
+
+
+def test_the_owner_is_known_after_a_crash() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/data")
+    keep_data_directory(disk, "/data", N1, (N1, N2))
+    disk.crash(CrashStyle.DROP, random.Random(1))
+    assert read_whole(disk, f"/data/{NAME_FILE}") == b"n1\n"
+
+
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_text("notes")
+    with pytest.raises(ConfigError, match=rf"data_dir {file} is a file: set `data_dir` to a directory"):
+        start(file)
+    with pytest.raises(ConfigError, match=rf"data_dir {file}/n1 cannot be used \(Not a directory\): set `data_dir`"):
+        start(file / "n1")
+    assert file.read_text() == "notes"
+
+
+def test_a_disk_that_fails_is_no_mistake_of_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disk = RealDisk()
+
+    def fail(path: str) -> None:
+        raise DiskFullError(f"mkdir of {path} failed") from OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "mkdir", fail)
+    with pytest.raises(StorageError, match="mkdir"):
+        claim_data_directory(disk, str(tmp_path / "new"), N1)
