@@ -150,7 +150,7 @@ class Deletions:
                 for _ in deletion.references:
                     return FILES_PER_STEP
             except StorageError as error:
-                log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
+                self._log_unreleased(deletion, error)
             deletion.files = iter(files_below(self._disk, deletion.directory))
         for path in deletion.files:
             self._disk.unlink(path)
@@ -171,8 +171,15 @@ class Deletions:
                 self._disk.sync_directory(parent)
         for deletion in waiting:
             # What was never durable refers to the transient store only, which leaves no tables.
-            for _ in deletion.references if deletion.generation else ():
-                pass
+            try:
+                for _ in deletion.references if deletion.generation else ():
+                    pass
+            except StorageError as error:
+                self._log_unreleased(deletion, error)
+
+    @staticmethod
+    def _log_unreleased(deletion: _Deletion, error: StorageError) -> None:
+        log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""

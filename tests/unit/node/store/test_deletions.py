@@ -268,3 +268,27 @@ def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
     harness.start()
     harness.sync()
     maintain_until_gone(harness)
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture, was_open: bool
+) -> None:
+    """Its references are counted as held until the store counts anew; everything else is saved."""
+    queue, _ = fan_out(harness, 16)
+    if was_open:
+        queue.delete()
+    else:
+        queue.terminate()
+        harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    harness.disk.fail_reads = "/deleting/"
+    with caplog.at_level(logging.WARNING):
+        harness.store.close()
+    assert was_open or "some references are not given back" in caplog.text
+    harness.disk.fail_reads = None
+    harness.start()
+    assert harness.store.store_recovery.clean
+    assert harness.store.shared_status().messages == 16
+    other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
+    assert counters(other.fetch(99, True)) == list(range(1, 17))
