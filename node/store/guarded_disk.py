@@ -120,10 +120,8 @@ class GuardedDisk:
         lengths = self._notes.lengths
         self._short_files = {short.path: short for short in short_files(self._inner, lengths)}
         for path in lengths:
-            key = self._key(path)
-            assert key is not None, "what is noted has a key"
             if not self._inner.exists(path):
-                self._notes.forget(key)
+                self._notes.forget(self._noted_key(path))
 
     @property
     def unreadable_notes(self) -> int:
@@ -134,6 +132,10 @@ class GuardedDisk:
         """The files of one directory that had lost durable bytes at the start."""
         return [short for path, short in self._short_files.items() if path.rpartition("/")[0] == directory]
 
+    def short_files_below(self, directory: str) -> list[ShortFile]:
+        """The same for a directory and all below it."""
+        return [short for path, short in self._short_files.items() if path.startswith(directory + "/")]
+
     def acknowledge(self, directory: str) -> None:
         """Its owner has reported them and recovered what is left: their notes are lowered.
 
@@ -141,13 +143,16 @@ class GuardedDisk:
         """
         for short in self.short_files_in(directory):
             del self._short_files[short.path]
-            key = self._key(short.path)
-            assert key is not None, "what is noted has a key"
-            self._notes.lower(key, short.found_bytes)
+            self._notes.lower(self._noted_key(short.path), short.found_bytes)
             self._group_commit.mark_dirty(self._notes)
 
     def _key(self, path: str) -> FileKey | None:
         return file_key(path.removeprefix(self._prefix)) if path.startswith(self._prefix) else None
+
+    def _noted_key(self, path: str) -> FileKey:
+        key = self._key(path)
+        assert key is not None, "what is noted has a key"
+        return key
 
     # -- what handles tell
 
