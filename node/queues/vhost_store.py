@@ -120,8 +120,8 @@ class VhostStore:
         group_commit.add_buffer(self)
 
     def _have_queues_stopped_cleanly(self) -> bool:
-        """Otherwise some queue may recover entries of which the shared store has given up the messages, or may have lost
-        entries (in a file that is too short) of which the store would keep the messages for ever."""
+        """Otherwise some queue may recover entries of which the shared store has given up the messages, or may have
+        lost entries (in a file that is too short) of which the store would keep the messages for ever."""
         return not self._disk.short_files_below(self._queues_directory) and all(
             self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}") for queue_id in self._queue_ids()
         )

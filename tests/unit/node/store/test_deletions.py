@@ -193,6 +193,7 @@ def test_files_of_a_closed_queue_give_their_references_back(harness: StoreHarnes
     maintain_until_gone(harness)
     other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     other.purge()
+    harness.sync()
     assert harness.store.shared_status().messages == 0
     harness.store.check_invariants()
 

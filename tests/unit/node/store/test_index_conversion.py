@@ -100,6 +100,7 @@ def test_what_is_in_both_is_settled_in_both(driver: ConvertingDriver) -> None:
     driver.settle([2, 7])
     driver.settle_range(3, 8, keep=[4])
     driver.check()
+    driver.flush()
     # Two references for those in both, one for the others.
     assert sum(driver.persistent_store.references.values()) == 3 * 2 + 1
     driver.finish()

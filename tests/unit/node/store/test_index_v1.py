@@ -389,6 +389,7 @@ def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDri
     assert index.settle_range(29, 31, keep=[29]).persistent == 0
     index.publish({30: driver.message()})
     index.drop_transient()
+    index.flush(31)
     assert not driver.transient_store.messages
     assert index.count_live(0, 31) == 0
     index.check_invariants()
