@@ -293,3 +293,23 @@ def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
     assert harness.store.shared_status().messages == 16
     other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     assert counters(other.fetch(99, True)) == list(range(1, 17))
+
+
+def test_files_of_a_closed_queue_are_read_in_bounded_pieces(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of version 1 have segments of 16,384 entries, and journals of twice as many."""
+    harness = StoreHarness(StoreConfig(queue_version=harness.config.queue_version, embed_below_bytes=60))
+    for module in ("index_recovery", "index_v1_recovery"):
+        monkeypatch.setattr(f"node.store.{module}.ENTRIES_PER_PIECE", 10)
+    harness.open_queue().publish(publications(1, 100, body=BIG))
+    harness.store.close()
+    harness.start()
+    harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    messages = [100]
+    for _ in range(30):
+        harness.store.maintain(0)
+        messages.append(harness.store.shared_status().messages)
+    assert messages[-1] == 0
+    assert max(before - after for before, after in pairwise(messages)) == 10

@@ -15,9 +15,9 @@ from node.errors import DiskFullError, StorageError
 from node.message import Message
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index_v1 import QueueIndexV1
-from node.store.index_v1_recovery import IN_SEGMENT, Problem, count_references_v1, recover_v1, stored_entries
+from node.store.index_v1_recovery import IN_SEGMENT, Problem, recover_v1, stored_entries
 from node.store.simulated_disk import CrashStyle
-from tests.support.index_driver import DIRECTORY, SMALL, V1, IndexDriver
+from tests.support.index_driver import DIRECTORY, SMALL, V1, IndexDriver, count_references_v1
 
 
 @pytest.fixture
