@@ -5,8 +5,12 @@ through it is noted (`node.store.length_file`), whatever is deleted is forgotten
 begun anew, its note is lowered. Other files pass through untouched.
 
 **When notes are written.** A sync finishes on the group commit's thread; its length is collected, and `write_notes`,
-about once a second, writes what was collected and asks the group commit to sync it with the next round. So what was
-synced in the last second before a power failure is not guarded yet.
+about once a second, writes what was collected, a bounded number of notes per tick, and asks the group commit to sync it
+with the next round. So what was synced in the last second before a power failure is not guarded yet.
+
+**Deleted queues.** A directory that is moved away is forgotten in steps, some files a tick. Until then there are notes
+of files that are not there; nobody misses these. A file that is made anew under such a name has its note lowered first,
+like any other, and is not forgotten with the old one.
 
 **When a note is lowered.** Notes are overwritten in place and synced some time; a file that is shorter than a stale
 note would be a false alarm. `announce_cut` lowers a note ahead of time, durable with the next round of the group
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from weakref import WeakValueDictionary
 
 from node.errors import DiskFullError, StorageError
@@ -29,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: Notes are written this often at most.
 WRITE_EVERY_MS = 1000
+#: Files of deleted queues that one tick forgets: two milliseconds.
+FORGOTTEN_PER_TICK = 512
 
 
 class _File:
@@ -112,6 +119,10 @@ class GuardedDisk:
         self._lock = threading.Lock()
         self._write_at_ms = 0
         self._has_failed = False
+        #: The last write of notes was not of all.
+        self._has_left_some = False
+        #: Paths of files whose directory was moved away, to be forgotten.
+        self._moved_away: deque[str] = deque()
         #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
         self._compare()
@@ -182,6 +193,15 @@ class GuardedDisk:
             self._synced.pop(key, None)
         self._notes.forget(key)
 
+    def _forget_some(self) -> None:
+        """A bounded number of files of directories that were moved away."""
+        moved_away = self._moved_away
+        for _ in range(min(len(moved_away), FORGOTTEN_PER_TICK)):
+            path = moved_away.popleft()
+            # There may be another of this name: then its note was lowered when it was made.
+            if not self._inner.exists(path):
+                self._gone(self._key(path))
+
     def _gone_below(self, directory: str) -> None:
         for name in self._inner.list(directory):
             self._gone(self._key(f"{directory}/{name}"))
@@ -204,10 +224,15 @@ class GuardedDisk:
         self._group_commit.mark_dirty(self._notes)
 
     def write_notes(self, now_ms: int) -> None:
-        """Write what was collected, if it is time. On a full disk later; after any other error never again."""
-        if now_ms < self._write_at_ms or self._has_failed:
+        """Write some of what was collected, if it is time or the last call left something; so call it every tick.
+
+        On a full disk later; after any other error never again.
+        """
+        self._forget_some()
+        if (now_ms < self._write_at_ms and not self._has_left_some) or self._has_failed:
             return
         self._write_at_ms = now_ms + WRITE_EVERY_MS
+        self._has_left_some = False
         self._collect()
         try:
             written = self._notes.write()
@@ -219,6 +244,7 @@ class GuardedDisk:
             return
         if written is not None:
             self._group_commit.mark_dirty(written)
+            self._has_left_some = self._notes.has_changes
 
     def _collect(self) -> None:
         with self._lock:
@@ -228,6 +254,8 @@ class GuardedDisk:
 
     def close(self) -> None:
         """After everything else was closed: write and sync the notes. Raises `StorageError`."""
+        while self._moved_away:
+            self._forget_some()
         self._collect()
         self._notes.close()
 
@@ -259,8 +287,10 @@ class GuardedDisk:
             self._gone(key)
             self._notes.lower_for_good(key, 0)
         self._gone(self._key(old_path))
-        self._gone_below(old_path)
+        below = [f"{old_path}/{name}" for name in self._inner.list(old_path)]
         self._inner.rename(old_path, new_path)
+        # Nobody misses them, so there is time: a queue of ten million messages has five thousand.
+        self._moved_away += below
 
     def unlink(self, path: str) -> None:
         self._gone(self._key(path))

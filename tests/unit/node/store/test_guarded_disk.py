@@ -125,6 +125,46 @@ def test_notes_are_written_once_a_second(node: Node) -> None:
     assert node.noted == {SEGMENT: 110}
 
 
+def test_many_notes_are_written_and_forgotten_in_bounded_ticks(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of ten million messages has five thousand files."""
+    monkeypatch.setattr("node.store.length_file.NOTES_PER_WRITE", 8)
+    monkeypatch.setattr("node.store.guarded_disk.FORGOTTEN_PER_TICK", 5)
+    for number in range(20):
+        node.create(f"{QUEUE}/{number}.qs", 100)
+    node.now_ms += WRITE_EVERY_MS
+    noted: list[int] = []
+    for tick in range(6):
+        node.disk.write_notes(node.now_ms + tick)
+        noted.append(len(node.noted))
+        node.disk.check_invariants()
+    assert noted == [8, 16, 20, 20, 20, 20]
+    rename_directory(node)
+    noted.clear()
+    node.now_ms += tick
+    for _ in range(3):
+        node.write_notes()
+        noted.append(len(node.noted))
+    assert noted == [15, 10, 5]
+    last = min(node.noted)
+    node.create(last, 30)
+    node.write_notes()
+    node.write_notes()
+    assert node.noted == {last: 30}, "another file of that name is not forgotten with the old one"
+    assert node.crash() == []
+
+
+def test_what_was_moved_away_is_forgotten_by_a_clean_stop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.length_file.NOTES_PER_WRITE", 2)
+    for number in range(5):
+        node.create(f"{QUEUE}/{number}.qs", 100)
+    node.disk.close()
+    node.start()
+    assert len(node.noted) == 5
+    rename_directory(node)
+    node.disk.close()
+    assert node.noted == {}
+
+
 def test_nothing_is_written_while_nothing_changes(node: Node) -> None:
     node.create(SEGMENT, 100)
     node.write_notes()
