@@ -23,12 +23,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from node.errors import DiskFullError, StorageError
 from node.store.disk import DirectorySync, Disk, DiskFile
 from node.store.group_commit import GroupCommit
-from node.store.length_file import FileKey, LengthFile, ShortFile, file_key, short_files
+from node.store.length_file import (
+    LENGTHS_NAME,
+    QUEUES,
+    SHARED_STORE,
+    FileKey,
+    LengthFile,
+    ShortFile,
+    file_key,
+    short_files,
+)
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +135,34 @@ class GuardedDisk:
         self._moved_away: deque[str] = deque()
         #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
+        if self._notes.is_missing:
+            self._begin_notes()
         self._compare()
+
+    def _begin_notes(self) -> None:
+        """On the first start there is nothing to be missed. Later somebody, or something, has removed the notes."""
+        if self._has_stores():
+            log.warning(
+                "%s%s is missing: if a file here lost its end before this start, nobody can tell; from now on lengths "
+                "are noted anew (expected once, after an upgrade from a version without notes)",
+                self._prefix,
+                LENGTHS_NAME,
+            )
+        # On a full disk the first note makes it.
+        with suppress(DiskFullError):
+            self._notes.make()
+
+    def _has_stores(self) -> bool:
+        inner = self._inner
+        queues = self._prefix + QUEUES
+        directories = [self._prefix + SHARED_STORE]
+        directories += [f"{queues}/{name}" for name in (inner.list(queues) if inner.exists(queues) else ())]
+        return any(
+            self._key(f"{directory}/{name}") is not None
+            for directory in directories
+            if inner.exists(directory)
+            for name in inner.list(directory)
+        )
 
     def _compare(self) -> None:
         lengths = self._notes.lengths

@@ -56,7 +56,7 @@ SUFFIXES = (
 _BOUNDS_KIND = SUFFIXES.index(BOUNDS_FORMAT.suffix) + 1
 _SHARED_KIND = SUFFIXES.index(SHARED_STORE_FORMAT.suffix) + 1
 _BOUNDS_STEM = "seq"
-_QUEUES, _SHARED_STORE = "queues", "msg_store_persistent"
+QUEUES, SHARED_STORE = "queues", "msg_store_persistent"
 
 #: Notes that one call of `LengthFile.write` writes: two milliseconds if no two are neighbours.
 NOTES_PER_WRITE = 1024
@@ -81,9 +81,9 @@ class FileKey(NamedTuple):
         """Below the vhost's directory."""
         suffix = SUFFIXES[self.kind - 1]
         if self.kind == _SHARED_KIND:
-            return f"{_SHARED_STORE}/{self.number}{suffix}"
+            return f"{SHARED_STORE}/{self.number}{suffix}"
         stem = _BOUNDS_STEM if self.kind == _BOUNDS_KIND else self.number
-        return f"{_QUEUES}/{self.queue_id}/{stem}{suffix}"
+        return f"{QUEUES}/{self.queue_id}/{stem}{suffix}"
 
 
 def file_key(path: str) -> FileKey | None:
@@ -95,8 +95,8 @@ def file_key(path: str) -> FileKey | None:
         return None
     kind = SUFFIXES.index(dot + suffix) + 1
     if kind == _SHARED_KIND:
-        return FileKey(kind, 0, int(stem)) if directory == _SHARED_STORE and stem.isdigit() else None
-    if parent != _QUEUES or not owner.isdigit():
+        return FileKey(kind, 0, int(stem)) if directory == SHARED_STORE and stem.isdigit() else None
+    if parent != QUEUES or not owner.isdigit():
         return None
     if kind == _BOUNDS_KIND:
         return FileKey(kind, int(owner), 0) if stem == _BOUNDS_STEM else None
@@ -256,6 +256,16 @@ class LengthFile:
     def lengths(self) -> dict[str, int]:
         """What is noted, by path."""
         return {f"{self._directory}/{key.path}": note.length for key, note in self._notes.items()}
+
+    @property
+    def is_missing(self) -> bool:
+        """True if there is no file yet."""
+        return self._file is None
+
+    def make(self) -> None:
+        """Make the file, without a note and durable on return, so that a later start can tell if it is missing."""
+        self._open_file()
+        self.sync()
 
     def raise_to(self, key: FileKey, length: int) -> None:
         """At least so many bytes of a file are durable."""

@@ -487,3 +487,17 @@ def random_steps(driver: IndexDriver, rng: random.Random, steps: int) -> None:
             driver.flush()
         else:
             driver.sync()
+
+
+class V1Driver(IndexDriver):
+    """A driver of version 1, for tests that look into the index."""
+
+    index: QueueIndexV1
+
+    def __init__(self, config: StoreConfig = SMALL) -> None:
+        super().__init__(V1, config)
+
+    def _make(self) -> QueueIndexV1:
+        index = super()._make()
+        assert isinstance(index, QueueIndexV1)
+        return index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -390,7 +391,36 @@ def test_other_files_pass_through(node: Node) -> None:
     path = f"{QUEUE}/queue.json"
     node.create(path, 30).truncate(3)
     node.write_notes()
-    assert f"{VHOST}/{LENGTHS_NAME}" not in node.below.snapshot()
+    assert node.noted == {}
     assert node.disk.list(QUEUE) == ["queue.json"]
     assert node.disk.exists(path)
     assert node.disk.free_bytes(path) == node.below.free_bytes(path)
+
+
+def test_missing_notes_are_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.crash()
+    node.create(SEGMENT, 100)
+    # Within the first second no length is noted yet.
+    assert node.crash() == []
+    node.write_notes()
+    assert not caplog.messages, "the first start of an empty directory, and what follows, is nothing special"
+    node.below.unlink(f"{VHOST}/{LENGTHS_NAME}")
+    node.below.sync_directory(VHOST)
+    shorten(node, SEGMENT, 99)
+    assert node.crash() == [], "nobody can tell"
+    (message,) = caplog.messages
+    assert f"{VHOST}/{LENGTHS_NAME} is missing" in message
+    assert caplog.records[0].levelno == logging.WARNING
+    node.crash()
+    assert len(caplog.messages) == 1, "also if that start was interrupted at once"
+
+
+def test_a_full_disk_does_not_keep_a_vhost_without_notes_from_starting() -> None:
+    node = Node()
+    node.below.unlink(f"{VHOST}/{LENGTHS_NAME}")
+    node.below.capacity_bytes = node.below.used_bytes
+    node.start()
+    node.below.capacity_bytes += 1 << 20
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}
