@@ -373,6 +373,15 @@ class Stages:
             self.q3.absorb(self.q2)
         self._restore()
 
+    def entries(self) -> list[Entry]:
+        """Everything ready, in no particular order, after a purge that left little; reads what is in delta."""
+        found = [entry for place in (self.q4, self.q3, self.q2, self.q1) for entry in place.messages.values()]
+        delta, unacked = self.delta, self._unacked
+        if delta.count:
+            on_disk = self.index.entries(delta.start, delta.end, delta.count + len(unacked))
+            found += [entry for seq_id, entry in on_disk if seq_id not in unacked]
+        return found
+
     @property
     def has_purged(self) -> bool:
         """True if `page_out` still has purged messages to free."""

@@ -304,12 +304,11 @@ class VariableQueue:
         count = len(stages)
         try:
             stages.purge(self._next_seq_id, keep)
+            # The sizes were not looked at: what is left is what is kept, and what is unacked.
+            kept = stages.entries()
         except StorageError as error:
             self._fail(error)
             raise
-        # The sizes were not looked at: what is left is what is kept, and what is unacked.
-        kept = [entry for place in (stages.q4, stages.q3, stages.q2, stages.q1) for entry in place.messages.values()]
-        kept += self._entries_in_delta()
         self._ready_bytes = sum(map(body_bytes, kept))
         persistent = [entry for entry in (*kept, *self._unacked.messages.values()) if self._is_persistent(entry)]
         self._persistent = len(persistent)
@@ -317,17 +316,6 @@ class VariableQueue:
         self._digest_cache.clear()
         self._settled_on_disk()
         return count - len(stages)
-
-    def _entries_in_delta(self) -> list[Entry]:
-        delta, unacked = self._stages.delta, self._unacked.messages
-        if not delta.count:
-            return []
-        try:
-            entries = self._storage.index.entries(delta.start, delta.end, delta.count + len(unacked))
-        except StorageError as error:
-            self._fail(error)
-            raise
-        return [entry for seq_id, entry in entries if seq_id not in unacked]
 
     def _settled_on_disk(self) -> None:
         """The index may have settled messages by range: tokens and the flush follow."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from node.ids import QueueId, QueueName, SeqId
+from node.message import Message
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
 from node.queues.stages import StageCounts
@@ -348,7 +349,7 @@ def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes
         want_in_memory(queue, target)
     if is_restarted:
         queue = harness.restart()
-    messages = {each.seq_id: each.message for each in queue.fetch(400, ack_required=True)}
+    messages: dict[int, Message] = {each.seq_id: each.message for each in queue.fetch(400, ack_required=True)}
     queue.requeue_all()
     want_in_memory(queue, target)
     harness.sync()
