@@ -283,5 +283,6 @@ def test_a_conversion_ends_when_old_owes_no_reference_any_more(
     references = [30]
     while driver.converting.step(4):
         references.append(driver.persistent_store.references.total())
-    assert driver.persistent_store.references.total() == references[-1] == 0
+    references.append(driver.persistent_store.references.total())
+    assert references[-1] == 0
     assert max(before - after for before, after in pairwise(references)) == 2
