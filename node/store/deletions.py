@@ -1,8 +1,8 @@
 """Directories of deleted queues on their way out: moved aside at once, removed in steps.
 
 A queue of ten million messages has five thousand files, and unlinking them at once would stop the loop for a second.
-So `take` only renames: ``queues/7`` becomes ``deleting/7.1``, which is atomic and costs the same for every queue. The
-rest is done by `step`, some times a second:
+So `take` only renames: ``queues/7`` becomes ``deleting/7.1``, which is atomic and costs no more than listing the names
+(`node.store.guarded_disk` forgets them later). The rest is done by `step`, some times a second:
 
 1. wait until the new name is durable (the group commit syncs both parents);
 2. give back the references to the shared stores, piece by piece: each piece reads the msg_ids of some entries;
