@@ -621,23 +621,16 @@ class QueueIndexV1:
 
     def delete(self, directory: str) -> Iterator[None]:
         shared = [segment for segment in self.segments.values() if segment.live & segment.shared]
-        journals = self._journal, self._moving
-        owed = self._owed.take_all()
+        journals, owed = (self._journal, self._moving), self._owed.take_all()
         self.abandon()
-        return self._release_in_pieces(shared, journals, owed, directory) if shared or owed else iter(())
+        self._journal, self._moving = journals
+        return self._release_in_pieces(shared, owed, directory) if shared or owed else iter(())
 
-    def _release_in_pieces(
-        self,
-        segments: Sequence[Segment],
-        journals: tuple[Journal | None, Journal | None],
-        owed: OwedRecords,
-        directory: str,
-    ) -> Iterator[None]:
+    def _release_in_pieces(self, segments: Sequence[Segment], owed: OwedRecords, directory: str) -> Iterator[None]:
         self.files.directory = directory
-        for journal in journals:
+        for journal in (self._journal, self._moving):
             if journal is not None:
                 journal.reopen(self.disk, directory)
-        self._journal, self._moving = journals
         yield from owed.give_back_in_pieces()
         for segment in segments:
 

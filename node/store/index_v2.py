@@ -598,7 +598,7 @@ class QueueIndexV2:
 
     def terms(self) -> bytes:
         """See `QueueIndex.terms`."""
-        return pack_terms(list(self.segments.values()), self.segment_entries)
+        return pack_terms(self.segments, self.segment_entries)
 
     def adopt_terms(self, terms: bytes) -> None:
         """Take over what `terms` said before a clean stop."""
