@@ -321,7 +321,7 @@ class Stages:
 
     def remove(self, first: int, end: int) -> tuple[list[int], list[Entry], Range]:
         """Remove what is ready in [first, end): what was in memory (the index still knows it), and what was only on
-        disk (settled there)."""
+        disk (settled there, after a look at its sizes)."""
         seq_ids: list[int] = []
         messages: list[Entry] = []
         for place in (self.q4, self.q3, self.q2, self.q1):
@@ -350,18 +350,37 @@ class Stages:
         self._restore()
         return seq_ids, messages, settled
 
-    def purge(self, end: int) -> None:
-        """Remove everything, and settle in the index what it knows below ``end``: by range, however much it is."""
+    def purge(self, end: int, keep: Collection[int] = ()) -> None:
+        """Remove everything but the few positions in ``keep``, and settle in the index what it knows below ``end``: by
+        range, however much it is, without a look at what goes."""
         first = self.first
         if first is None:
             return
-        self.index.settle_range(first, end, self._unacked, is_sized=False)
-        self.delta.count = 0
+        self.index.settle_range(first, end, {*self._unacked, *keep} if keep else self._unacked, is_sized=False)
+        delta = self.delta
+        if delta.count:
+            left = [seq_id for seq_id in keep if delta.covers(seq_id) and seq_id not in self._unacked]
+            delta.count = sum(map(self.index.is_live, left))
+        self.ram_bytes = 0
         for place in (self.q4, self.q3, self.q2, self.q1):
+            kept = {seq_id: place.messages[seq_id] for seq_id in keep if seq_id in place.messages}
             messages = place.clear()
             if len(messages) > PAGE_OUT_MESSAGES:
                 self._purged.append(messages)
-        self.ram_bytes = 0
+            place.merge(kept)
+            self.ram_bytes += sum([len(entry.body) for entry in kept.values() if isinstance(entry, Message)])
+        if not delta.count:
+            self.q3.absorb(self.q2)
+        self._restore()
+
+    def entries(self) -> list[Entry]:
+        """Everything ready, in no particular order, after a purge that left little; reads what is in delta."""
+        found = [entry for place in (self.q4, self.q3, self.q2, self.q1) for entry in place.messages.values()]
+        delta, unacked = self.delta, self._unacked
+        if delta.count:
+            on_disk = self.index.entries(delta.start, delta.end, delta.count + len(unacked))
+            found += [entry for seq_id, entry in on_disk if seq_id not in unacked]
+        return found
 
     @property
     def has_purged(self) -> bool:

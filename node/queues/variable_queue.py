@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId, SeqId
@@ -296,20 +296,26 @@ class VariableQueue:
     def purge(self) -> int:
         """See `BackingQueue.purge`."""
         self._require_service()
-        count = len(self._stages)
+        return self._purge(())
+
+    def _purge(self, keep: Collection[int]) -> int:
+        """Remove all ready messages but those at these few positions. Returns how many are gone."""
+        stages = self._stages
+        count = len(stages)
         try:
-            self._stages.purge(self._next_seq_id)
+            stages.purge(self._next_seq_id, keep)
+            # The sizes were not looked at: what is left is what is kept, and what is unacked.
+            kept = stages.entries()
         except StorageError as error:
             self._fail(error)
             raise
-        self._ready_bytes = 0
-        # The sizes were not looked at: what is left is what is unacked.
-        unacked = [message for message in self._unacked.messages.values() if self._is_persistent(message)]
-        self._persistent = len(unacked)
-        self._persistent_bytes = sum(map(body_bytes, unacked))
+        self._ready_bytes = sum(map(body_bytes, kept))
+        persistent = [entry for entry in (*kept, *self._unacked.messages.values()) if self._is_persistent(entry)]
+        self._persistent = len(persistent)
+        self._persistent_bytes = sum(map(body_bytes, persistent))
         self._digest_cache.clear()
         self._settled_on_disk()
-        return count
+        return count - len(stages)
 
     def _settled_on_disk(self) -> None:
         """The index may have settled messages by range: tokens and the flush follow."""

@@ -30,8 +30,8 @@ from node.store.deletions import QUEUES_NAME, Deletions, no_references, release_
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import GuardedDisk
-from node.store.index_recovery import references_by_segment
-from node.store.index_v1_recovery import references_by_segment_v1
+from node.store.index_recovery import references_in_pieces
+from node.store.index_v1_recovery import references_in_pieces_v1
 from node.store.msg_store import MessageStore, MessageStoreStatus
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.store_config import StoreConfig
@@ -120,8 +120,9 @@ class VhostStore:
         group_commit.add_buffer(self)
 
     def _have_queues_stopped_cleanly(self) -> bool:
-        """Otherwise some queue may recover entries of which the shared store has given up the messages."""
-        return all(
+        """Otherwise some queue may recover entries of which the shared store has given up the messages, or may have
+        lost entries (in a file that is too short) of which the store would keep the messages for ever."""
+        return not self._disk.short_files_below(self._queues_directory) and all(
             self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}") for queue_id in self._queue_ids()
         )
 
@@ -142,10 +143,10 @@ class VhostStore:
         return references
 
     def _references_of(self, directory: str) -> Iterator[list[MsgId]]:
-        """References of one queue's files by segment, of either version; an entry that is in both has one of each."""
+        """References of one queue's files, a bounded piece at a time; an entry in both versions has one of each."""
         return chain(
-            references_by_segment(self._disk, directory, self._config.v2_segment_entries),
-            references_by_segment_v1(self._disk, directory),
+            references_in_pieces(self._disk, directory, self._config.v2_segment_entries),
+            references_in_pieces_v1(self._disk, directory),
         )
 
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
@@ -236,7 +237,7 @@ class VhostStore:
         self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
 
     def _release(self, directory: str) -> Iterator[None]:
-        """Give back what the files of a closed queue refer to, a piece of a segment at a time."""
+        """Give back what the files of a closed queue refer to, a bounded piece at a time."""
         store = self._stores.persistent
 
         def release(msg_ids: Sequence[MsgId]) -> None:
@@ -247,7 +248,7 @@ class VhostStore:
         for msg_ids in self._references_of(directory):
             yield from release_in_pieces(msg_ids, release)
             if not msg_ids:
-                # Reading the segment was a step, too.
+                # Reading was a step, too.
                 yield
 
     @property

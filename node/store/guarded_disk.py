@@ -5,8 +5,12 @@ through it is noted (`node.store.length_file`), whatever is deleted is forgotten
 begun anew, its note is lowered. Other files pass through untouched.
 
 **When notes are written.** A sync finishes on the group commit's thread; its length is collected, and `write_notes`,
-about once a second, writes what was collected and asks the group commit to sync it with the next round. So what was
-synced in the last second before a power failure is not guarded yet.
+about once a second, writes what was collected, a bounded number of notes per tick, and asks the group commit to sync it
+with the next round. So what was synced in the last second before a power failure is not guarded yet.
+
+**Deleted queues.** A directory that is moved away is forgotten in steps, some files a tick. Until then there are notes
+of files that are not there; nobody misses these. A file that is made anew under such a name has its note lowered first,
+like any other, and is not forgotten with the old one.
 
 **When a note is lowered.** Notes are overwritten in place and synced some time; a file that is shorter than a stale
 note would be a false alarm. `announce_cut` lowers a note ahead of time, durable with the next round of the group
@@ -18,17 +22,30 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from node.errors import DiskFullError, StorageError
 from node.store.disk import DirectorySync, Disk, DiskFile
 from node.store.group_commit import GroupCommit
-from node.store.length_file import FileKey, LengthFile, ShortFile, file_key, short_files
+from node.store.length_file import (
+    LENGTHS_NAME,
+    QUEUES,
+    SHARED_STORE,
+    FileKey,
+    LengthFile,
+    ShortFile,
+    file_key,
+    short_files,
+)
 
 log = logging.getLogger(__name__)
 
 #: Notes are written this often at most.
 WRITE_EVERY_MS = 1000
+#: Files of deleted queues that one tick forgets: two milliseconds.
+FORGOTTEN_PER_TICK = 512
 
 
 class _File:
@@ -112,18 +129,47 @@ class GuardedDisk:
         self._lock = threading.Lock()
         self._write_at_ms = 0
         self._has_failed = False
+        #: The last write of notes was not of all.
+        self._has_left_some = False
+        #: Paths of files whose directory was moved away, to be forgotten.
+        self._moved_away: deque[str] = deque()
         #: Files that were found to have lost durable bytes, by path; until their owner has recovered without them.
         self._short_files: dict[str, ShortFile] = {}
+        if self._notes.is_missing:
+            self._begin_notes()
         self._compare()
+
+    def _begin_notes(self) -> None:
+        """On the first start there is nothing to be missed. Later somebody, or something, has removed the notes."""
+        if self._has_stores():
+            log.warning(
+                "%s%s is missing: if a file here lost its end before this start, nobody can tell; from now on lengths "
+                "are noted anew (expected once, after an upgrade from a version without notes)",
+                self._prefix,
+                LENGTHS_NAME,
+            )
+        # On a full disk the first note makes it.
+        with suppress(DiskFullError):
+            self._notes.make()
+
+    def _has_stores(self) -> bool:
+        inner = self._inner
+        queues = self._prefix + QUEUES
+        directories = [self._prefix + SHARED_STORE]
+        directories += [f"{queues}/{name}" for name in (inner.list(queues) if inner.exists(queues) else ())]
+        return any(
+            self._key(f"{directory}/{name}") is not None
+            for directory in directories
+            if inner.exists(directory)
+            for name in inner.list(directory)
+        )
 
     def _compare(self) -> None:
         lengths = self._notes.lengths
         self._short_files = {short.path: short for short in short_files(self._inner, lengths)}
         for path in lengths:
-            key = self._key(path)
-            assert key is not None, "what is noted has a key"
             if not self._inner.exists(path):
-                self._notes.forget(key)
+                self._notes.forget(self._noted_key(path))
 
     @property
     def unreadable_notes(self) -> int:
@@ -134,6 +180,10 @@ class GuardedDisk:
         """The files of one directory that had lost durable bytes at the start."""
         return [short for path, short in self._short_files.items() if path.rpartition("/")[0] == directory]
 
+    def short_files_below(self, directory: str) -> list[ShortFile]:
+        """The same for a directory and all below it."""
+        return [short for path, short in self._short_files.items() if path.startswith(directory + "/")]
+
     def acknowledge(self, directory: str) -> None:
         """Its owner has reported them and recovered what is left: their notes are lowered.
 
@@ -141,13 +191,16 @@ class GuardedDisk:
         """
         for short in self.short_files_in(directory):
             del self._short_files[short.path]
-            key = self._key(short.path)
-            assert key is not None, "what is noted has a key"
-            self._notes.lower(key, short.found_bytes)
+            self._notes.lower(self._noted_key(short.path), short.found_bytes)
             self._group_commit.mark_dirty(self._notes)
 
     def _key(self, path: str) -> FileKey | None:
         return file_key(path.removeprefix(self._prefix)) if path.startswith(self._prefix) else None
+
+    def _noted_key(self, path: str) -> FileKey:
+        key = self._key(path)
+        assert key is not None, "what is noted has a key"
+        return key
 
     # -- what handles tell
 
@@ -177,6 +230,15 @@ class GuardedDisk:
             self._synced.pop(key, None)
         self._notes.forget(key)
 
+    def _forget_some(self) -> None:
+        """A bounded number of files of directories that were moved away."""
+        moved_away = self._moved_away
+        for _ in range(min(len(moved_away), FORGOTTEN_PER_TICK)):
+            path = moved_away.popleft()
+            # There may be another of this name: then its note was lowered when it was made.
+            if not self._inner.exists(path):
+                self._gone(self._key(path))
+
     def _gone_below(self, directory: str) -> None:
         for name in self._inner.list(directory):
             self._gone(self._key(f"{directory}/{name}"))
@@ -199,10 +261,15 @@ class GuardedDisk:
         self._group_commit.mark_dirty(self._notes)
 
     def write_notes(self, now_ms: int) -> None:
-        """Write what was collected, if it is time. On a full disk later; after any other error never again."""
-        if now_ms < self._write_at_ms or self._has_failed:
+        """Write some of what was collected, if it is time or the last call left something; so call it every tick.
+
+        On a full disk later; after any other error never again.
+        """
+        self._forget_some()
+        if (now_ms < self._write_at_ms and not self._has_left_some) or self._has_failed:
             return
         self._write_at_ms = now_ms + WRITE_EVERY_MS
+        self._has_left_some = False
         self._collect()
         try:
             written = self._notes.write()
@@ -214,6 +281,7 @@ class GuardedDisk:
             return
         if written is not None:
             self._group_commit.mark_dirty(written)
+            self._has_left_some = self._notes.has_changes
 
     def _collect(self) -> None:
         with self._lock:
@@ -223,6 +291,8 @@ class GuardedDisk:
 
     def close(self) -> None:
         """After everything else was closed: write and sync the notes. Raises `StorageError`."""
+        while self._moved_away:
+            self._forget_some()
         self._collect()
         self._notes.close()
 
@@ -254,8 +324,10 @@ class GuardedDisk:
             self._gone(key)
             self._notes.lower_for_good(key, 0)
         self._gone(self._key(old_path))
-        self._gone_below(old_path)
+        below = [f"{old_path}/{name}" for name in self._inner.list(old_path)]
         self._inner.rename(old_path, new_path)
+        # Nobody misses them, so there is time: a queue of ten million messages has five thousand.
+        self._moved_away += below
 
     def unlink(self, path: str) -> None:
         self._gone(self._key(path))

@@ -120,8 +120,9 @@ class QueueIndex(Protocol):
     def settle_range(self, first: int, end: int, keep: Collection[int] = (), *, is_sized: bool = True) -> Range:
         """Settle everything live in [first, end), pending or written, except the positions in ``keep``.
 
-        Reads entries to learn their msg_ids and, if ``is_sized``, their sizes; otherwise the body bytes it returns
-        mean nothing, and entries that are not in a shared store are settled without a look.
+        Reads entries to learn their msg_ids and sizes, if ``is_sized``. Otherwise the body bytes it returns mean
+        nothing, nothing is read, and later flushes give back the references to shared stores, some with each
+        (`has_unflushed` is true until then).
         """
 
     @property

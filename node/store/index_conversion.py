@@ -220,7 +220,7 @@ class ConvertingIndex:
         entries = old.entries(self._position, _END, count_max)
         if entries:
             self._copy(old, entries)
-        elif not (self._copied or self._noted or old.count_live(0, _END)):
+        elif not (self._copied or self._noted or old.has_unflushed or old.count_live(0, _END)):
             self._finish(old)
         return self._old is not None
 

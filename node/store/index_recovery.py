@@ -6,13 +6,13 @@ segment.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from typing import NamedTuple
 
 from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
+from node.store.deletions import ENTRIES_PER_PIECE
 from node.store.disk import Disk, read_whole
 from node.store.index import RecoveryReport
 from node.store.index_v2 import QueueIndexV2
@@ -81,17 +81,14 @@ def segments_on_disk(disk: Disk, directory: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def count_references(disk: Disk, directory: str, entries: int) -> Counter[MsgId]:
-    """How many slots of this queue name each message of the persistent shared store."""
-    return Counter(chain.from_iterable(references_by_segment(disk, directory, entries)))
-
-
-def references_by_segment(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
-    """What each segment of this queue names of the persistent shared store, once per slot."""
+def references_in_pieces(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
+    """What the slots of this queue name of the persistent shared store, once per slot; a bounded piece at a time."""
     for number in segments_on_disk(disk, directory):
         data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
-        slots = [slot for _, slot in scan_slots(number, data, entries) if isinstance(slot, Slot)]
-        yield [MsgId(slot.msg_id) for slot in slots if slot.shared and slot.persistent]
+        slots = scan_slots(number, data, entries)
+        while piece := list(islice(slots, ENTRIES_PER_PIECE)):
+            found = [slot for _, slot in piece if isinstance(slot, Slot)]
+            yield [MsgId(slot.msg_id) for slot in found if slot.shared and slot.persistent]
 
 
 @dataclass(slots=True)

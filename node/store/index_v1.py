@@ -28,6 +28,9 @@ directory, with segments already deleted in it, before the journal that has the 
 **Memory.** A segment costs counters, and a bit for each entry unless all or none are live (`node.store.v1_segment`); an
 entry that is still in a journal about 110 bytes; the last two segments read 28 bytes an entry.
 
+**Purge.** `settle_range` without sizes reads nothing; references to shared stores are given back later
+(`node.store.owed_records`).
+
 Deliveries are not recorded, as since RabbitMQ 3.10: what was delivered is known for the queue as a whole.
 """
 
@@ -45,9 +48,10 @@ from node.message import Message
 from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
-from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
+from node.store.index import PagedMessage, Range, count_into
 from node.store.journal import Journal
 from node.store.live_bits import between, bits_of, positions, runs_of_bits
+from node.store.owed_records import ALL, OWED_PER_FLUSH, OwedRecords
 from node.store.shared_store import SharedStore
 from node.store.store_config import StoreConfig
 from node.store.v1_format import (
@@ -59,7 +63,6 @@ from node.store.v1_format import (
     SHARED_PAYLOAD,
     Publish,
     checked_record,
-    describe,
     read_places,
     record_seq_id,
 )
@@ -73,8 +76,6 @@ MOVE_FRACTION = 128
 FILE_COST_ENTRIES = 8
 #: Segments deleted per flush: unlinking a file of some megabytes takes about a tenth of a millisecond.
 DELETIONS_MAX = 16
-#: For moving everything.
-_ALL = 1 << 62
 
 
 class QueueIndexV1:
@@ -125,6 +126,7 @@ class QueueIndexV1:
         self._settled: list[Run] = []
         #: Segments that have no live entry, or had none at some time.
         self._emptied: set[int] = set()
+        self._owed = OwedRecords(self.stores, self.files)
         #: There are more finished segments than one flush deletes.
         self._has_finished = False
 
@@ -200,17 +202,15 @@ class QueueIndexV1:
     def _settle_bits(self, segment: Segment, bits: int, total: list[int], is_sized: bool) -> None:
         """Settle written entries of which nothing else is known; ``total`` collects the fields of a `Range`."""
         shared = bits & segment.shared
-        found: list[tuple[int, PagedMessage]] = []
-        if is_sized or shared:
-            found = self._describe(segment, positions(bits if is_sized else shared, segment.base))
         if is_sized:
+            found = self._describe(segment, positions(bits, segment.base))
             for _, paged in found:
                 count_into(total, paged.persistent, paged.body_bytes)
+            self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found if segment.is_shared(seq_id)})
         else:
             total[0] += bits.bit_count()
             total[2] += (bits & ~segment.transient).bit_count()
-        if shared:
-            self._release(segment, {seq_id: paged.msg_id for seq_id, paged in found if segment.is_shared(seq_id)})
+            self._owed.owe(segment, shared, (self._journal, self._moving))
         self._remove(segment, runs_of_bits(bits, segment.base))
 
     def _is_persistent(self, message: Message) -> bool:
@@ -218,7 +218,7 @@ class QueueIndexV1:
 
     @property
     def has_unflushed(self) -> bool:
-        return bool(self._pending or self._settled or self._has_finished)
+        return bool(self._pending or self._settled or self._has_finished or self._owed)
 
     @property
     def has_unflushed_publishes(self) -> bool:
@@ -231,6 +231,8 @@ class QueueIndexV1:
 
     def flush(self, next_seq_id: int) -> int:
         """After a `DiskFullError` everything that was not written is still collected."""
+        # Before anything that a full disk may refuse: it makes room.
+        self._owed.give_back(OWED_PER_FLUSH)
         settled = merge_runs(self._settled, self.entries_per_segment)
         pending = sorted(self._pending)
         written = self._write(settled, pending) if settled or pending else 0
@@ -249,6 +251,7 @@ class QueueIndexV1:
         journal = self._journal
         if journal is None:
             journal = self._journal = self._new_journal()
+        self._owed.give_back_at(pending, self._bits)
         publishes, stored = self._publishes(pending)
         taken = self._write_shared(stored)
         try:
@@ -354,7 +357,8 @@ class QueueIndexV1:
     def _begin_move(self) -> None:
         """The current journal is full, or all must go."""
         if self._moving is not None:
-            self._move(_ALL)
+            self._owed.give_back(ALL)
+            self._move(ALL)
         self._moving, self._journal = self._journal, None
 
     def _move(self, count: int) -> None:
@@ -364,6 +368,9 @@ class QueueIndexV1:
         while count > 0 and not journal.is_moved:
             number = next(iter(journal.acks)) if journal.acks else next(iter(journal.places))
             segment = self.segments[number]
+            if segment.owed and not segment.live_count:
+                # It must be dropped, later.
+                return
             if not segment.live_count:
                 self._drop(segment)
                 count -= 1
@@ -379,7 +386,7 @@ class QueueIndexV1:
             if not members:
                 journal.places.pop(number, None)
             count -= len(runs) + len(chosen) + FILE_COST_ENTRIES
-        if journal.is_moved:
+        if journal.is_moved and not journal.owed:
             self._moving = None
             self._moved.append((self._group_commit.open_generation, journal))
             # New segments must have their names, and deleted ones be gone, before this journal is. The file may be due.
@@ -421,7 +428,7 @@ class QueueIndexV1:
             return
         tail = next_seq_id >> self._bits
         self._emptied = {number for number in self._emptied if not self.segments[number].live_count}
-        finished = [number for number in self._emptied if number < tail]
+        finished = [number for number in self._emptied if number < tail and not self.segments[number].owed]
         self._has_finished = len(finished) > DELETIONS_MAX
         for number in finished[:DELETIONS_MAX]:
             self._drop(self.segments[number])
@@ -429,7 +436,7 @@ class QueueIndexV1:
     def _delete_moved(self) -> None:
         """Delete journals whose entries are durable in the segments, the oldest first."""
         waits_for_sync = self.config.confirm_after_sync and self._is_durable
-        durable = self._group_commit.durable_generation if waits_for_sync else _ALL
+        durable = self._group_commit.durable_generation if waits_for_sync else ALL
         if self._moved and self._moved[0][0] <= durable:
             while self._moved and self._moved[0][0] <= durable:
                 self.disk.unlink(self._moved.pop(0)[1].path)
@@ -538,18 +545,9 @@ class QueueIndexV1:
     def _describe(self, segment: Segment, seq_ids: Sequence[int]) -> list[tuple[int, PagedMessage]]:
         """What the records of written live entries of one segment say; ascending."""
         in_journals, in_file = self._in_journals(seq_ids)
-        found: list[tuple[int, PagedMessage]] = []
-        if in_file:
-            parsed = self.files.find(segment, in_file)
-            for seq_id in in_file:
-                place = parsed.place(seq_id)
-                found.append((seq_id, _paged(place, parsed.msg_id(seq_id), parsed.size(seq_id))))
+        found = self.files.describe(segment, in_file) if in_file else []
         for journal, places in in_journals:
-            for place, piece in read_places(journal.file, journal.seed, list(places)):
-                msg_id, body_bytes = describe(
-                    checked_record(piece, places[place], journal.path), 0, place & PLACE_SHARED > 0
-                )
-                found.append((places[place], _paged(place, msg_id, body_bytes)))
+            found += journal.describe(list(places))
         if in_journals:
             found.sort()
         return found
@@ -598,6 +596,7 @@ class QueueIndexV1:
     def close(self, next_seq_id: int) -> None:
         if self._group_commit.failure is not None:
             raise StorageError(f"{self.directory} cannot be closed cleanly: {self._group_commit.failure}")
+        self._owed.give_back(ALL)
         self.flush(next_seq_id)
         while self._has_finished:
             self._delete_finished(next_seq_id)
@@ -605,7 +604,7 @@ class QueueIndexV1:
             if self._moving is None and self._journal is not None:
                 self._begin_move()
             if self._moving is not None:
-                self._move(_ALL)
+                self._move(ALL)
         self.files.close()
         self.files.sync_all()
         if self._moved:
@@ -622,18 +621,17 @@ class QueueIndexV1:
 
     def delete(self, directory: str) -> Iterator[None]:
         shared = [segment for segment in self.segments.values() if segment.live & segment.shared]
-        journals = self._journal, self._moving
+        journals, owed = (self._journal, self._moving), self._owed.take_all()
         self.abandon()
-        return self._release_in_pieces(shared, journals, directory) if shared else iter(())
+        self._journal, self._moving = journals
+        return self._release_in_pieces(shared, owed, directory) if shared or owed else iter(())
 
-    def _release_in_pieces(
-        self, segments: Sequence[Segment], journals: tuple[Journal | None, Journal | None], directory: str
-    ) -> Iterator[None]:
+    def _release_in_pieces(self, segments: Sequence[Segment], owed: OwedRecords, directory: str) -> Iterator[None]:
         self.files.directory = directory
-        for journal in journals:
+        for journal in (self._journal, self._moving):
             if journal is not None:
                 journal.reopen(self.disk, directory)
-        self._journal, self._moving = journals
+        yield from owed.give_back_in_pieces()
         for segment in segments:
 
             def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
@@ -656,6 +654,7 @@ class QueueIndexV1:
         self._pending.clear()
         self._envelopes.clear()
         self._settled.clear()
+        self._owed.take_all()
 
     @property
     def memory_bytes(self) -> int:
@@ -690,9 +689,4 @@ class QueueIndexV1:
         numbers = [journal.number for _, journal in self._moved] + [journal.number for journal in reversed(journals)]
         assert numbers == sorted(numbers), "journals are deleted in the order they were written"
         self.files.check_invariants()
-
-
-def _paged(place: int, msg_id: MsgId, body_bytes: int) -> PagedMessage:
-    # The place of an embedded message changes when its journal is moved, so that nobody is told of it.
-    where = IN_SHARED_STORE if place & PLACE_SHARED else UNKNOWN_PLACE
-    return PagedMessage(msg_id, body_bytes, place & PLACE_PERSISTENT > 0, where)
+        self._owed.check_invariants(self.segments)

@@ -1,6 +1,6 @@
 """Reading an index of version 1 back: what is live in its files. `node.store.index_v1` says what holds after a crash.
 
-`recover_v1` opens an index; `count_references_v1` tells a shared store whose tables are lost who names its messages;
+`recover_v1` opens an index; `references_in_pieces_v1` says which messages of a shared store the files name;
 `stored_entries` and `load_segment` serve the tools that look at a stopped node.
 
 After a crash everything is made as a clean stop leaves it: what only journals had is appended to the segments, files
@@ -10,14 +10,14 @@ the journals are deleted. A crash in the middle finds the journals again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, split_msg_id
+from node.store.deletions import ENTRIES_PER_PIECE
 from node.store.disk import Disk, read_whole, sync_file, write_durably
 from node.store.index import RecoveryReport
 from node.store.index_v1 import QueueIndexV1
@@ -139,41 +139,63 @@ def load_journals(
 ) -> JournalContents:
     """Read all journals in order; positions are grouped by ``entries``. ``queue_id`` ``None``: whoever owns them."""
     contents = JournalContents(entries)
+    for _ in _read_journals(contents, disk, directory, queue_id, on_problem):
+        pass
+    return contents
+
+
+def _read_journals(
+    contents: JournalContents, disk: Disk, directory: str, queue_id: int | None, on_problem: OnProblem
+) -> Iterator[None]:
+    """Fill ``contents``, a bounded number of records per item."""
     for number in files_of(disk.list(directory), JOURNAL_FORMAT):
         path = f"{directory}/{number}{JOURNAL_FORMAT.suffix}"
         data = read_whole(disk, path)
-        for record in _records(data, path, JOURNAL_FORMAT, number, queue_id, on_problem):
+        records = _records(data, path, JOURNAL_FORMAT, number, queue_id, on_problem)
+        for read, record in enumerate(records, 1):
             if record.kind == KIND_ACK:
                 contents.ack(record.seq_id, ack_count(data, record.offset))
             else:
                 contents.publish(_entry(record, data, number))
-    return contents
+            if not read % ENTRIES_PER_PIECE:
+                yield
 
 
 def load_segment(
     disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
 ) -> SegmentContent:
     """Read one segment file. ``queue_id`` ``None``: whoever owns it."""
+    content = SegmentContent()
+    for _ in _read_segment(content, disk, directory, number, queue_id, on_problem):
+        pass
+    return content
+
+
+def _read_segment(
+    content: SegmentContent, disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
+) -> Iterator[None]:
+    """Fill ``content``, a bounded number of records per item."""
     path = f"{directory}/{number}{SEGMENT_FORMAT.suffix}"
-    content = SegmentContent(read_whole(disk, path))
+    data = content.data = read_whole(disk, path)
+    live = content.live
 
     def note(problem: Problem) -> None:
         content.is_bad = True
         on_problem(problem)
 
-    data, live = content.data, content.live
-    for record in _records(data, path, SEGMENT_FORMAT, number, queue_id, note):
+    for read, record in enumerate(_records(data, path, SEGMENT_FORMAT, number, queue_id, note), 1):
         seq_id = record.seq_id
         if record.kind == KIND_ACK:
             for settled in range(seq_id, seq_id + ack_count(data, record.offset)):
                 live.pop(settled, None)
-            continue
-        live[seq_id] = _entry(record, data, IN_SEGMENT)
-        if seq_id < content.file_end:
-            content.is_written_once = False
         else:
-            content.file_end = seq_id + 1
-    return content
+            live[seq_id] = _entry(record, data, IN_SEGMENT)
+            if seq_id < content.file_end:
+                content.is_written_once = False
+            else:
+                content.file_end = seq_id + 1
+        if not read % ENTRIES_PER_PIECE:
+            yield
 
 
 def _entry(record: Record, data: bytes, journal: int) -> StoredEntry:
@@ -201,26 +223,31 @@ def _records(
 
 def stored_entries(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[StoredEntry]:
     """Every live entry in the files of a queue, read-only: first those only in segments, then those in journals."""
-    return chain.from_iterable(_stored_by_segment(disk, directory, on_problem))
+    return chain.from_iterable(_stored_in_pieces(disk, directory, on_problem))
 
 
-def _stored_by_segment(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[list[StoredEntry]]:
-    journals = load_journals(disk, directory, None, _GROUP_ENTRIES, on_problem)
+def _stored_in_pieces(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[list[StoredEntry]]:
+    """The same with a bounded amount of work per item, many of which are empty."""
+    journals = JournalContents(_GROUP_ENTRIES)
+    for _ in _read_journals(journals, disk, directory, None, on_problem):
+        yield []
     for number in files_of(disk.list(directory), SEGMENT_FORMAT):
-        live = load_segment(disk, directory, number, None, on_problem).live
-        yield [entry for entry in live.values() if not journals.mentions(entry.seq_id)]
+        content = SegmentContent()
+        for _ in _read_segment(content, disk, directory, number, None, on_problem):
+            yield []
+        entries = iter(content.live.values())
+        while piece := list(islice(entries, ENTRIES_PER_PIECE)):
+            yield [entry for entry in piece if not journals.mentions(entry.seq_id)]
     for members in journals.publishes.values():
-        yield list(members.values())
+        entries = iter(members.values())
+        while piece := list(islice(entries, ENTRIES_PER_PIECE)):
+            yield piece
 
 
-def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:
-    """How many live persistent entries of this queue name each message of the shared store."""
-    return Counter(chain.from_iterable(references_by_segment_v1(disk, directory)))
-
-
-def references_by_segment_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]:
-    """The same by segment, once per entry; what is in journals comes last."""
-    for entries in _stored_by_segment(disk, directory, lambda _problem: None):
+def references_in_pieces_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]:
+    """Messages of the shared store that live persistent entries of this queue name, once per entry; a bounded piece at
+    a time, and what is in journals last."""
+    for entries in _stored_in_pieces(disk, directory, lambda _problem: None):
         yield [entry.msg_id for entry in entries if entry.is_shared and entry.persistent]
 
 

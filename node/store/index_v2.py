@@ -17,6 +17,9 @@ zero. Everything else is read from the files when it is wanted.
 before the flush is forgotten and never touches the disk. The state of a segment changes after its writes: a flush that
 a full disk stopped half-way (`DiskFullError`) may simply be repeated, it writes the same bytes to the same places.
 
+**Purge.** `settle_range` without sizes only clears bits; references to shared stores are given back later
+(`node.store.owed_slots`).
+
 **What is synced.** Publishes of persistent messages mark both files for the group commit. Acks and transient messages
 do not; acks ride along with the next round of a file or with the system's own write-back. A recovered message may
 therefore have been acked shortly before the crash, never the other way round.
@@ -32,7 +35,6 @@ whose checksum is wrong is corruption: copied to ``quarantine/``, reported, neve
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from zlib import crc32
 
@@ -45,6 +47,7 @@ from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
 from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs, runs_of_bits
 from node.store.msg_store import MessageStore
+from node.store.owed_slots import OwedSlots, release_slots
 from node.store.record import (
     CRC,
     READ_GAP_BYTES_MAX,
@@ -64,6 +67,7 @@ from node.store.record import (
 )
 from node.store.segment_files import Segment, SegmentFiles
 from node.store.store_config import StoreConfig
+from node.store.v2_terms import pack_terms, segments_in_terms
 
 #: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
 ACK_RUNS_MAX = 8
@@ -74,11 +78,6 @@ _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
 _PENDING_MEMORY_BYTES = 500
 _SIZE_MASK = 0xFFFFFFFF
-
-#: Of the terms: number of segments; per segment its number, end of the .qs file, live entries, whether sets of bits
-#: follow (live, shared).
-_TERMS_COUNT = struct.Struct(">I")
-_TERMS_SEGMENT = struct.Struct(">QQIBB")
 
 
 class QueueIndexV2:
@@ -120,13 +119,14 @@ class QueueIndexV2:
         self._settled: dict[int, int] = {}
         #: There may be more finished segments than one flush deletes.
         self._has_finished = False
+        self._owed = OwedSlots(self._stores)
 
     # -- collecting
 
     @property
     def has_unflushed(self) -> bool:
         """See `QueueIndex.has_unflushed`."""
-        return bool(self._pending or self._settled or self._has_finished)
+        return bool(self._pending or self._settled or self._has_finished or self._owed)
 
     @property
     def has_unflushed_publishes(self) -> bool:
@@ -210,28 +210,40 @@ class QueueIndexV2:
 
     def _settle_bits(self, segment: Segment, bits: int, total: list[int], is_sized: bool) -> None:
         """Settle the written entries with these bits; ``total`` collects the fields of a `Range`."""
-        base = segment.number << self._segment_bits
-        shared = bits & segment.shared_bits
-        wanted = bits if is_sized else shared
-        msg_ids: dict[int, MsgId] = {}
         count = bits.bit_count()
-        if wanted:
-            seq_ids = positions(wanted, base)
-            slots = self._slots(segment, seq_ids)
-            msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
-        if is_sized:
-            for slot in slots:
-                count_into(total, slot.persistent, slot.body_bytes)
-        else:
+        shared = bits & segment.shared_bits
+        if not is_sized:
             total[0] += count
             total[2] += count - (bits & segment.transient_bits).bit_count()
+            self._clear_bits(segment, bits, count)
+            segment.owed_bits |= shared
+            segment.shared_bits &= ~shared
+            segment.transient_bits &= segment.live_bits
+            return
+        seq_ids = positions(bits, segment.number << self._segment_bits)
+        slots = self._slots(segment, seq_ids)
+        for slot in slots:
+            count_into(total, slot.persistent, slot.body_bytes)
         self._clear_bits(segment, bits, count)
+        msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)} if shared else {}
         self._release(segment, shared, msg_ids)
+
+    def _copy_owed(self, segment: Segment) -> None:
+        """The owed slots of a segment are about to vanish from its file."""
+        if segment.owed_bits:
+            seq_ids = positions(segment.owed_bits, segment.number << self._segment_bits)
+            index_file, _ = self.files.files(segment)
+            start = self._slot_offset(seq_ids[0])
+            self._owed.add(seq_ids, index_file.pread(self._slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
+            segment.owed_bits = 0
 
     # -- writing
 
     def flush(self, next_seq_id: int) -> int:
         """See `QueueIndex.flush`. After a `DiskFullError` everything that was not written is still collected."""
+        # Before anything that a full disk may refuse: it makes room.
+        has_given_back = bool(self._owed)
+        self._owed.give_back()
         # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
         if self._settled:
             settled, self._settled = self._settled, {}
@@ -241,6 +253,7 @@ class QueueIndexV2:
                 for number, bits in settled.items():
                     segment = self.segments[number]
                     if segment.live or number >= in_use:
+                        self._copy_owed(segment)
                         self._write_acks(segment, bits)
                     else:
                         segment.is_finished = self._has_finished = True
@@ -262,6 +275,8 @@ class QueueIndexV2:
             self._has_finished = True
         if self._has_finished:
             self._delete_finished(next_seq_id)
+        if not has_given_back:
+            self._owed.give_back()
         return written
 
     def _write_publishes(
@@ -379,6 +394,10 @@ class QueueIndexV2:
         self._has_finished = len(finished) > DELETIONS_MAX
         del finished[DELETIONS_MAX:]
         for number in finished:
+            if self._owed.is_full:
+                self._has_finished = True
+                break
+            self._copy_owed(self.segments[number])
             self.files.delete(self.segments.pop(number))
         if finished and self._is_durable:
             # Not a promise, but once per segment it is cheap: without it a crash could bring thousands of acked back.
@@ -543,6 +562,7 @@ class QueueIndexV2:
         segment = self.segments.get(number)
         if segment is not None and segment.is_finished:
             # Its files were to be deleted, so its last acks were not written: begin anew.
+            self._copy_owed(segment)
             self.files.delete(segment)
             segment = None
         if segment is None:
@@ -571,23 +591,14 @@ class QueueIndexV2:
         self.flush(next_seq_id)
         # A scan may have found segments in which nothing is live.
         self._has_finished = True
-        while self._has_finished:
+        while self._has_finished or self._owed:
+            self._owed.give_back()
             self._delete_finished(next_seq_id)
         self.files.close_all()
 
     def terms(self) -> bytes:
-        """See `QueueIndex.terms`. Sets of bits are big-endian, a bit per entry."""
-        parts = [_TERMS_COUNT.pack(len(self.segments))]
-        size = self.segment_entries // 8
-        for number, segment in sorted(self.segments.items()):
-            is_partial = segment.live != self.segment_entries
-            is_shared = bool(segment.shared_bits)
-            parts.append(_TERMS_SEGMENT.pack(number, segment.queue_store_end, segment.live, is_partial, is_shared))
-            if is_partial:
-                parts.append(segment.live_bits.to_bytes(size, "big"))
-            if is_shared:
-                parts.append(segment.shared_bits.to_bytes(size, "big"))
-        return b"".join(parts)
+        """See `QueueIndex.terms`."""
+        return pack_terms(self.segments, self.segment_entries)
 
     def adopt_terms(self, terms: bytes) -> None:
         """Take over what `terms` said before a clean stop."""
@@ -603,20 +614,23 @@ class QueueIndexV2:
 
     def delete(self, directory: str) -> Iterator[None]:
         """See `QueueIndex.delete`."""
-        shared = [segment for segment in self.segments.values() if segment.shared_bits]
+        shared = [segment for segment in self.segments.values() if segment.shared_bits | segment.owed_bits]
+        owed = self._owed.take_all()
         self.abandon()
         self.files.directory = directory
-        return self._release_in_pieces(shared)
+        return self._release_in_pieces(owed, shared)
 
-    def _release_in_pieces(self, segments: Sequence[Segment]) -> Iterator[None]:
+    def _release_in_pieces(self, owed: OwedSlots, segments: Sequence[Segment]) -> Iterator[None]:
+        while owed:
+            owed.give_back()
+            yield
         for segment in segments:
 
             def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
-                slots = self._slots(segment, seq_ids)
-                msg_ids = {seq_id: MsgId(slot.msg_id) for seq_id, slot in zip(seq_ids, slots, strict=True)}
-                self._release(segment, bits_of(seq_ids, self._slot_mask), msg_ids)
+                release_slots(self._stores, self._slots(segment, seq_ids))
 
-            yield from release_in_pieces(positions(segment.shared_bits, segment.number << self._segment_bits), release)
+            bits = segment.shared_bits | segment.owed_bits
+            yield from release_in_pieces(positions(bits, segment.number << self._segment_bits), release)
         self.files.abandon()
 
     def abandon(self) -> None:
@@ -627,6 +641,7 @@ class QueueIndexV2:
         self._envelopes.clear()
         self._settled.clear()
         self._has_finished = False
+        self._owed.take_all()
 
     @property
     def memory_bytes(self) -> int:
@@ -637,6 +652,7 @@ class QueueIndexV2:
             len(self.segments) * _SEGMENT_MEMORY_BYTES
             + partial * self.segment_entries // 8
             + len(self._pending) * _PENDING_MEMORY_BYTES
+            + self._owed.memory_bytes
             + pending
         )
 
@@ -644,35 +660,18 @@ class QueueIndexV2:
         """See `QueueIndex.check_invariants`."""
         assert not self._envelopes.keys() - self._pending.keys(), "encoded forms belong to pending messages"
         self.files.check_invariants(self.segments)
+        self._owed.check_invariants()
         for number, segment in self.segments.items():
             live = segment.live_bits
             assert segment.live == live.bit_count(), f"segment {number} counts its live entries"
             assert 0 <= live <= self._full_bits, f"segment {number} has a slot for every live entry"
             assert not segment.shared_bits & ~live, f"segment {number}: what is settled has no reference"
             assert not segment.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
+            assert not segment.owed_bits & live, f"segment {number}: what is live has its reference"
+            is_on_its_way = segment.is_finished or not segment.owed_bits & ~self._settled.get(number, 0)
+            assert is_on_its_way, f"segment {number}: slots of which the references are owed are not overwritten"
             base = number << self._segment_bits
             assert not set(positions(live, base)) & self._pending.keys(), "an entry is pending or written"
-
-
-def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
-    """The segments (of ``entries`` entries) in `QueueIndexV2.terms`. Raises `struct.error` if they are cut off."""
-    size = entries // 8
-    full_bits = (1 << entries) - 1
-    (count,) = _TERMS_COUNT.unpack_from(terms)
-    at = _TERMS_COUNT.size
-    for _ in range(count):
-        number, queue_store_end, live, is_partial, is_shared = _TERMS_SEGMENT.unpack_from(terms, at)
-        at += _TERMS_SEGMENT.size
-        segment = Segment(number, queue_store_end)
-        segment.live = live
-        segment.live_bits = full_bits
-        if is_partial:
-            segment.live_bits = int.from_bytes(terms[at : at + size], "big")
-            at += size
-        if is_shared:
-            segment.shared_bits = int.from_bytes(terms[at : at + size], "big")
-            at += size
-        yield segment
 
 
 def _paged(slot: Slot) -> PagedMessage:

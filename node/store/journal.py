@@ -10,13 +10,27 @@ Journals are numbered. When one is full the next begins at once, and the full on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from node.errors import DiskFullError
+from node.errors import DiskFullError, StorageError
 from node.store.disk import Disk, DiskFile
+from node.store.index import PagedMessage
+from node.store.live_bits import bits_of, runs_of_bits
 from node.store.record import HEADER_BYTES
-from node.store.v1_format import JOURNAL_FORMAT, Publish, checksum_seed, pack_acks, pack_publishes
-from node.store.v1_segment import Run
+from node.store.v1_format import (
+    JOURNAL_FORMAT,
+    PLACE_OFFSET_BITS,
+    PLACE_SHARED,
+    Publish,
+    checksum_seed,
+    describe,
+    pack_acks,
+    pack_publishes,
+    paged_of,
+    read_places,
+    record_seq_id,
+)
+from node.store.v1_segment import Run, run_bits
 
 #: What one publish costs in memory: its place in two objects of 32 bytes and its share of a dictionary.
 ENTRY_MEMORY_BYTES = 110
@@ -27,7 +41,7 @@ RUN_MEMORY_BYTES = 128
 class Journal:
     """See the module text. `write` raises `StorageError`."""
 
-    __slots__ = ("_bits", "acks", "file", "number", "path", "places", "records", "seed", "size")
+    __slots__ = ("_bits", "acks", "file", "number", "owed", "path", "places", "records", "seed", "size")
 
     def __init__(self, disk: Disk, directory: str, queue_id: int, number: int, entries: int) -> None:
         self.number = number
@@ -38,6 +52,8 @@ class Journal:
         self.places: dict[int, dict[int, int]] = {}
         #: Segment -> runs of settled entries whose publish is in the segment's file.
         self.acks: dict[int, list[Run]] = {}
+        #: Places of settled publishes of which the reference to a shared store is not given back.
+        self.owed: list[int] = []
         #: Records written: the journal's fullness.
         self.records = 0
         self.file: DiskFile = disk.create(self.path)
@@ -98,6 +114,33 @@ class Journal:
         members = self.places.get(seq_id >> self._bits)
         return None if members is None else members.get(seq_id)
 
+    def owe(self, number: int, chosen: int) -> int:
+        """Note as owed those of these entries of a segment (a set of positions) that are here; returns these."""
+        mask = (1 << self._bits) - 1
+        members = self.places.get(number)
+        if not members:
+            return 0
+        first, end = min(members), max(members) + 1
+        bits = run_bits(first & mask, end - first)
+        if end - first == len(members) and chosen & bits == bits:
+            self.owed += members.values()
+            return bits
+        found = 0
+        for low, count in runs_of_bits(chosen, number << self._bits):
+            there = [seq_id for seq_id in range(low, low + count) if seq_id in members]
+            if there:
+                self.owed += [members[seq_id] for seq_id in there]
+                found |= bits_of(there, mask)
+        return found
+
+    def describe(self, places: Sequence[int]) -> Iterator[tuple[int, PagedMessage]]:
+        """What the publish records at these places say, by position. Raises `StorageError` if one is damaged."""
+        for place, piece in read_places(self.file, self.seed, places):
+            if piece is None:
+                raise StorageError(f"{self.path} is damaged at {place >> PLACE_OFFSET_BITS}: its checksum does not fit")
+            msg_id, body_bytes = describe(piece, 0, place & PLACE_SHARED > 0)
+            yield record_seq_id(piece), paged_of(place, msg_id, body_bytes)
+
     def forget_segment(self, number: int) -> None:
         """Everything in this segment is settled and its file is gone."""
         assert number not in self.places, "a segment without live entries has no live publish"
@@ -112,4 +155,5 @@ class Journal:
     def memory_bytes(self) -> int:
         """Estimate of what this journal costs."""
         publishes = sum(map(len, self.places.values()))
+        publishes += len(self.owed)
         return publishes * ENTRY_MEMORY_BYTES + sum(map(len, self.acks.values())) * RUN_MEMORY_BYTES

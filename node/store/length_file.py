@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 from typing import NamedTuple
 from zlib import crc32
 
@@ -55,8 +56,10 @@ SUFFIXES = (
 _BOUNDS_KIND = SUFFIXES.index(BOUNDS_FORMAT.suffix) + 1
 _SHARED_KIND = SUFFIXES.index(SHARED_STORE_FORMAT.suffix) + 1
 _BOUNDS_STEM = "seq"
-_QUEUES, _SHARED_STORE = "queues", "msg_store_persistent"
+QUEUES, SHARED_STORE = "queues", "msg_store_persistent"
 
+#: Notes that one call of `LengthFile.write` writes: two milliseconds if no two are neighbours.
+NOTES_PER_WRITE = 1024
 _SLOT = struct.Struct(">B3xIQQQ")
 _FREE_SLOT = bytes(_SLOT.size)
 #: Where the header of a file has its owner (`node.store.record`).
@@ -78,9 +81,9 @@ class FileKey(NamedTuple):
         """Below the vhost's directory."""
         suffix = SUFFIXES[self.kind - 1]
         if self.kind == _SHARED_KIND:
-            return f"{_SHARED_STORE}/{self.number}{suffix}"
+            return f"{SHARED_STORE}/{self.number}{suffix}"
         stem = _BOUNDS_STEM if self.kind == _BOUNDS_KIND else self.number
-        return f"{_QUEUES}/{self.queue_id}/{stem}{suffix}"
+        return f"{QUEUES}/{self.queue_id}/{stem}{suffix}"
 
 
 def file_key(path: str) -> FileKey | None:
@@ -92,8 +95,8 @@ def file_key(path: str) -> FileKey | None:
         return None
     kind = SUFFIXES.index(dot + suffix) + 1
     if kind == _SHARED_KIND:
-        return FileKey(kind, 0, int(stem)) if directory == _SHARED_STORE and stem.isdigit() else None
-    if parent != _QUEUES or not owner.isdigit():
+        return FileKey(kind, 0, int(stem)) if directory == SHARED_STORE and stem.isdigit() else None
+    if parent != QUEUES or not owner.isdigit():
         return None
     if kind == _BOUNDS_KIND:
         return FileKey(kind, int(owner), 0) if stem == _BOUNDS_STEM else None
@@ -214,7 +217,8 @@ class LengthFile:
         self._file: DiskFile | None = None
         self._is_name_durable = False
         self._notes: dict[FileKey, _Note] = {}
-        self._free: list[int] = []
+        #: In the order in which they became free; the last is taken first.
+        self._free: dict[int, None] = {}
         #: Slots there are, free ones included.
         self._slot_count = 0
         #: Notes to be written.
@@ -239,7 +243,7 @@ class LengthFile:
         self._header_slot_count = content.header_slot_count
         self._notes = {key: _Note(slot, length) for key, (slot, length) in content.slots.items()}
         used = {note.slot for note in self._notes.values()}
-        self._free = [slot for slot in reversed(range(self._slot_count)) if slot not in used]
+        self._free = {slot: None for slot in reversed(range(self._slot_count)) if slot not in used}
         self.unreadable = len(content.bad_slots) + bool(content.problem)
         for slot in content.bad_slots:
             file.pwrite(_FREE_SLOT, HEADER_BYTES + slot * _SLOT.size)
@@ -252,6 +256,16 @@ class LengthFile:
     def lengths(self) -> dict[str, int]:
         """What is noted, by path."""
         return {f"{self._directory}/{key.path}": note.length for key, note in self._notes.items()}
+
+    @property
+    def is_missing(self) -> bool:
+        """True if there is no file yet."""
+        return self._file is None
+
+    def make(self) -> None:
+        """Make the file, without a note and durable on return, so that a later start can tell if it is missing."""
+        self._open_file()
+        self.sync()
 
     def raise_to(self, key: FileKey, length: int) -> None:
         """At least so many bytes of a file are durable."""
@@ -278,7 +292,7 @@ class LengthFile:
                 self._changed[key] = None
             if note.written > length:
                 self._write += 1
-                self._write_note(key, note)
+                self._write_slots([(note.slot, key)])
                 self._complete_write = self._write
 
     def lower_for_good(self, key: FileKey, length: int) -> None:
@@ -297,14 +311,36 @@ class LengthFile:
         return bool(self._changed)
 
     def write(self) -> Syncable | None:
-        """Write what changed. Returns what is to be synced some time, ``None`` if nothing was written."""
+        """Write what changed, `NOTES_PER_WRITE` at most: what is left is for the next call.
+
+        Returns what is to be synced some time, ``None`` if nothing was written.
+        """
         if not self._changed:
             return None
         self._forget_gone()
         self._write += 1
-        # Neighbours in the file one behind the other.
-        for key in sorted(self._changed, key=lambda key: self._notes[key].slot):
-            self._write_note(key, self._notes[key])
+        batch: list[tuple[int, FileKey]] = []
+        # Taken when they are written.
+        unused = chain(reversed(self._free), count(self._slot_count))
+        for key in list(islice(self._changed, NOTES_PER_WRITE)):
+            note = self._notes[key]
+            slot = note.slot
+            if slot == _NO_SLOT:
+                if not note.length:
+                    # It came and went between two writes.
+                    del self._notes[key], self._changed[key]
+                    continue
+                slot = next(unused)
+            batch.append((slot, key))
+        batch.sort()
+        at = 0
+        while at < len(batch):
+            # Neighbours in the file with one write.
+            behind = at + 1
+            while behind < len(batch) and batch[behind][0] == batch[behind - 1][0] + 1:
+                behind += 1
+            self._write_slots(batch[at:behind])
+            at = behind
         if self._slot_count != self._header_slot_count:
             self._write_header(self._open_file())
         self._complete_write = self._write
@@ -312,38 +348,36 @@ class LengthFile:
 
     def _forget_gone(self) -> None:
         """Slots of files that are gone for good are free."""
-        for key in list(self._leaving):
+        for key in list(islice(self._leaving, NOTES_PER_WRITE)):
             note = self._notes.get(key)
             if note is None or note.length or note.written:
                 del self._leaving[key]
             elif note.write <= self._synced_write:
                 del self._leaving[key], self._notes[key]
                 self._changed.pop(key, None)
-                self._free.append(note.slot)
+                self._free[note.slot] = None
 
-    def _write_note(self, key: FileKey, note: _Note) -> None:
-        """The caller has counted the write."""
-        slot = note.slot
-        if slot == _NO_SLOT:
+    def _write_slots(self, batch: Sequence[tuple[int, FileKey]]) -> None:
+        """Write notes into neighbouring slots. The caller has counted the write."""
+        notes = self._notes
+        lengths = [notes[key].length for _, key in batch]
+        pieces = [
+            _pack_slot(slot, key, length) if length else _FREE_SLOT
+            for (slot, key), length in zip(batch, lengths, strict=True)
+        ]
+        self._open_file().pwrite(b"".join(pieces), HEADER_BYTES + batch[0][0] * _SLOT.size)
+        for slot, key in batch:
+            note = notes[key]
+            if note.slot == _NO_SLOT:
+                note.slot = slot
+                self._free.pop(slot, None)
+                self._slot_count = max(self._slot_count, slot + 1)
+            note.highest = max(self._most_after_crash(note), note.length)
+            note.written = note.length
+            note.write = self._write
+            self._changed.pop(key, None)
             if not note.length:
-                # It came and went between two writes.
-                del self._notes[key], self._changed[key]
-                return
-            slot = self._free[-1] if self._free else self._slot_count
-        data = _pack_slot(slot, key, note.length) if note.length else _FREE_SLOT
-        self._open_file().pwrite(data, HEADER_BYTES + slot * _SLOT.size)
-        if note.slot == _NO_SLOT:
-            note.slot = slot
-            if self._free:
-                self._free.pop()
-            else:
-                self._slot_count += 1
-        note.highest = max(self._most_after_crash(note), note.length)
-        note.written = note.length
-        note.write = self._write
-        self._changed.pop(key, None)
-        if not note.length:
-            self._leaving[key] = None
+                self._leaving[key] = None
 
     def _open_file(self) -> DiskFile:
         if self._file is None:
@@ -373,7 +407,8 @@ class LengthFile:
 
     def close(self) -> None:
         """Write and sync everything, on this thread."""
-        self.write()
+        while self._changed:
+            self.write()
         self.sync()
         if self._file is not None:
             self._file.close()
@@ -384,7 +419,7 @@ class LengthFile:
         slots = [note.slot for note in self._notes.values() if note.slot != _NO_SLOT]
         assert len(set(slots)) == len(slots), "a slot speaks of one file"
         assert not set(slots) & set(self._free), "a slot is in use or free"
-        assert sorted(slots + self._free) == list(range(self._slot_count)), "every slot is in use or free"
+        assert sorted([*slots, *self._free]) == list(range(self._slot_count)), "every slot is in use or free"
         assert self._changed.keys() <= self._notes.keys(), "what changed is known"
         for key, note in self._notes.items():
             assert note.length == note.written or key in self._changed, "a change is not forgotten"

@@ -206,6 +206,9 @@ class QueueStorage:
             return self._recover_version(index, report, new_terms)
         source = conversion_source(self._disk, self._directory) or 3 - self._wanted_version
         old, new = self._make_index(source), self._make_index(3 - source)
+        if terms is not None and terms.index_version == source:
+            # Nothing was copied yet, and now the other way is wanted.
+            old_terms, new_terms = new_terms, old_terms
         end = max(self._recover_version(old, report, old_terms), self._recover_version(new, report, new_terms))
         next_seq_id = max(end, bounds.reserved, terms.next_seq_id if terms is not None else 0)
         converting = self._begin_conversion(old, new, next_seq_id)

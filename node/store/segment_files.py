@@ -22,6 +22,7 @@ class Segment:
         "live",
         "live_bits",
         "number",
+        "owed_bits",
         "queue_store_end",
         "queue_store_file",
         "shared_bits",
@@ -36,6 +37,8 @@ class Segment:
         #: Of the live ones: message in a shared store; message transient.
         self.shared_bits = 0
         self.transient_bits = 0
+        #: Settled ones of which the reference to a shared store is not given back; their slots are still in the file.
+        self.owed_bits = 0
         #: Everything is settled and the files will be deleted: the last acks were not written.
         self.is_finished = False
         #: Where the next record of the .qs file goes.

@@ -33,6 +33,7 @@ from zlib import crc32
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import DiskFile
+from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage
 from node.store.record import HEADER_BYTES, READ_GAP_BYTES_MAX, FileFormat
 
 JOURNAL_FORMAT = FileFormat(b"WRIJ", 1, ".jif")
@@ -277,3 +278,10 @@ def checked_record(piece: bytes | None, seq_id: int, path: str) -> bytes:
     if piece is None or record_seq_id(piece) != seq_id:
         raise StorageError(f"the entry of seq id {seq_id} in {path} is damaged: its checksum does not fit")
     return piece
+
+
+def paged_of(place: int, msg_id: MsgId, body_bytes: int) -> PagedMessage:
+    """A live entry with its record at ``place``."""
+    # The place of an embedded message changes when its journal is moved, so that nobody is told of it.
+    where = IN_SHARED_STORE if place & PLACE_SHARED else UNKNOWN_PLACE
+    return PagedMessage(msg_id, body_bytes, place & PLACE_PERSISTENT > 0, where)

@@ -70,6 +70,7 @@ class Segment:
         "live",
         "live_count",
         "number",
+        "owed",
         "shared",
         "transient",
     )
@@ -84,6 +85,8 @@ class Segment:
         self.shared = 0
         #: Of the live ones: not persistent. Bits of others mean nothing.
         self.transient = 0
+        #: Settled ones in the file of which the reference to a shared store is not given back.
+        self.owed = 0
         #: Length of the ``.idx`` file; 0 without one.
         self.file_bytes = 0
         #: Behind the highest position with a publish record in the file.
@@ -162,5 +165,6 @@ class Segment:
 
     def check_invariants(self) -> None:
         assert 0 <= self.live <= full_bits(self.entries), "live entries are entries of this segment"
+        assert not self.live & self.owed, "what is live has its reference"
         assert self.live.bit_count() == self.live_count, "the counter counts the live entries"
         assert self.base <= self.file_end <= self.base + self.entries, "the file holds entries of this segment"

@@ -15,6 +15,7 @@ from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
+from node.store.index import PagedMessage
 from node.store.live_bits import keep_pieces
 from node.store.record import HEADER_BYTES
 from node.store.v1_format import (
@@ -28,6 +29,7 @@ from node.store.v1_format import (
     intact_records,
     pack_acks,
     pack_publishes,
+    paged_of,
     scan_records,
 )
 from node.store.v1_segment import Run, Segment
@@ -206,6 +208,11 @@ class SegmentFiles:
                     raise StorageError(f"the entry of seq id {seq_id} in {self.path(number)} is damaged or missing")
                 parsed.parse_more(self.parse_bytes, file_bytes)
         return parsed
+
+    def describe(self, segment: Segment, seq_ids: Sequence[int]) -> list[tuple[int, PagedMessage]]:
+        """What the records of these ascending positions say."""
+        parsed = self.find(segment, seq_ids)
+        return [(s, paged_of(parsed.place(s), parsed.msg_id(s), parsed.size(s))) for s in seq_ids]
 
     def copy_msg_ids(self, segment: Segment, bits: int, target: bytearray, first: int) -> None:
         """Copy the msg_ids of the entries with these bits (not none) to their places in ``target``, whose first place

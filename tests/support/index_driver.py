@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from node.ids import MsgId
@@ -18,9 +19,9 @@ from node.message import Message
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import PagedMessage, QueueIndex, RecoveryReport
-from node.store.index_recovery import IndexRecovery, count_references
+from node.store.index_recovery import IndexRecovery, references_in_pieces
 from node.store.index_v1 import QueueIndexV1
-from node.store.index_v1_recovery import count_references_v1, recover_v1
+from node.store.index_v1_recovery import recover_v1, references_in_pieces_v1
 from node.store.index_v2 import QueueIndexV2
 from node.store.msg_store import MessageStore
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
@@ -182,7 +183,12 @@ def _recover_v2(index: QueueIndex, report: RecoveryReport, terms: bytes | None) 
 
 
 def _count_references_v2(disk: Disk, directory: str) -> Counter[MsgId]:
-    return count_references(disk, directory, SMALL.v2_segment_entries)
+    return Counter(chain.from_iterable(references_in_pieces(disk, directory, SMALL.v2_segment_entries)))
+
+
+def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:
+    """References of the files of version 1, by message."""
+    return Counter(chain.from_iterable(references_in_pieces_v1(disk, directory)))
 
 
 def _ack_path_v2(index: QueueIndex, seq_id: int) -> str:
@@ -481,3 +487,17 @@ def random_steps(driver: IndexDriver, rng: random.Random, steps: int) -> None:
             driver.flush()
         else:
             driver.sync()
+
+
+class V1Driver(IndexDriver):
+    """A driver of version 1, for tests that look into the index."""
+
+    index: QueueIndexV1
+
+    def __init__(self, config: StoreConfig = SMALL) -> None:
+        super().__init__(V1, config)
+
+    def _make(self) -> QueueIndexV1:
+        index = super()._make()
+        assert isinstance(index, QueueIndexV1)
+        return index

@@ -138,3 +138,20 @@ def test_a_conversion_waits_while_the_disk_is_full(old: int, new: int) -> None:
     assert version_of(queue) == new
     assert suffixes(harness) == ({"qi", "qs"} if new == 2 else {"idx", "jif"})
     assert counters(queue.fetch(1000, ack_required=True)) == list(range(1, 501))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_conversion_that_has_copied_nothing_may_be_turned_round_by_a_clean_stop(version: int) -> None:
+    """Each index gets its own terms back, though what was new is old now."""
+    harness = StoreHarness(StoreConfig(queue_version=version, v1_segment_entries=8, v2_segment_entries=8))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    queue.set_index_version(3 - version)
+    queue.maintain()
+    queue.publish(publications(2, 1))
+    queue = harness.restart()
+    assert queue.recovery_report is not None
+    assert queue.recovery_report.clean
+    assert counters(queue.fetch(9, True)) == [1, 2]
+    queue.check_invariants()

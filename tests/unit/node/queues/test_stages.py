@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
 from node.ids import QueueId, QueueName, SeqId
+from node.message import Message
 from node.queues.local_replica import LocalReplica
+from node.queues.replica import SeqRange
 from node.queues.stages import StageCounts
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
@@ -329,3 +332,40 @@ def test_a_static_queue_is_never_written_again(harness: StoreHarness) -> None:
     after = harness.disk.snapshot()
     assert {path: after[path] for path in before} == before
     assert sum("/8/" in path for path in after) < 10, "and the fast one keeps nothing that is settled"
+
+
+@pytest.mark.parametrize("target", [None, 20, 0])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, target: int | None, is_restarted: bool
+) -> None:
+    """What a mirror does when its master purges: all but what is unacked there."""
+    monkeypatch.setattr("node.queues.local_replica.LEFT_MAX", 5)
+    monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", 8)
+    queue = harness.open_queue()
+    for first in range(1, 400, 20):
+        queue.publish(publications(first, 15, body=bytes(first % 50)))
+        queue.publish(publications(first + 15, 5, body=b"transient", persistent=False))
+        want_in_memory(queue, target)
+    if is_restarted:
+        queue = harness.restart()
+    messages: dict[int, Message] = {each.seq_id: each.message for each in queue.fetch(400, ack_required=True)}
+    queue.requeue_all()
+    want_in_memory(queue, target)
+    harness.sync()
+    unacked = [each.seq_id for each in queue.fetch(3, ack_required=True)]
+    kept = [unacked[1], 60, 61, 123, 380]
+    ranges = [SeqRange(SeqId(low + 1), SeqId(high)) for low, high in pairwise([-1, *kept, 400])]
+    kept = [seq_id for seq_id in kept if seq_id in messages]
+    before = harness.disk.reads
+    assert queue.remove(reversed(ranges)) == len(messages) - len(kept)
+    assert harness.disk.reads - before <= 2 * len(kept), "no more than where something is left"
+    queue.check_invariants()
+    left = [messages[seq_id] for seq_id in kept]
+    status = queue.status()
+    assert (status.ready, status.unacked) == (len(left) - 1, 1)
+    assert status.ready_bytes + status.unacked_bytes == sum(len(message.body) for message in left)
+    assert status.persistent == sum(message.persistent for message in left)
+    queue.requeue_all()
+    assert [each.message for each in queue.fetch(400, ack_required=True)] == left
+    harness.store.check_invariants()

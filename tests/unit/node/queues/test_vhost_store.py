@@ -156,3 +156,34 @@ def test_what_is_paged_out_at_a_time_is_bounded_over_all_queues(monkeypatch: pyt
         harness.store.maintain(0)
         steps.append(sum(queue.status().in_ram for queue in queues))
     assert steps == [1000, 700, 400, 100, 0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_queue_file_that_lost_its_end_after_a_clean_stop_leaves_no_reference_behind(version: int) -> None:
+    """The tables of the shared store count what the lost entries referred to, so they must not be believed."""
+    harness = StoreHarness(
+        StoreConfig(embed_below_bytes=0, v1_segment_entries=8, v2_segment_entries=8, queue_version=version)
+    )
+    harness.open_queue().publish(publications(1, 16))
+    harness.sync()
+    harness.store.close()
+    (path,) = [path for path in harness.disk.snapshot() if path.endswith(("/1.qi", "/1.idx"))]
+    file = harness.disk.open(path)
+    file.truncate(file.size - 100)
+    file.sync()
+    for opens_queue in (False, True):
+        harness.start()
+        assert not harness.store.store_recovery.clean, "until the queue has recovered without the lost entries"
+        if opens_queue:
+            queue = harness.open_queue()
+        else:
+            harness.store.close()
+    assert 8 <= queue.ready < 16
+    assert harness.store.shared_status().messages == queue.ready
+    queue.purge()
+    harness.sync()
+    harness.store.check_invariants()
+    harness.store.close()
+    harness.start()
+    assert harness.store.store_recovery.clean
+    assert harness.store.shared_status().messages == 0

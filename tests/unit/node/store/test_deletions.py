@@ -193,6 +193,7 @@ def test_files_of_a_closed_queue_give_their_references_back(harness: StoreHarnes
     maintain_until_gone(harness)
     other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     other.purge()
+    harness.sync()
     assert harness.store.shared_status().messages == 0
     harness.store.check_invariants()
 
@@ -268,3 +269,47 @@ def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
     harness.start()
     harness.sync()
     maintain_until_gone(harness)
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture, was_open: bool
+) -> None:
+    """Its references are counted as held until the store counts anew; everything else is saved."""
+    queue, _ = fan_out(harness, 16)
+    if was_open:
+        queue.delete()
+    else:
+        queue.terminate()
+        harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    harness.disk.fail_reads = "/deleting/"
+    with caplog.at_level(logging.WARNING):
+        harness.store.close()
+    assert was_open or "some references are not given back" in caplog.text
+    harness.disk.fail_reads = None
+    harness.start()
+    assert harness.store.store_recovery.clean
+    assert harness.store.shared_status().messages == 16
+    other = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
+    assert counters(other.fetch(99, True)) == list(range(1, 17))
+
+
+def test_files_of_a_closed_queue_are_read_in_bounded_pieces(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of version 1 have segments of 16,384 entries, and journals of twice as many."""
+    harness = StoreHarness(StoreConfig(queue_version=harness.config.queue_version, embed_below_bytes=60))
+    for module in ("index_recovery", "index_v1_recovery"):
+        monkeypatch.setattr(f"node.store.{module}.ENTRIES_PER_PIECE", 10)
+    harness.open_queue().publish(publications(1, 100, body=BIG))
+    harness.store.close()
+    harness.start()
+    harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    messages = [100]
+    for _ in range(30):
+        harness.store.maintain(0)
+        messages.append(harness.store.shared_status().messages)
+    assert messages[-1] == 0
+    assert max(before - after for before, after in pairwise(messages)) == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,46 @@ def test_notes_are_written_once_a_second(node: Node) -> None:
     assert node.noted == {SEGMENT: 100}
     node.disk.write_notes(node.now_ms + WRITE_EVERY_MS)
     assert node.noted == {SEGMENT: 110}
+
+
+def test_many_notes_are_written_and_forgotten_in_bounded_ticks(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of ten million messages has five thousand files."""
+    monkeypatch.setattr("node.store.length_file.NOTES_PER_WRITE", 8)
+    monkeypatch.setattr("node.store.guarded_disk.FORGOTTEN_PER_TICK", 5)
+    for number in range(20):
+        node.create(f"{QUEUE}/{number}.qs", 100)
+    node.now_ms += WRITE_EVERY_MS
+    noted: list[int] = []
+    for tick in range(6):
+        node.disk.write_notes(node.now_ms + tick)
+        noted.append(len(node.noted))
+        node.disk.check_invariants()
+    assert noted == [8, 16, 20, 20, 20, 20]
+    rename_directory(node)
+    noted.clear()
+    node.now_ms += tick
+    for _ in range(3):
+        node.write_notes()
+        noted.append(len(node.noted))
+    assert noted == [15, 10, 5]
+    last = min(node.noted)
+    node.create(last, 30)
+    node.write_notes()
+    node.write_notes()
+    assert node.noted == {last: 30}, "another file of that name is not forgotten with the old one"
+    assert node.crash() == []
+
+
+def test_what_was_moved_away_is_forgotten_by_a_clean_stop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.length_file.NOTES_PER_WRITE", 2)
+    for number in range(5):
+        node.create(f"{QUEUE}/{number}.qs", 100)
+    node.disk.close()
+    node.start()
+    assert len(node.noted) == 5
+    rename_directory(node)
+    node.disk.close()
+    assert node.noted == {}
 
 
 def test_nothing_is_written_while_nothing_changes(node: Node) -> None:
@@ -350,7 +391,36 @@ def test_other_files_pass_through(node: Node) -> None:
     path = f"{QUEUE}/queue.json"
     node.create(path, 30).truncate(3)
     node.write_notes()
-    assert f"{VHOST}/{LENGTHS_NAME}" not in node.below.snapshot()
+    assert node.noted == {}
     assert node.disk.list(QUEUE) == ["queue.json"]
     assert node.disk.exists(path)
     assert node.disk.free_bytes(path) == node.below.free_bytes(path)
+
+
+def test_missing_notes_are_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.crash()
+    node.create(SEGMENT, 100)
+    # Within the first second no length is noted yet.
+    assert node.crash() == []
+    node.write_notes()
+    assert not caplog.messages, "the first start of an empty directory, and what follows, is nothing special"
+    node.below.unlink(f"{VHOST}/{LENGTHS_NAME}")
+    node.below.sync_directory(VHOST)
+    shorten(node, SEGMENT, 99)
+    assert node.crash() == [], "nobody can tell"
+    (message,) = caplog.messages
+    assert f"{VHOST}/{LENGTHS_NAME} is missing" in message
+    assert caplog.records[0].levelno == logging.WARNING
+    node.crash()
+    assert len(caplog.messages) == 1, "also if that start was interrupted at once"
+
+
+def test_a_full_disk_does_not_keep_a_vhost_without_notes_from_starting() -> None:
+    node = Node()
+    node.below.unlink(f"{VHOST}/{LENGTHS_NAME}")
+    node.below.capacity_bytes = node.below.used_bytes
+    node.start()
+    node.below.capacity_bytes += 1 << 20
+    node.create(SEGMENT, 100)
+    node.write_notes()
+    assert node.noted == {SEGMENT: 100}

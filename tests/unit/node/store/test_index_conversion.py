@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from node.store.index import IN_SHARED_STORE
@@ -100,6 +102,7 @@ def test_what_is_in_both_is_settled_in_both(driver: ConvertingDriver) -> None:
     driver.settle([2, 7])
     driver.settle_range(3, 8, keep=[4])
     driver.check()
+    driver.flush()
     # Two references for those in both, one for the others.
     assert sum(driver.persistent_store.references.values()) == 3 * 2 + 1
     driver.finish()
@@ -265,3 +268,21 @@ def test_deleting_gives_all_references_back(driver: ConvertingDriver) -> None:
     driver.flush()
     assert sum(1 for _ in driver.index.delete(DIRECTORY)) >= 2
     assert not driver.persistent_store.references
+
+
+def test_a_conversion_ends_when_old_owes_no_reference_any_more(
+    driver: ConvertingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing old gives all back at once, and that may be millions."""
+    monkeypatch.setattr("node.store.owed_slots.OWED_PER_FLUSH", 2)
+    monkeypatch.setattr("node.store.index_v1.OWED_PER_FLUSH", 2)
+    driver.publish(30, big=True)
+    driver.sync()
+    driver.begin()
+    driver.converting.settle_range(0, 30, is_sized=False)
+    references = [30]
+    while driver.converting.step(4):
+        references.append(driver.persistent_store.references.total())
+    references.append(driver.persistent_store.references.total())
+    assert references[-1] == 0
+    assert max(before - after for before, after in pairwise(references)) == 2

@@ -15,26 +15,21 @@ from node.errors import DiskFullError, StorageError
 from node.message import Message
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index_v1 import QueueIndexV1
-from node.store.index_v1_recovery import IN_SEGMENT, Problem, count_references_v1, recover_v1, stored_entries
+from node.store.index_v1_recovery import IN_SEGMENT, Problem, recover_v1, stored_entries
 from node.store.simulated_disk import CrashStyle
-from tests.support.index_driver import DIRECTORY, SMALL, V1, IndexDriver
+from tests.support.index_driver import DIRECTORY, SMALL, V1Driver, count_references_v1
 
 
 @pytest.fixture
-def driver() -> IndexDriver:
-    return IndexDriver(V1)
+def driver() -> V1Driver:
+    return V1Driver()
 
 
-def index_of(driver: IndexDriver) -> QueueIndexV1:
-    assert isinstance(driver.index, QueueIndexV1)
-    return driver.index
-
-
-def files(driver: IndexDriver) -> list[str]:
+def files(driver: V1Driver) -> list[str]:
     return [name for name in driver.disk.list(DIRECTORY) if name != "quarantine"]
 
 
-def fill_journals(driver: IndexDriver) -> None:
+def fill_journals(driver: V1Driver) -> None:
     """Twelve messages in the first two segments, their journal gone."""
     driver.publish(12)
     driver.sync()
@@ -45,7 +40,7 @@ def fill_journals(driver: IndexDriver) -> None:
 # -- what is written
 
 
-def test_a_turn_is_one_write(driver: IndexDriver) -> None:
+def test_a_turn_is_one_write(driver: V1Driver) -> None:
     driver.publish(1)
     driver.flush()
     before = driver.disk.operations
@@ -56,13 +51,13 @@ def test_a_turn_is_one_write(driver: IndexDriver) -> None:
     assert driver.disk.operations == before + 1
 
 
-def test_what_is_settled_within_the_turn_touches_no_file(driver: IndexDriver) -> None:
+def test_what_is_settled_within_the_turn_touches_no_file(driver: V1Driver) -> None:
     driver.settle(driver.publish(5))
     driver.flush()
     assert files(driver) == []
 
 
-def test_what_is_settled_while_in_the_journal_never_reaches_a_segment(driver: IndexDriver) -> None:
+def test_what_is_settled_while_in_the_journal_never_reaches_a_segment(driver: V1Driver) -> None:
     for _ in range(30):
         seq_ids = driver.publish(2)
         driver.sync()
@@ -72,7 +67,7 @@ def test_what_is_settled_while_in_the_journal_never_reaches_a_segment(driver: In
     assert len(files(driver)) <= 3, "journals that were full are deleted"
 
 
-def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_durable(driver: IndexDriver) -> None:
+def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_durable(driver: V1Driver) -> None:
     driver.publish(1)
     driver.flush()
     assert files(driver) == ["0.jif"]
@@ -87,21 +82,21 @@ def test_a_full_journal_goes_into_the_segments_and_is_deleted_when_they_are_dura
     driver.check()
 
 
-def test_a_full_journal_is_moved_in_pieces(driver: IndexDriver) -> None:
+def test_a_full_journal_is_moved_in_pieces(driver: V1Driver) -> None:
     driver.publish(11)
     driver.sync()
     driver.publish(1, big=True)
     driver.flush()
     assert files(driver) == ["0.idx", "0.jif"]
     driver.check()
-    assert not index_of(driver)._moved
+    assert not driver.index._moved
     for _ in range(12):
         driver.flush()
         driver.check()
-    assert index_of(driver)._moved
+    assert driver.index._moved
 
 
-def test_a_settled_segment_is_deleted_without_being_written_again(driver: IndexDriver) -> None:
+def test_a_settled_segment_is_deleted_without_being_written_again(driver: V1Driver) -> None:
     fill_journals(driver)
     size = driver.disk.snapshot()[f"{DIRECTORY}/0.idx"]
     driver.settle(range(7))
@@ -112,7 +107,7 @@ def test_a_settled_segment_is_deleted_without_being_written_again(driver: IndexD
     assert sorted(files(driver)) == ["1.idx", "1.jif"]
 
 
-def test_acks_reach_the_segment_with_the_journal(driver: IndexDriver) -> None:
+def test_acks_reach_the_segment_with_the_journal(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.settle([1, 2, 3])
     driver.publish(11)
@@ -123,7 +118,7 @@ def test_acks_reach_the_segment_with_the_journal(driver: IndexDriver) -> None:
     assert sorted(driver.verify_crash()) == [0, *range(4, 23)]
 
 
-def test_a_small_message_is_embedded_and_a_big_one_shared(driver: IndexDriver) -> None:
+def test_a_small_message_is_embedded_and_a_big_one_shared(driver: V1Driver) -> None:
     driver.publish(1)
     driver.publish(1, big=True)
     driver.publish(1, big=True, persistent=False)
@@ -137,7 +132,7 @@ def test_a_small_message_is_embedded_and_a_big_one_shared(driver: IndexDriver) -
     assert not driver.transient_store.messages
 
 
-def test_a_transient_message_marks_no_journal_for_the_sync(driver: IndexDriver) -> None:
+def test_a_transient_message_marks_no_journal_for_the_sync(driver: V1Driver) -> None:
     driver.publish(1)
     driver.sync()
     driver.publish(1, persistent=False)
@@ -149,7 +144,7 @@ def test_a_transient_message_marks_no_journal_for_the_sync(driver: IndexDriver) 
 # -- reading
 
 
-def test_reading_merges_the_journal_over_the_segment(driver: IndexDriver) -> None:
+def test_reading_merges_the_journal_over_the_segment(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.settle([3])
     driver.publish_at({3: driver.message(big=True)})
@@ -158,14 +153,14 @@ def test_reading_merges_the_journal_over_the_segment(driver: IndexDriver) -> Non
     driver.check()
 
 
-def test_only_two_segments_stay_parsed(driver: IndexDriver) -> None:
+def test_only_two_segments_stay_parsed(driver: V1Driver) -> None:
     driver.publish(64)
     driver.sync()
     driver.read_all()
-    assert len(index_of(driver).files._parsed) == 2
+    assert len(driver.index.files._parsed) == 2
 
 
-def test_settling_a_whole_embedded_segment_reads_nothing(driver: IndexDriver) -> None:
+def test_settling_a_whole_embedded_segment_reads_nothing(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.disk.fail_reads = DIRECTORY
     settled = driver.index.settle_range(0, 100, is_sized=False)
@@ -175,7 +170,7 @@ def test_settling_a_whole_embedded_segment_reads_nothing(driver: IndexDriver) ->
 
 
 def test_a_full_segment_costs_counters_only() -> None:
-    driver = IndexDriver(V1, replace(SMALL, v1_segment_entries=1024, v1_journal_entries_max=2048))
+    driver = V1Driver(replace(SMALL, v1_segment_entries=1024, v1_journal_entries_max=2048))
     driver.index.publish({seq_id: driver.message() for seq_id in range(1024 * 100)})
     driver.index.close(1024 * 100)
     assert driver.index.count_live(0, 1 << 40) == 1024 * 100
@@ -187,7 +182,7 @@ def test_a_full_segment_costs_counters_only() -> None:
 # -- starting again
 
 
-def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: IndexDriver) -> None:
+def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: V1Driver) -> None:
     driver.publish(20)
     driver.sync()
     driver.settle([2, 3, 17])
@@ -199,12 +194,12 @@ def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: Inde
     driver.disk.fail_reads = DIRECTORY
     driver.index = driver._make()
     report = RecoveryReport(clean=True)
-    assert recover_v1(index_of(driver), report, index.terms(), store_is_damaged=False).end_seq_id == 24
+    assert recover_v1(driver.index, report, index.terms(), store_is_damaged=False).end_seq_id == 24
     assert (report.clean, report.messages, report.transient) == (True, 17, 0)
     assert list(driver.index.live(0, 100)) == [0, 1, *range(4, 17), 18, 19]
 
 
-def test_transient_entries_that_survived_a_clean_stop_are_dropped(driver: IndexDriver) -> None:
+def test_transient_entries_that_survived_a_clean_stop_are_dropped(driver: V1Driver) -> None:
     driver.publish(2)
     driver.publish(3, persistent=False)
     driver.publish(1, big=True, persistent=False)
@@ -214,7 +209,7 @@ def test_transient_entries_that_survived_a_clean_stop_are_dropped(driver: IndexD
     assert list(driver.index.live(0, 10)) == [0, 1]
 
 
-def test_transient_entries_are_dropped_after_a_crash(driver: IndexDriver) -> None:
+def test_transient_entries_are_dropped_after_a_crash(driver: V1Driver) -> None:
     driver.publish(9)
     driver.publish(3, persistent=False)
     driver.sync()
@@ -225,7 +220,7 @@ def test_transient_entries_are_dropped_after_a_crash(driver: IndexDriver) -> Non
     assert driver.report.transient == 0, "dropped once"
 
 
-def test_terms_that_do_not_fit_the_files_lead_to_a_scan(driver: IndexDriver) -> None:
+def test_terms_that_do_not_fit_the_files_lead_to_a_scan(driver: V1Driver) -> None:
     driver.publish(5)
     driver.sync()
     driver.index.close(driver.next_seq_id)
@@ -237,7 +232,7 @@ def test_terms_that_do_not_fit_the_files_lead_to_a_scan(driver: IndexDriver) -> 
         assert len(driver.read_all()) == 5
 
 
-def test_an_entry_whose_message_is_lost_is_dropped(driver: IndexDriver) -> None:
+def test_an_entry_whose_message_is_lost_is_dropped(driver: V1Driver) -> None:
     """Never wholly written if the store is sound; damage if the store is damaged."""
     driver.publish(2, big=True)
     driver.sync()
@@ -261,7 +256,7 @@ def test_an_entry_whose_message_is_lost_is_dropped(driver: IndexDriver) -> None:
             disk.create(path).pwrite(content, 0)
 
 
-def test_damage_is_reported_quarantined_and_gone_after_the_recovery(driver: IndexDriver) -> None:
+def test_damage_is_reported_quarantined_and_gone_after_the_recovery(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.publish(3)
     driver.sync()
@@ -277,7 +272,7 @@ def test_damage_is_reported_quarantined_and_gone_after_the_recovery(driver: Inde
     assert sorted(driver.read_all()) == [*range(1, 12), 13, 14]
 
 
-def test_damage_found_while_running_is_an_error_for_what_it_hit_only(driver: IndexDriver) -> None:
+def test_damage_found_while_running_is_an_error_for_what_it_hit_only(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.disk.flip_bit(f"{DIRECTORY}/0.idx", 120)
     with pytest.raises(StorageError, match=r"seq id 0 .*damaged or missing"):
@@ -285,7 +280,7 @@ def test_damage_found_while_running_is_an_error_for_what_it_hit_only(driver: Ind
     assert driver.index.read([(1, _paged(driver.live[1]))]) == [driver.live[1].envelope()]
 
 
-def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> None:
+def test_a_record_damaged_behind_our_back_is_not_served(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.publish(1)
     driver.sync()
@@ -297,7 +292,7 @@ def test_a_record_damaged_behind_our_back_is_not_served(driver: IndexDriver) -> 
             driver.index.read(entries)
 
 
-def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
+def test_an_index_of_other_segments_is_refused(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.index.close(driver.next_seq_id)
     terms = driver.index.terms()
@@ -307,7 +302,7 @@ def test_an_index_of_other_segments_is_refused(driver: IndexDriver) -> None:
             driver.recover(given)
 
 
-def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:
+def test_a_failed_fsync_keeps_the_journal(driver: V1Driver) -> None:
     driver.publish(12)
     driver.flush()
     driver.disk.fail_syncs = "0.idx"
@@ -328,7 +323,7 @@ def test_a_failed_fsync_keeps_the_journal(driver: IndexDriver) -> None:
 # -- a full disk
 
 
-def test_what_a_full_disk_refused_is_still_collected(driver: IndexDriver) -> None:
+def test_what_a_full_disk_refused_is_still_collected(driver: V1Driver) -> None:
     driver.publish(5, big=True)
     driver.sync()
     driver.settle([1])
@@ -347,7 +342,7 @@ def test_what_a_full_disk_refused_is_still_collected(driver: IndexDriver) -> Non
     driver.check()
 
 
-def test_a_full_disk_keeps_journals_from_being_moved_and_nothing_else(driver: IndexDriver) -> None:
+def test_a_full_disk_keeps_journals_from_being_moved_and_nothing_else(driver: V1Driver) -> None:
     driver.publish(11)
     driver.sync()
     driver.publish(1)
@@ -363,7 +358,7 @@ def test_a_full_disk_keeps_journals_from_being_moved_and_nothing_else(driver: In
     assert files(driver) == ["0.idx", "1.idx"]
 
 
-def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDriver) -> None:
+def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: V1Driver) -> None:
     index = QueueIndexV1(
         driver.disk,
         DIRECTORY,
@@ -389,6 +384,7 @@ def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDri
     assert index.settle_range(29, 31, keep=[29]).persistent == 0
     index.publish({30: driver.message()})
     index.drop_transient()
+    index.flush(31)
     assert not driver.transient_store.messages
     assert index.count_live(0, 31) == 0
     index.check_invariants()
@@ -397,7 +393,7 @@ def test_in_a_queue_that_is_not_durable_everything_is_transient(driver: IndexDri
 # -- for the store and the tools
 
 
-def test_references_are_counted_in_all_files(driver: IndexDriver) -> None:
+def test_references_are_counted_in_all_files(driver: V1Driver) -> None:
     driver.publish(2)
     driver.publish(10, big=True)
     driver.sync()
@@ -409,7 +405,7 @@ def test_references_are_counted_in_all_files(driver: IndexDriver) -> None:
     assert sum(driver.persistent_store.references.values()) == 10
 
 
-def test_tools_see_every_entry_and_every_problem(driver: IndexDriver) -> None:
+def test_tools_see_every_entry_and_every_problem(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.publish(2)
     driver.sync()
@@ -423,7 +419,7 @@ def test_tools_see_every_entry_and_every_problem(driver: IndexDriver) -> None:
     assert [(problem.path, problem.torn) for problem in problems] == [(f"{DIRECTORY}/1.idx", False)]
 
 
-def test_deleting_gives_every_reference_back_in_pieces(driver: IndexDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_gives_every_reference_back_in_pieces(driver: V1Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.store.deletions.REFERENCES_PER_STEP", 5)
     driver.publish(10, big=True)
     driver.sync()
@@ -437,7 +433,7 @@ def test_deleting_gives_every_reference_back_in_pieces(driver: IndexDriver, monk
     assert not driver.transient_store.references
 
 
-def test_settle_range_counts_pending_and_written(driver: IndexDriver) -> None:
+def test_settle_range_counts_pending_and_written(driver: V1Driver) -> None:
     driver.publish(3)
     driver.flush()
     driver.publish(3, big=True)

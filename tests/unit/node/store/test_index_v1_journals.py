@@ -16,29 +16,24 @@ from node.ids import MsgId
 from node.store.disk import DiskFile
 from node.store.group_commit import SyncRound
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, RecoveryReport
-from node.store.index_v1 import DELETIONS_MAX, QueueIndexV1
+from node.store.index_v1 import DELETIONS_MAX
 from node.store.index_v1_recovery import recover_v1
 from node.store.journal import Journal
 from node.store.simulated_disk import CrashStyle
-from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, V1, IndexDriver, MemorySharedStore
+from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, MemorySharedStore, V1Driver
 from tests.support.messages import ORIGIN, make_message
 
 
 @pytest.fixture
-def driver() -> IndexDriver:
-    return IndexDriver(V1)
+def driver() -> V1Driver:
+    return V1Driver()
 
 
-def index_of(driver: IndexDriver) -> QueueIndexV1:
-    assert isinstance(driver.index, QueueIndexV1)
-    return driver.index
-
-
-def files(driver: IndexDriver) -> list[str]:
+def files(driver: V1Driver) -> list[str]:
     return sorted(driver.disk.list(DIRECTORY))
 
 
-def publish_spread(driver: IndexDriver, count: int) -> list[int]:
+def publish_spread(driver: V1Driver, count: int) -> list[int]:
     """One message in each of so many segments."""
     seq_ids = [driver.next_seq_id + 8 * number for number in range(count)]
     driver.publish_at({seq_id: driver.message() for seq_id in seq_ids})
@@ -46,7 +41,7 @@ def publish_spread(driver: IndexDriver, count: int) -> list[int]:
     return seq_ids
 
 
-def run_round(driver: IndexDriver) -> SyncRound:
+def run_round(driver: V1Driver) -> SyncRound:
     sync_round = driver.group_commit.begin()
     assert sync_round is not None
     sync_round.run()
@@ -57,7 +52,7 @@ def run_round(driver: IndexDriver) -> SyncRound:
 # -- collecting
 
 
-def test_what_is_collected_is_known(driver: IndexDriver) -> None:
+def test_what_is_collected_is_known(driver: V1Driver) -> None:
     """Each thing that a flush would write, alone."""
     seen = [driver.index.has_unflushed]
     for collect in (lambda: driver.publish(1), lambda: driver.settle([0])):
@@ -68,7 +63,7 @@ def test_what_is_collected_is_known(driver: IndexDriver) -> None:
     assert seen == [False, True, False, True, False]
 
 
-def test_the_encoded_form_at_hand_is_written_and_forgotten_with_its_message(driver: IndexDriver) -> None:
+def test_the_encoded_form_at_hand_is_written_and_forgotten_with_its_message(driver: V1Driver) -> None:
     index = driver.index
     first, second, third = [driver.message() for _ in range(3)]
     index.publish({0: first, 1: first}, {0: second.envelope(), 1: second.envelope()})
@@ -78,7 +73,7 @@ def test_the_encoded_form_at_hand_is_written_and_forgotten_with_its_message(driv
     assert index.read(index.entries(0, 2, 2)) == [second.envelope(), third.envelope()]
 
 
-def test_a_message_is_embedded_below_the_limit(driver: IndexDriver) -> None:
+def test_a_message_is_embedded_below_the_limit(driver: V1Driver) -> None:
     """Body and properties together, 60 bytes here."""
     properties_bytes = len(make_message(1).properties)
     bodies = [bytes(59 - properties_bytes), bytes(60 - properties_bytes)]
@@ -87,7 +82,7 @@ def test_a_message_is_embedded_below_the_limit(driver: IndexDriver) -> None:
     assert [paged.place for _, paged in driver.index.entries(0, 2, 2)] == [UNKNOWN_PLACE, IN_SHARED_STORE]
 
 
-def test_asking_for_a_part_finds_collected_and_written_entries_of_it(driver: IndexDriver) -> None:
+def test_asking_for_a_part_finds_collected_and_written_entries_of_it(driver: V1Driver) -> None:
     driver.publish(4)
     driver.flush()
     driver.publish(4)
@@ -103,7 +98,7 @@ def test_asking_for_a_part_finds_collected_and_written_entries_of_it(driver: Ind
     assert list(index.live(0, 9)) == [0, 1, 2, 4, 7]
 
 
-def test_few_segments_far_apart_are_found(driver: IndexDriver) -> None:
+def test_few_segments_far_apart_are_found(driver: V1Driver) -> None:
     """More numbers lie between them than there are segments."""
     for seq_id in (3, 803, 1603):
         driver.publish_at({seq_id: driver.message()})
@@ -119,7 +114,7 @@ def test_few_segments_far_apart_are_found(driver: IndexDriver) -> None:
 # -- carrying over
 
 
-def test_a_message_settled_while_its_journal_is_moved_never_reaches_a_segment(driver: IndexDriver) -> None:
+def test_a_message_settled_while_its_journal_is_moved_never_reaches_a_segment(driver: V1Driver) -> None:
     seq_ids = publish_spread(driver, 12)
     driver.flush()
     assert "0.jif" in files(driver)
@@ -133,7 +128,7 @@ def test_a_message_settled_while_its_journal_is_moved_never_reaches_a_segment(dr
     assert "11.idx" not in files(driver)
 
 
-def test_acks_of_what_is_in_a_segment_and_of_what_is_still_in_the_journal(driver: IndexDriver) -> None:
+def test_acks_of_what_is_in_a_segment_and_of_what_is_still_in_the_journal(driver: V1Driver) -> None:
     """One run of acks of which only a part must be written to the segment."""
     driver.publish(4)
     driver.sync()
@@ -155,7 +150,7 @@ def test_acks_of_what_is_in_a_segment_and_of_what_is_still_in_the_journal(driver
     assert {0, 1, 2, 3, 4, 5} & driver.verify_crash().keys() == {0, 1}
 
 
-def test_a_journal_full_early_has_the_one_before_moved_at_once(driver: IndexDriver) -> None:
+def test_a_journal_full_early_has_the_one_before_moved_at_once(driver: V1Driver) -> None:
     publish_spread(driver, 20)
     driver.flush()
     moved = [name for name in files(driver) if name.endswith(".idx")]
@@ -170,7 +165,7 @@ def test_a_journal_full_early_has_the_one_before_moved_at_once(driver: IndexDriv
     driver.check()
 
 
-def test_more_acks_than_one_flush_moves(driver: IndexDriver) -> None:
+def test_more_acks_than_one_flush_moves(driver: V1Driver) -> None:
     """They go in one piece, and the publishes behind them one by one."""
     driver.publish(8)
     driver.sync()
@@ -192,14 +187,14 @@ def test_more_acks_than_one_flush_moves(driver: IndexDriver) -> None:
     assert not [name for name in files(driver) if name.endswith(".jif")]
 
 
-def test_a_moved_journal_waits_for_the_round_after_the_last_of_it_was_moved(driver: IndexDriver) -> None:
+def test_a_moved_journal_waits_for_the_round_after_the_last_of_it_was_moved(driver: V1Driver) -> None:
     """A round that began before has not synced what was moved meanwhile."""
     publish_spread(driver, 12)
     driver.flush()
     early = driver.group_commit.begin()
     assert early is not None
     early.run()
-    while not index_of(driver)._moved:
+    while not driver.index._moved:
         driver.flush()
     driver.group_commit.complete(early)
     driver.flush()
@@ -212,14 +207,14 @@ def test_a_moved_journal_waits_for_the_round_after_the_last_of_it_was_moved(driv
 
 
 def test_without_waiting_for_syncs_a_moved_journal_is_deleted_at_once() -> None:
-    driver = IndexDriver(V1, replace(SMALL, confirm_after_sync=False))
+    driver = V1Driver(replace(SMALL, confirm_after_sync=False))
     driver.publish(12)
     driver.flush()
     driver.flush()
     assert files(driver) == ["0.idx", "1.idx"]
 
 
-def test_damage_of_a_journal_is_not_moved_into_a_segment(driver: IndexDriver) -> None:
+def test_damage_of_a_journal_is_not_moved_into_a_segment(driver: V1Driver) -> None:
     driver.publish(11)
     driver.sync()
     driver.disk.flip_bit(f"{DIRECTORY}/0.jif", 120)
@@ -229,7 +224,7 @@ def test_damage_of_a_journal_is_not_moved_into_a_segment(driver: IndexDriver) ->
     assert files(driver) == ["0.jif"]
 
 
-def test_what_was_published_in_disorder_is_moved_in_order(driver: IndexDriver) -> None:
+def test_what_was_published_in_disorder_is_moved_in_order(driver: V1Driver) -> None:
     """Then a reader of the segment need not read it to the end."""
     driver.publish_at({5: driver.message(persistent=False)})
     driver.flush()
@@ -237,7 +232,7 @@ def test_what_was_published_in_disorder_is_moved_in_order(driver: IndexDriver) -
     driver.next_seq_id = 6
     driver.publish(10)
     driver.flush()
-    assert index_of(driver).segments[0].is_written_once
+    assert driver.index.segments[0].is_written_once
     driver.check()
 
 
@@ -245,7 +240,7 @@ def test_what_was_published_in_disorder_is_moved_in_order(driver: IndexDriver) -
 
 
 def test_segments_that_are_finished_together_are_deleted_in_turns() -> None:
-    driver = IndexDriver(V1, replace(SMALL, v1_journal_entries_max=100))
+    driver = V1Driver(replace(SMALL, v1_journal_entries_max=100))
     count = DELETIONS_MAX + 1
     publish_spread(driver, count)
     driver.restart()
@@ -261,31 +256,31 @@ def test_segments_that_are_finished_together_are_deleted_in_turns() -> None:
 
 def test_a_stop_forgets_all_that_is_finished() -> None:
     """More than one flush would."""
-    driver = IndexDriver(V1, replace(SMALL, v1_journal_entries_max=100))
+    driver = V1Driver(replace(SMALL, v1_journal_entries_max=100))
     publish_spread(driver, 3 * DELETIONS_MAX)
     driver.flush()
     driver.index.settle_range(0, driver.next_seq_id)
     driver.index.close(driver.next_seq_id)
     assert files(driver) == []
-    assert not index_of(driver).segments
+    assert not driver.index.segments
 
 
-def test_the_segment_that_is_appended_to_is_deleted_when_it_is_past(driver: IndexDriver) -> None:
+def test_the_segment_that_is_appended_to_is_deleted_when_it_is_past(driver: V1Driver) -> None:
     driver.publish(10)
     driver.flush()
     driver.settle([8, 9])
     driver.flush()
-    assert 1 in index_of(driver).segments, "more will come"
+    assert 1 in driver.index.segments, "more will come"
     driver.restart()
     driver.check()
-    assert 1 in index_of(driver).segments
+    assert 1 in driver.index.segments
     driver.next_seq_id = 16
     driver.publish(1)
     driver.flush()
-    assert 1 not in index_of(driver).segments
+    assert 1 not in driver.index.segments
 
 
-def test_a_settled_tail_is_deleted_with_the_journal_that_acks_it(driver: IndexDriver) -> None:
+def test_a_settled_tail_is_deleted_with_the_journal_that_acks_it(driver: V1Driver) -> None:
     """No ack is appended to a file that is going to be deleted."""
     driver.publish(12)
     for _ in range(3):
@@ -300,7 +295,7 @@ def test_a_settled_tail_is_deleted_with_the_journal_that_acks_it(driver: IndexDr
     assert files(driver) == ["0.idx"]
 
 
-def test_the_deletion_of_a_segment_is_made_durable(driver: IndexDriver) -> None:
+def test_the_deletion_of_a_segment_is_made_durable(driver: V1Driver) -> None:
     """Else a crash could bring back thousands that were acked."""
     driver.publish(12)
     for _ in range(3):
@@ -315,7 +310,7 @@ def test_the_deletion_of_a_segment_is_made_durable(driver: IndexDriver) -> None:
     assert sorted(driver.verify_crash()) == [8, 9, 10, 11, 12]
 
 
-def test_journals_are_never_numbered_twice(driver: IndexDriver) -> None:
+def test_journals_are_never_numbered_twice(driver: V1Driver) -> None:
     driver.publish(12)
     driver.restart()
     driver.publish(1)
@@ -338,10 +333,10 @@ class FullStore(MemorySharedStore):
         raise DiskFullError("the disk is full")
 
 
-def test_if_one_store_is_full_the_other_gets_its_references_back(driver: IndexDriver) -> None:
+def test_if_one_store_is_full_the_other_gets_its_references_back(driver: V1Driver) -> None:
     driver.publish(2, big=True)
     driver.publish(1, big=True, persistent=False)
-    index = index_of(driver)
+    index = driver.index
     index.stores[False] = FullStore(driver.group_commit)
     with pytest.raises(DiskFullError):
         driver.index.flush(driver.next_seq_id)
@@ -353,7 +348,7 @@ def test_if_one_store_is_full_the_other_gets_its_references_back(driver: IndexDr
     assert sum(driver.persistent_store.references.values()) == 2
 
 
-def test_a_full_disk_at_the_beginning_of_a_journal(driver: IndexDriver) -> None:
+def test_a_full_disk_at_the_beginning_of_a_journal(driver: V1Driver) -> None:
     driver.publish(3)
     for room_bytes in (0, 64, 80):
         driver.disk.capacity_bytes = driver.disk.used_bytes + room_bytes
@@ -381,11 +376,11 @@ class HalfWritten:
         self._file.truncate(size)
 
 
-def test_the_half_of_a_write_to_a_journal_is_taken_back(driver: IndexDriver) -> None:
+def test_the_half_of_a_write_to_a_journal_is_taken_back(driver: V1Driver) -> None:
     driver.publish(1)
     driver.flush()
     driver.publish(4)
-    journal = index_of(driver)._journal
+    journal = driver.index._journal
     assert journal is not None
     file, journal.file = journal.file, cast(DiskFile, HalfWritten(journal.file))
     with pytest.raises(DiskFullError):
@@ -401,7 +396,7 @@ def test_the_half_of_a_write_to_a_journal_is_taken_back(driver: IndexDriver) -> 
 # -- recovery
 
 
-def test_an_ack_behind_its_publish_in_the_journals_counts(driver: IndexDriver) -> None:
+def test_an_ack_behind_its_publish_in_the_journals_counts(driver: V1Driver) -> None:
     driver.publish(3)
     driver.flush()
     driver.settle([1])
@@ -410,7 +405,7 @@ def test_an_ack_behind_its_publish_in_the_journals_counts(driver: IndexDriver) -
     assert sorted(driver.verify_crash()) == [0, 2]
 
 
-def test_of_two_records_in_a_segment_the_last_is_read(driver: IndexDriver) -> None:
+def test_of_two_records_in_a_segment_the_last_is_read(driver: V1Driver) -> None:
     """A position that was used again."""
     driver.publish(11)
     driver.sync()
@@ -423,17 +418,17 @@ def test_of_two_records_in_a_segment_the_last_is_read(driver: IndexDriver) -> No
     for _ in range(14):
         driver.sync()
     assert not [name for name in files(driver) if name.endswith(".jif")]
-    index_of(driver).files.close()
+    driver.index.files.close()
     # Alone, so that nothing else makes it read on.
     assert [paged.msg_id for _, paged in driver.index.entries(9, 10, 1)] == [driver.live[9].msg_id]
     driver.check()
     driver.die()
     driver.after_recovery(driver.verify_crash())
-    assert not index_of(driver).segments[1].is_written_once
+    assert not driver.index.segments[1].is_written_once
     assert len(driver.check()) == 24
 
 
-def test_a_damaged_header_is_told(driver: IndexDriver) -> None:
+def test_a_damaged_header_is_told(driver: V1Driver) -> None:
     driver.publish(12)
     for _ in range(3):
         driver.sync()
@@ -444,7 +439,7 @@ def test_a_damaged_header_is_told(driver: IndexDriver) -> None:
     assert len(driver.read_all()) == 12
 
 
-def test_a_stop_syncs_what_it_wrote(driver: IndexDriver) -> None:
+def test_a_stop_syncs_what_it_wrote(driver: V1Driver) -> None:
     driver.publish(20)
     driver.publish(2, big=True)
     driver.index.close(driver.next_seq_id)
@@ -452,7 +447,7 @@ def test_a_stop_syncs_what_it_wrote(driver: IndexDriver) -> None:
     assert files(driver) == ["0.idx", "1.idx", "2.idx"]
 
 
-def test_a_recovery_syncs_what_it_found_and_wrote(driver: IndexDriver) -> None:
+def test_a_recovery_syncs_what_it_found_and_wrote(driver: V1Driver) -> None:
     driver.publish(9)
     driver.flush()
     driver.die()
@@ -460,18 +455,18 @@ def test_a_recovery_syncs_what_it_found_and_wrote(driver: IndexDriver) -> None:
     assert files(driver) == ["0.idx", "1.idx"]
 
 
-def test_a_recovery_syncs_what_was_moved_before_it(driver: IndexDriver) -> None:
+def test_a_recovery_syncs_what_was_moved_before_it(driver: V1Driver) -> None:
     """Nothing is missing in the segments, but no round has run."""
     driver.publish(12)
     for _ in range(10):
         driver.flush()
-    assert index_of(driver)._moved
+    assert driver.index._moved
     driver.die()
     assert driver.disk.durable_snapshot() == driver.disk.snapshot()
     assert files(driver) == ["0.idx", "1.idx"]
 
 
-def test_the_journals_win(driver: IndexDriver) -> None:
+def test_the_journals_win(driver: V1Driver) -> None:
     """Position 3 was settled and used again, 4 only settled; the segment has both as they were."""
     driver.publish(12)
     for _ in range(3):
@@ -489,14 +484,14 @@ def test_the_journals_win(driver: IndexDriver) -> None:
     assert driver.verify_crash() == found
 
 
-def close_with_twelve(driver: IndexDriver) -> bytes:
+def close_with_twelve(driver: V1Driver) -> bytes:
     driver.publish(12)
     driver.index.close(driver.next_seq_id)
     return driver.index.terms()
 
 
 @pytest.mark.parametrize("change", ["shorter", "missing", "journal"])
-def test_files_that_are_not_those_of_the_stop_are_scanned(driver: IndexDriver, change: str) -> None:
+def test_files_that_are_not_those_of_the_stop_are_scanned(driver: V1Driver, change: str) -> None:
     terms = close_with_twelve(driver)
     path = f"{DIRECTORY}/1.idx"
     if change == "shorter":
@@ -511,13 +506,13 @@ def test_files_that_are_not_those_of_the_stop_are_scanned(driver: IndexDriver, c
     assert len(driver.read_all()) == {"shorter": 11, "missing": 8, "journal": 12}[change]
 
 
-def test_a_scan_tells_how_far_it_is_and_removes_what_was_not_finished(driver: IndexDriver) -> None:
+def test_a_scan_tells_how_far_it_is_and_removes_what_was_not_finished(driver: V1Driver) -> None:
     close_with_twelve(driver)
     driver.disk.create(f"{DIRECTORY}/0.idx.tmp")
     told: list[tuple[int, int]] = []
     driver.index = driver._make()
     recover_v1(
-        index_of(driver),
+        driver.index,
         RecoveryReport(clean=False),
         None,
         store_is_damaged=False,
@@ -527,7 +522,7 @@ def test_a_scan_tells_how_far_it_is_and_removes_what_was_not_finished(driver: In
     assert files(driver) == ["0.idx", "1.idx"]
 
 
-def test_nothing_is_left_of_an_index_that_is_given_up(driver: IndexDriver) -> None:
+def test_nothing_is_left_of_an_index_that_is_given_up(driver: V1Driver) -> None:
     driver.publish(20)
     driver.flush()
     driver.settle([3])
@@ -538,7 +533,7 @@ def test_nothing_is_left_of_an_index_that_is_given_up(driver: IndexDriver) -> No
     assert driver.index.count_live(0, 99) == 0
 
 
-def test_a_scan_tells_what_it_found(driver: IndexDriver) -> None:
+def test_a_scan_tells_what_it_found(driver: V1Driver) -> None:
     """Also of what only the journals had, which goes into the segments as what it is."""
     driver.publish(3)
     driver.publish(2, big=True)
@@ -546,7 +541,7 @@ def test_a_scan_tells_what_it_found(driver: IndexDriver) -> None:
     references = driver.count_references()
     driver.index = driver._make()
     report = RecoveryReport(clean=False)
-    recovered = recover_v1(index_of(driver), report, None, store_is_damaged=False)
+    recovered = recover_v1(driver.index, report, None, store_is_damaged=False)
     assert (report.messages, report.body_bytes) == (5, sum(len(message.body) for message in driver.live.values()))
     assert recovered == (8, {ORIGIN: driver.live[4].msg_id})
     assert driver.count_references() == references

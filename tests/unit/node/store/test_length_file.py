@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -46,6 +47,15 @@ def noted_after_crash(disk: SimulatedDisk) -> dict[FileKey, int]:
     twin = disk.twin()
     twin.crash(CrashStyle.DROP, random.Random(0))
     return noted(twin)
+
+
+def with_synced_notes(disk: SimulatedDisk, lengths: Mapping[FileKey, int]) -> LengthFile:
+    notes = LengthFile(disk, DIRECTORY)
+    for key, length in lengths.items():
+        notes.raise_to(key, length)
+    assert notes.write() is notes
+    notes.sync()
+    return notes
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,17 @@ def test_what_was_written_and_synced_survives_a_crash_and_what_was_not_does_not(
     notes.check_invariants()
 
 
+def test_neighbours_are_written_at_once(disk: SimulatedDisk) -> None:
+    keys = [FileKey(1, 7, number) for number in range(6)]
+    notes = with_synced_notes(disk, dict.fromkeys(keys, 100))
+    for key in keys[:2] + keys[3:]:
+        notes.raise_to(key, 200)
+    before = disk.operations
+    notes.write()
+    assert disk.operations == before + 2
+    assert noted(disk) == dict.fromkeys(keys, 200) | {keys[2]: 100}
+
+
 def test_a_note_is_only_raised_by_what_was_synced(disk: SimulatedDisk) -> None:
     notes = LengthFile(disk, DIRECTORY)
     notes.raise_to(FIRST, 100)
@@ -110,10 +131,7 @@ def test_a_note_is_only_raised_by_what_was_synced(disk: SimulatedDisk) -> None:
 
 
 def test_lowering_is_written_at_once_and_durable_with_the_next_sync(disk: SimulatedDisk) -> None:
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.lower(FIRST, 40)
     assert noted(disk) == {FIRST: 40}
     assert noted_after_crash(disk) == {FIRST: 100}
@@ -122,10 +140,7 @@ def test_lowering_is_written_at_once_and_durable_with_the_next_sync(disk: Simula
 
 
 def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(disk: SimulatedDisk) -> None:
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.lower(FIRST, 40)
     notes.lower_for_good(FIRST, 40)
     assert noted_after_crash(disk) == {FIRST: 40}
@@ -137,10 +152,7 @@ def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(
 
 def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(disk: SimulatedDisk) -> None:
     """100 is durable, 200 was written and may be; then 150: a crash may find any of the three."""
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.raise_to(FIRST, 200)
     notes.write()
     notes.lower(FIRST, 150)
@@ -152,10 +164,7 @@ def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(disk: Simu
 
 
 def test_a_file_that_is_gone_gives_its_slot_to_another_when_that_is_durable(disk: SimulatedDisk) -> None:
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.forget(FIRST)
     notes.write()
     notes.raise_to(SECOND, 50)
@@ -214,10 +223,7 @@ def test_a_full_disk_loses_no_change(disk: SimulatedDisk) -> None:
 
 def test_a_sync_in_the_middle_of_a_write_makes_nothing_of_it_durable(disk: SimulatedDisk) -> None:
     """The other thread may sync between two slots of one write."""
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.forget(FIRST)
 
     def sync_first() -> None:
@@ -231,10 +237,7 @@ def test_a_sync_in_the_middle_of_a_write_makes_nothing_of_it_durable(disk: Simul
 
 
 def test_the_next_start_reads_it_and_syncs_what_it_read(disk: SimulatedDisk) -> None:
-    notes = LengthFile(disk, DIRECTORY)
-    notes.raise_to(FIRST, 100)
-    notes.write()
-    notes.sync()
+    notes = with_synced_notes(disk, {FIRST: 100})
     notes.lower(FIRST, 40)
     # A process dies, the system does not: what it wrote is there, and not durable.
     again = LengthFile(disk, DIRECTORY)
