@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.errors import DiskFullError
+from node.errors import StorageError
 from node.store.disk import Disk, DiskFile
 from node.store.record import HEADER_BYTES
 from node.store.v1_format import JOURNAL_FORMAT, Publish, checksum_seed, pack_acks, pack_publishes
@@ -41,7 +41,12 @@ class Journal:
         #: Records written: the journal's fullness.
         self.records = 0
         self.file: DiskFile = disk.create(self.path)
-        self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
+        try:
+            self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
+        except StorageError:
+            # Who tries again makes another of this name.
+            self.file.abandon()
+            raise
         #: Where the next record goes.
         self.size = HEADER_BYTES
 
@@ -59,12 +64,7 @@ class Journal:
         offset = pack_acks(runs, self.seed, self.size, parts)
         places = pack_publishes(publishes, self.seed, offset, parts)
         data = b"".join(parts)
-        try:
-            self.file.pwrite(data, self.size)
-        except DiskFullError:
-            # Whatever of it is there must not be taken for records when something shorter is written over it.
-            self.file.truncate(self.size)
-            raise
+        self.file.pwrite(data, self.size)
         self.size += len(data)
         self.records += len(runs) + len(publishes)
         return places

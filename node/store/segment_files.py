@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES
 from node.store.disk import Disk, DiskFile
@@ -65,21 +67,21 @@ class SegmentFiles:
         return f"{self.directory}/{number}{suffix}"
 
     def create(self, number: int) -> Segment:
-        """A new segment with empty files. A leftover of an attempt that a full disk stopped is overwritten."""
-        queue_store_file = self.disk.create(self.path(number, QUEUE_STORE_FORMAT.suffix))
+        """A new segment with empty files; neither is left if one cannot be made."""
+        made: list[DiskFile] = []
         try:
+            for suffix in (QUEUE_STORE_FORMAT.suffix, INDEX_FORMAT.suffix):
+                made.append(self.disk.create(self.path(number, suffix)))
+            queue_store_file, index_file = made
             queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self.queue_id), 0)
-            index_file = self.disk.create(self.path(number, INDEX_FORMAT.suffix))
-        except StorageError:
-            queue_store_file.abandon()
-            raise
-        try:
             index_file.pwrite(INDEX_FORMAT.header(number, self.queue_id), 0)
             # The whole length at once: later syncs need not write a new length every time.
             index_file.truncate(self._index_file_bytes)
         except StorageError:
-            queue_store_file.abandon()
-            index_file.abandon()
+            for file in reversed(made):
+                file.abandon()
+                with suppress(StorageError):
+                    self.disk.unlink(file.path)
             raise
         segment = Segment(number, HEADER_BYTES)
         segment.index_file, segment.queue_store_file = index_file, queue_store_file

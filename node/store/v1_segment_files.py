@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from node.errors import DiskFullError, StorageError
+from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
@@ -137,10 +137,6 @@ class SegmentFiles:
         data = b"".join(parts)
         try:
             file.pwrite(data, start)
-        except DiskFullError:
-            file.truncate(start)
-            file.abandon()
-            raise
         except StorageError:
             file.abandon()
             raise
