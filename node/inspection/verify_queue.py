@@ -26,7 +26,6 @@ from node.inspection.verify_v1 import V1Check
 from node.inspection.verify_v2 import V2Check
 from node.store.disk import read_whole
 from node.store.index_conversion import CURSOR_FORMAT, CURSOR_NAME
-from node.store.index_v2 import segments_in_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME
 from node.store.record import (
     BOUNDS_FORMAT,
@@ -38,6 +37,7 @@ from node.store.record import (
 )
 from node.store.segment_files import Segment
 from node.store.v1_terms import unpack_terms
+from node.store.v2_terms import segments_in_terms
 
 
 class QueueCheck:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.errors import DiskFullError, StorageError
@@ -49,6 +49,8 @@ class SimulatedCrashError(Exception):
     catch it but the test."""
 
 
+#: Of the disk; small, as the files of tests are.
+_BLOCK_BYTES = 32
 #: Makes 1 of every byte but 0.
 _IS_WRITTEN = bytes([0]) + bytes([1]) * 255
 
@@ -94,6 +96,12 @@ class _Inode:
             self.taken_bytes += self.cost(offset, len(data))
             _apply(self.taken, (offset, bytes([1]) * len(data)))
         _apply(self.content, operation)
+
+    def take_block(self, end: int) -> None:
+        """A refused write ended here, within a block, and blocks are taken as a whole."""
+        rest = min(-end % _BLOCK_BYTES, len(self.taken) - end)
+        self.taken_bytes += self.cost(end, rest)
+        self.taken[end : end + rest] = bytes([1]) * rest
 
     def forget_unsynced(self) -> None:
         """After a crash: what is durable is the content. Zeros pass for holes."""
@@ -212,6 +220,7 @@ class SimulatedFile:
         prefix = data[: max(0, min(written, self._size - offset))]
         if prefix:
             self._record(offset, prefix)
+            self._inode.take_block(offset + len(prefix))
 
     def _record(self, offset: int, data: bytes | None) -> None:
         self._inode.pending.append((offset, data))
@@ -262,12 +271,14 @@ class SimulatedDisk:
     """`Disk` in memory. Directories themselves (`mkdir`) are durable at once; the names in them are not.
 
     Faults: `fail_writes`, `fail_syncs` and `fail_reads` take a substring of the paths that shall fail (``None``: none
-    does); `capacity_bytes` bounds the space that all files take; `crash_after` counts down operations that change
-    something and raises `SimulatedCrashError` in the one that reaches zero.
+    does); `capacity_bytes` bounds the space that all files take, and `full_for` refuses it to some; `crash_after`
+    counts down operations that change something and raises `SimulatedCrashError` in the one that reaches zero.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        #: There is no more room in files with this in their paths.
+        self.full_for: str | None = None
         #: What a refused write puts down, of the longest prefix it could; a test may choose less.
         self.prefix_of: Callable[[int], int] = _all
         #: Operations so far that changed something (writes, syncs, names).
@@ -295,7 +306,8 @@ class SimulatedDisk:
         self._count()
         if self.fail_writes is not None and self.fail_writes in path:
             raise StorageError(f"write of {path} failed: injected error (errno 5)")
-        if growth_bytes and growth_bytes > self.free_bytes(path):
+        is_full = growth_bytes > self.free_bytes(path) or (self.full_for is not None and self.full_for in path)
+        if growth_bytes and is_full:
             raise DiskFullError(f"write of {path} failed: No space left on device (errno 28)")
 
     def before_read(self, path: str) -> None:
@@ -413,7 +425,9 @@ class SimulatedDisk:
     @property
     def used_bytes(self) -> int:
         """What all files that have a name take."""
-        return sum([inode.taken_bytes for directory in self._directories.values() for inode in directory.names.values()])
+        return sum(
+            [inode.taken_bytes for directory in self._directories.values() for inode in directory.names.values()]
+        )
 
     # -- the test's side
 
@@ -421,6 +435,7 @@ class SimulatedDisk:
         """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
         self.life += 1
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
+        self.full_for = None
         self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
         for directory in self._directories.values():
             if style is not CrashStyle.DROP:
@@ -486,7 +501,7 @@ class SimulatedDisk:
             for name, inode in directory.durable.items()
         }
 
-    def unsynced(self, path: str) -> list[tuple[int, bytes]]:
+    def unsynced(self, path: str) -> Sequence[tuple[int, bytes]]:
         """Writes into a file, as (offset, bytes), of which each survives the next crash or not."""
         inode = self._inode(path)
         return [(offset, data) for offset, data in inode.pending if data is not None] if inode is not None else []

@@ -97,13 +97,13 @@ class Workload:
                 for queue_id in chosen:
                     self.publish(queue_id, queues[queue_id], message)
             if turn != DELETED_AT and full.random() < 0.3:
-                self.fill_up(full.randint(0, 900), full.random())
+                self.fill_up(full.randint(0, 900), full.choice((None, ".qi", ".qi")), full.choice((0, 0.3, 0.7, 1)))
             for queue_id in rng.sample(sorted(queues), 2):
                 self.consume(queue_id, queues[queue_id], rng, turn)
             if rng.random() < 0.3:
                 self.disturb(queues[rng.choice(sorted(queues))], rng)
             self.sync()
-            self.disk.capacity_bytes = CAPACITY_BYTES
+            self.disk.full_for, self.disk.capacity_bytes = None, CAPACITY_BYTES
             self.is_gone = self.is_deleted
             for queue_id, queue in queues.items():
                 self.confirmed[queue_id].update(token for token in queue.drain_confirmed() if isinstance(token, int))
@@ -111,9 +111,12 @@ class Workload:
         self.publish(QueueId(1), queues[QueueId(1)], make_message(counter + 1))
         self.sync()
 
-    def fill_up(self, room_bytes: int, share: float) -> None:
-        """The disk has so much room when this turn's messages are written, and to the end of the turn."""
-        self.disk.capacity_bytes = self.disk.used_bytes + room_bytes
+    def fill_up(self, room_bytes: int, full_for: str | None, share: float) -> None:
+        """The disk has so much room when this turn's messages are written, and to the end of the turn; or it has none
+        for some files."""
+        self.disk.full_for = full_for
+        if full_for is None:
+            self.disk.capacity_bytes = self.disk.used_bytes + room_bytes
         self.disk.prefix_of = lambda longest: int(longest * share)
         self.store.flush_writes()
 
