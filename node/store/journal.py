@@ -11,6 +11,7 @@ Journals are numbered. When one is full the next begins at once, and the full on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from node.errors import StorageError
 from node.store.disk import Disk, DiskFile
@@ -44,8 +45,10 @@ class Journal:
         try:
             self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
         except StorageError:
-            # Who tries again makes another of this name.
+            # After a clean stop there are no journals: an empty one would be taken for a crash.
             self.file.abandon()
+            with suppress(StorageError):
+                disk.unlink(self.path)
             raise
         #: Where the next record goes.
         self.size = HEADER_BYTES

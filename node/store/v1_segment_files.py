@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId
@@ -139,6 +140,10 @@ class SegmentFiles:
             file.pwrite(data, start)
         except StorageError:
             file.abandon()
+            if not start:
+                # Nobody would know of it.
+                with suppress(StorageError):
+                    self._disk.unlink(path)
             raise
         segment.file_bytes = start + len(data)
         for publish in publishes:
