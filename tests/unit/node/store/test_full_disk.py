@@ -29,7 +29,8 @@ from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.segment_files import ACK_RUNS_MAX
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
 from node.store.store_config import StoreConfig
-from tests.support.index_driver import DIRECTORY, V2, IndexDriver
+from tests.support.converting_driver import ConvertingDriver
+from tests.support.index_driver import DIRECTORY, V1, V2, IndexDriver
 from tests.support.messages import make_message, publications
 from tests.support.shared_store import SharedStoreNode
 from tests.support.stores import StoreHarness, run_sync_round
@@ -271,6 +272,7 @@ def test_only_what_reached_the_file_is_zeroed(driver: IndexDriver) -> None:
     driver.publish(2, big=True)
     refuse_slots(driver, 1)
     assert slots_on_disk(driver) == [1, 2], "one, and a piece of one"
+    run_sync_round(driver.group_commit)
     driver.settle([1, 2, 3, 4, 5])
     assert not +driver.persistent_store.references
     driver.disk.capacity_bytes = driver.disk.used_bytes
@@ -391,7 +393,34 @@ def test_a_clean_stop_on_a_full_disk_is_not_clean_and_loses_nothing(version: int
     assert found in ([0, 1, 2], [0, 1, 2, 6])
 
 
+def test_a_refused_copy_leaves_no_slot_behind() -> None:
+    """The original may be acked, and that ack synced, before anybody flushes the new index again."""
+    driver = ConvertingDriver(V1, V2)
+    driver.publish(6)
+    driver.sync()
+    driver.begin()
+    with Refusal(driver.disk, ".qi", 2, 0.5) as refusal, pytest.raises(DiskFullError):
+        driver.converting.step(20)
+    assert refusal.has_come
+    assert slots_on_disk(driver) == []
+    driver.check()
+
+
 # -- other files
+
+
+def test_a_segment_of_version_1_that_could_not_be_begun_is_not_there() -> None:
+    driver = IndexDriver(V1)
+    with Refusal(driver.disk, ".idx", 1, 0.5) as refusal:
+        driver.publish(6)
+        driver.flush()
+        driver.publish(7)
+        driver.flush()
+    assert refusal.has_come
+    assert not [name for name in driver.disk.list(DIRECTORY) if name.endswith(".idx")]
+    driver.settle_range(0, 13)
+    driver.flush()
+    driver.restart()
 
 
 def test_the_bound_of_the_positions_is_due_until_it_is_written() -> None:
