@@ -233,12 +233,9 @@ class QueueIndexV1:
         """After a `DiskFullError` everything that was not written is still collected."""
         settled = merge_runs(self._settled, self.entries_per_segment)
         pending = sorted(self._pending)
-        try:
-            written = self._write(settled, pending) if settled or pending else 0
-        except DiskFullError:
-            # Needs no room, and makes some.
-            self._delete_moved()
-            raise
+        # Makes room for what follows.
+        self._delete_moved()
+        written = self._write(settled, pending) if settled or pending else 0
         # A full disk does not hinder publishing more than it must: what cannot be moved now is moved later.
         with suppress(DiskFullError):
             if self._journal is not None and self._journal.records >= self.config.v1_journal_entries_max:

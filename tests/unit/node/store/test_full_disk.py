@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import node.store.disk
 from node.errors import DiskFullError, StorageError
 from node.ids import QueueId, QueueName
 from node.queues.backing_queue import Publication
@@ -409,6 +408,16 @@ def test_a_refused_copy_leaves_no_slot_behind() -> None:
 # -- other files
 
 
+def test_a_journal_that_was_carried_over_makes_room_for_the_next() -> None:
+    driver = IndexDriver(V1)
+    driver.publish(13)
+    driver.sync()
+    assert driver.disk.exists(f"{DIRECTORY}/0.jif")
+    driver.publish(1)
+    assert driver.flush_without_room(0, lambda longest: longest)
+    driver.check()
+
+
 def test_a_segment_of_version_1_that_could_not_be_begun_is_not_there() -> None:
     driver = IndexDriver(V1)
     with Refusal(driver.disk, ".idx", 1, 0.5) as refusal:
@@ -501,7 +510,7 @@ def room_on_the_real_disk(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> I
         return written
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.store.disk.os, "pwrite", pwrite)
+        patch.setattr(os, "pwrite", pwrite)
         yield
 
 
