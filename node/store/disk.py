@@ -11,6 +11,16 @@ commit calls on its own thread. The owner may write on, close or unlink a file w
 - `DiskFile.abandon` (after `Disk.unlink`) gives the descriptor up without a sync: nobody needs the bytes.
 
 Neither waits for a running sync: the last of the two to finish closes the descriptor.
+
+A full disk. The system writes as much as there is room for, and only then refuses. By how much the file has grown is
+cut off again at once: at the end of a file that is only appended to, nothing may stand behind which a shorter record
+could be written later, for a start after a crash would take the rest for damage, or even for records. So a
+`DiskFullError` leaves every file as long as it was. *Inside* its length a part of what was refused may stand: who
+writes into the holes of a file must think of that (`node.store.refused_slots`). Nobody writes to a file through two
+handles at once.
+
+(That the growth survives a power failure and the cut does not, though more was written meanwhile, would take a
+write-back in the microseconds between two calls of the system. The simulated disk does not do that.)
 """
 
 from __future__ import annotations
@@ -41,10 +51,14 @@ class DiskFile(Protocol):
         """True if a write happened since the last successful `sync` began."""
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write at the end; returns the offset of the first byte. Raises `StorageError`: the tail is then undefined."""
+        """Write at the end; returns the offset of the first byte. Raises `StorageError`: the tail is then undefined.
+        (After a `DiskFullError` it is as it was.)"""
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write at ``offset``; a gap before it reads as zeros. Raises `StorageError`."""
+        """Write at ``offset``; a gap before it reads as zeros. Raises `StorageError`.
+
+        After a `DiskFullError` the file is as long as before, and a part may be written inside that length.
+        """
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file. Raises `StorageError`."""
@@ -131,6 +145,9 @@ def write_durably(disk: Disk, path: str, content: bytes) -> None:
         file.sync()
     except StorageError:
         file.abandon()
+        # Perhaps for want of the very space that it takes.
+        with contextlib.suppress(StorageError):
+            disk.unlink(temporary)
         raise
     file.close()
     disk.rename(temporary, path)
@@ -194,15 +211,27 @@ class RealFile:
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         assert not self._closed, "a closed file takes no writes"
         end = offset + len(data)
+        written = 0
         try:
             written = os.pwrite(self._fd, data, offset)
             while written < len(data):
                 written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
         except OSError as error:
+            if written:
+                self._unsynced = True
+                self._cut_growth(offset + written)
             raise _failure("write", self._path, error) from error
         self._size = max(self._size, end)
         # After the write: a sync that began in between may or may not have covered it.
         self._unsynced = True
+
+    def _cut_growth(self, end: int) -> None:
+        """A write ended early, at ``end``: the file shall be as long as it was."""
+        if end > self._size:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError as error:
+                raise _failure("truncate", self._path, error) from error
 
     def pread(self, size: int, offset: int) -> bytes:
         assert not self._closed, "a closed file cannot be read"

@@ -131,7 +131,11 @@ class HoleFilling:
         files = self._files
         note = files.disk.create(files.note_path(self.number))
         files.noted[self.number] = None
-        note.pwrite(pack_holes_note(self.number, holes), 0)
+        try:
+            note.pwrite(pack_holes_note(self.number, holes), 0)
+        except StorageError:
+            note.abandon()
+            raise
         files.mark_dirty(note)
         files.mark_names_dirty()
         note.close()

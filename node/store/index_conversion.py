@@ -31,6 +31,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import chain
 from typing import NamedTuple
@@ -236,9 +237,12 @@ class ConvertingIndex:
                 self._new.flush(self._next_seq_id)
             except DiskFullError:
                 # New keeps what it did not write, and would write it with the next flush: a copy that nobody knows of.
+                # Even so a part of it may be on disk, and must not be there when the original is acked.
                 missing = {seq_id: message for seq_id, message in messages.items() if self._new.is_unflushed(seq_id)}
                 self._new.settle(list(missing), list(missing.values()))
                 self._note_copies(old, [entry for entry in due if entry[0] not in missing])
+                with suppress(DiskFullError):
+                    self._new.flush(self._next_seq_id)
                 raise
             self._note_copies(old, due)
         self._position = entries[-1][0] + 1

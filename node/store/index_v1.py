@@ -235,6 +235,8 @@ class QueueIndexV1:
         self._owed.give_back(OWED_PER_FLUSH)
         settled = merge_runs(self._settled, self.entries_per_segment)
         pending = sorted(self._pending)
+        # Makes room for what follows.
+        self._delete_moved()
         written = self._write(settled, pending) if settled or pending else 0
         # A full disk does not hinder publishing more than it must: what cannot be moved now is moved later.
         with suppress(DiskFullError):

@@ -14,8 +14,8 @@ zero. Everything else is read from the files when it is wanted.
 
 **Write buffer.** `publish` and `settle` only collect. `flush` writes everything collected in a turn: one append to
 ``.qs`` and one pwrite to ``.qi`` per segment (more only if the slots are not neighbours). A message that is settled
-before the flush is forgotten and never touches the disk. The state of a segment changes after its writes: a flush that
-a full disk stopped half-way (`DiskFullError`) may simply be repeated, it writes the same bytes to the same places.
+before the flush is forgotten and never touches the disk. The state of a segment changes after its writes, and a flush
+that a full disk stopped half-way (`DiskFullError`) may be repeated. `node.store.refused_slots` knows what it has left.
 
 **Purge.** `settle_range` without sizes only clears bits; references to shared stores are given back later
 (`node.store.owed_slots`).
@@ -35,7 +35,7 @@ whose checksum is wrong is corruption: copied to ``quarantine/``, reported, neve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 from node.errors import DiskFullError, StorageError
@@ -45,12 +45,11 @@ from node.store.deletions import release_in_pieces
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
-from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs, runs_of_bits
+from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs
 from node.store.msg_store import MessageStore
 from node.store.owed_slots import OwedSlots, release_slots
 from node.store.record import (
     CRC,
-    READ_GAP_BYTES_MAX,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_MARK,
@@ -62,22 +61,19 @@ from node.store.record import (
     STATUS_PRESENT,
     Slot,
     slot_offset,
-    unpack_record,
     unpack_slot,
 )
-from node.store.segment_files import Segment, SegmentFiles
+from node.store.refused_slots import RefusedSlots, by_seq_id, is_persistent, is_shared
+from node.store.segment_files import Segment, SegmentFiles, paged_of
 from node.store.store_config import StoreConfig
 from node.store.v2_terms import pack_terms, segments_in_terms
 
-#: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
-ACK_RUNS_MAX = 8
 #: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
 DELETIONS_MAX = 8
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
 _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
 _PENDING_MEMORY_BYTES = 500
-_SIZE_MASK = 0xFFFFFFFF
 
 
 class QueueIndexV2:
@@ -115,8 +111,10 @@ class QueueIndexV2:
         self._pending: dict[int, Message] = {}
         #: Envelopes of pending messages, where the publisher had them at hand.
         self._envelopes: dict[int, bytes] = {}
-        #: Settled since the last flush, of those that are on disk: segment -> its bits.
+        #: Settled since the last flush, of those whose slots are on disk: segment -> its bits.
         self._settled: dict[int, int] = {}
+        #: Of the pending ones, those of which a full disk refused the slots.
+        self._refused = RefusedSlots(self.segment_entries)
         #: There may be more finished segments than one flush deletes.
         self._has_finished = False
         self._owed = OwedSlots(self._stores)
@@ -152,11 +150,21 @@ class QueueIndexV2:
             if self._envelopes:
                 for seq_id in seq_ids:
                     self._envelopes.pop(seq_id, None)
+            if self._refused.slots:
+                self._settle_refused(seq_ids)
         if written:
             for segment, members, bits in self._clear(sorted(written)):
                 known = dict(zip(seq_ids, messages, strict=True))
                 msg_ids = {seq_id: known[seq_id].msg_id for seq_id in members}
                 self._release(segment, bits & segment.shared_bits, msg_ids)
+
+    def _settle_refused(self, seq_ids: Iterable[int]) -> None:
+        """Pending entries are settled: whatever of them is on disk must go."""
+        zeroed, released = self._refused.settle(seq_ids)
+        for number, bits in zeroed.items():
+            self._settled[number] = self._settled.get(number, 0) | bits
+        for persistent, msg_ids in released.items():
+            self._stores[persistent].release_many(msg_ids)
 
     def _clear(self, seq_ids: Sequence[int]) -> list[tuple[Segment, Sequence[int], int]]:
         """Written entries are settled: clear their live bits, note their acks.
@@ -193,10 +201,12 @@ class QueueIndexV2:
     def settle_range(self, first: int, end: int, keep: Collection[int] = (), *, is_sized: bool = True) -> Range:
         """See `QueueIndex.settle_range`."""
         total = [0, 0, 0, 0]
-        for seq_id in [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in keep]:
+        cancelled = [seq_id for seq_id in self._pending if first <= seq_id < end and seq_id not in keep]
+        for seq_id in cancelled:
             message = self._pending.pop(seq_id)
             self._envelopes.pop(seq_id, None)
             count_into(total, self._is_durable and message.persistent, len(message.body))
+        self._settle_refused(cancelled)
         kept = dict(by_segment(sorted(seq_id for seq_id in keep if first <= seq_id < end), self._segment_bits))
         for number in self._segments_between(first, end):
             segment = self.segments[number]
@@ -244,48 +254,103 @@ class QueueIndexV2:
         # Before anything that a full disk may refuse: it makes room.
         has_given_back = bool(self._owed)
         self._owed.give_back()
-        # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
-        if self._settled:
-            settled, self._settled = self._settled, {}
-            # A segment below both is deleted as a whole once its last entry is settled.
-            in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
-            try:
-                for number, bits in settled.items():
-                    segment = self.segments[number]
-                    if segment.live or number >= in_use:
-                        self._copy_owed(segment)
-                        self._write_acks(segment, bits)
-                    else:
-                        segment.is_finished = self._has_finished = True
-            except DiskFullError:
-                self._settled = settled
-                raise
-        written = 0
-        if self._pending:
-            pending, self._pending = self._pending, {}
-            envelopes, self._envelopes = self._envelopes, {}
-            try:
-                for number, seq_ids in by_segment(sorted(pending), self._segment_bits):
-                    written += self._write_publishes(self._segment(number), seq_ids, pending, envelopes)
-            except DiskFullError:
-                unwritten = [seq_id for seq_id in pending if not self._is_written(seq_id)]
-                self._pending = {seq_id: pending[seq_id] for seq_id in unwritten}
-                self._envelopes = {seq_id: envelopes[seq_id] for seq_id in unwritten if seq_id in envelopes}
-                raise
-            self._has_finished = True
+        try:
+            # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
+            if self._settled:
+                self._flush_acks(next_seq_id)
+            written = self._flush_publishes() if self._pending else 0
+        except DiskFullError:
+            # Makes room; and the last acks of what is finished are not written.
+            self._delete_finished(next_seq_id)
+            raise
         if self._has_finished:
             self._delete_finished(next_seq_id)
         if not has_given_back:
             self._owed.give_back()
         return written
 
+    def _flush_acks(self, next_seq_id: int) -> None:
+        settled, self._settled = self._settled, {}
+        # A segment below both is deleted as a whole once its last entry is settled.
+        in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
+        for number, bits in list(settled.items()):
+            segment = self.segments[number]
+            if segment.live or number >= in_use:
+                try:
+                    self._copy_owed(segment)
+                    self._write_acks(segment, bits)
+                except DiskFullError:
+                    self._settled = settled
+                    raise
+            else:
+                segment.is_finished = self._has_finished = True
+                self._refused.forget_segment(number)
+            del settled[number]
+
+    def _flush_publishes(self) -> int:
+        """Returns how many persistent messages were written."""
+        written = 0
+        pending, self._pending = self._pending, {}
+        envelopes, self._envelopes = self._envelopes, {}
+        try:
+            for number, seq_ids in by_segment(sorted(pending), self._segment_bits):
+                written += self._write_publishes(self._segment(number), seq_ids, pending, envelopes)
+        except DiskFullError:
+            unwritten = [seq_id for seq_id in pending if not self._is_written(seq_id)]
+            self._pending = {seq_id: pending[seq_id] for seq_id in unwritten}
+            self._envelopes = {seq_id: envelopes[seq_id] for seq_id in unwritten if seq_id in envelopes}
+            raise
+        self._has_finished = True
+        return written
+
     def _write_publishes(
         self, segment: Segment, seq_ids: Sequence[int], pending: Mapping[int, Message], envelopes: Mapping[int, bytes]
     ) -> int:
         """Returns how many persistent messages were written."""
+        refused = self._refused
+        if refused.slots:
+            slots, shared, transient = self._write_refused(segment, seq_ids, pending, envelopes)
+        else:
+            slots, shared, transient = self._write_messages(segment, seq_ids, pending, envelopes)
         index_file, queue_store_file = self.files.files(segment)
+        try:
+            at = 0
+            for first, count in runs(seq_ids):
+                end = at + count * SLOT_BYTES
+                index_file.pwrite(slots[at:end], self._slot_offset(first))
+                at = end
+        except DiskFullError:
+            refused.keep(seq_ids, by_seq_id(seq_ids, slots))
+            refused.find_strays(segment.number, index_file, seq_ids)
+            raise
+        if refused.slots:
+            refused.written(segment.number, seq_ids)
+        self._add_bits(segment, seq_ids, shared, transient)
+        if len(transient) < len(seq_ids):
+            self._group_commit.mark_dirty(index_file)
+            if len(shared) < len(seq_ids):
+                self._group_commit.mark_dirty(queue_store_file)
+        return len(seq_ids) - len(transient)
+
+    def _write_refused(
+        self, segment: Segment, seq_ids: Sequence[int], pending: Mapping[int, Message], envelopes: Mapping[int, bytes]
+    ) -> tuple[bytes, Sequence[int], Sequence[int]]:
+        """The same as `_write_messages` where the messages of some may be in their places already."""
+        known = dict(self._refused.slots)
+        due = [seq_id for seq_id in seq_ids if seq_id not in known]
+        if due:
+            known.update(by_seq_id(due, self._write_messages(segment, due, pending, envelopes)[0]))
+        shared = [seq_id for seq_id in seq_ids if is_shared(known[seq_id])]
+        transient = [seq_id for seq_id in seq_ids if not is_persistent(known[seq_id])]
+        return b"".join([known[seq_id] for seq_id in seq_ids]), shared, transient
+
+    def _write_messages(
+        self, segment: Segment, seq_ids: Sequence[int], pending: Mapping[int, Message], envelopes: Mapping[int, bytes]
+    ) -> tuple[bytes, Sequence[int], Sequence[int]]:
+        """Put messages into their places. Returns their slots, which are now to be written, and which of them are in a
+        shared store, and which are transient."""
         embed_below_bytes, slot_mask = self._embed_below_bytes, self._slot_mask
-        start = offset = segment.queue_store_end
+        offset = segment.queue_store_end
         records: list[bytes] = []
         slots: list[bytes] = []
         shared: list[int] = []
@@ -312,54 +377,37 @@ class QueueIndexV2:
                 shared.append(seq_id)
                 body = pack_body(STATUS_PRESENT, flags | SLOT_SHARED, 0, message.msg_id, 0, body_bytes)
             slots += (body, pack_crc(crc32(body, seq_id & SEQ_ID_CRC_MASK)))
+        data = b"".join(slots)
         if records:
-            queue_store_file.pwrite(b"".join(records), start)
-        taken = self._write_shared(shared, frozenset(transient), pending, envelopes) if shared else []
-        try:
-            data = b"".join(slots)
-            at = 0
-            for first, count in runs(seq_ids):
-                end = at + count * SLOT_BYTES
-                index_file.pwrite(data[at:end], self._slot_offset(first))
-                at = end
-        except DiskFullError:
-            for store, msg_ids in taken:
-                store.release_many(msg_ids)
-            raise
-        segment.queue_store_end = offset
-        self._add_bits(segment, seq_ids, shared, transient)
-        if len(transient) < len(seq_ids):
-            self._group_commit.mark_dirty(index_file)
-            if records:
-                self._group_commit.mark_dirty(queue_store_file)
-        return len(seq_ids) - len(transient)
+            _, queue_store_file = self.files.files(segment)
+            queue_store_file.pwrite(b"".join(records), segment.queue_store_end)
+            segment.queue_store_end = offset
+        if shared:
+            missing = set(shared)
+            try:
+                self._write_shared(missing, frozenset(transient), pending, envelopes)
+            except DiskFullError:
+                placed = [seq_id for seq_id in seq_ids if seq_id not in missing]
+                self._refused.keep(placed, by_seq_id(seq_ids, data))
+                raise
+        return data, shared, transient
 
     def _write_shared(
         self,
-        shared: Sequence[int],
+        missing: set[int],
         transient: Collection[int],
         pending: Mapping[int, Message],
         envelopes: Mapping[int, bytes],
-    ) -> list[tuple[MessageStore, list[MsgId]]]:
-        """Hand big messages to the shared stores. Returns the references taken."""
-        taken: list[tuple[MessageStore, list[MsgId]]] = []
+    ) -> None:
+        """Hand big messages to the shared stores. What is there is taken out of ``missing``."""
         for is_transient in (False, True):
-            items = [
-                (pending[seq_id].msg_id, envelopes.get(seq_id) or pending[seq_id].envelope())
-                for seq_id in shared
-                if (seq_id in transient) == is_transient
-            ]
-            if not items:
-                continue
-            store = self._stores[not is_transient]
-            try:
-                store.write_batch(items)
-            except DiskFullError:
-                for earlier, msg_ids in taken:
-                    earlier.release_many(msg_ids)
-                raise
-            taken.append((store, [msg_id for msg_id, _ in items]))
-        return taken
+            chosen = sorted([seq_id for seq_id in missing if (seq_id in transient) == is_transient])
+            if chosen:
+                items = [
+                    (pending[seq_id].msg_id, envelopes.get(seq_id) or pending[seq_id].envelope()) for seq_id in chosen
+                ]
+                self._stores[not is_transient].write_batch(items)
+                missing.difference_update(chosen)
 
     def _add_bits(
         self, segment: Segment, seq_ids: Sequence[int], shared: Sequence[int], transient: Sequence[int]
@@ -373,19 +421,9 @@ class QueueIndexV2:
             segment.transient_bits |= bits_of(transient, self._slot_mask)
 
     def _write_acks(self, segment: Segment, bits: int) -> None:
-        index_file, _ = self.files.files(segment)
-        stretches = list(runs_of_bits(bits, segment.number << self._segment_bits))
-        if len(stretches) <= ACK_RUNS_MAX:
-            for first, count in stretches:
-                index_file.pwrite(bytes(count * SLOT_BYTES), self._slot_offset(first))
-            return
-        start = self._slot_offset(stretches[0][0])
-        last, count = stretches[-1]
-        data = bytearray(index_file.pread(self._slot_offset(last) + count * SLOT_BYTES - start, start))
-        for first, count in stretches:
-            at = self._slot_offset(first) - start
-            data[at : at + count * SLOT_BYTES] = bytes(count * SLOT_BYTES)
-        index_file.pwrite(data, start)
+        index_file = self.files.write_zeros(segment, bits)
+        if self._refused.zeroed(segment.number, bits):
+            self._group_commit.mark_dirty(index_file)
 
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete the files of segments in which everything is settled and nothing more will be appended."""
@@ -399,6 +437,8 @@ class QueueIndexV2:
                 break
             self._copy_owed(self.segments[number])
             self.files.delete(self.segments.pop(number))
+            self._refused.forget_segment(number)
+            self._settled.pop(number, None)
         if finished and self._is_durable:
             # Not a promise, but once per segment it is cheap: without it a crash could bring thousands of acked back.
             self._group_commit.mark_dirty(self.files.disk.directory(self.files.directory))
@@ -489,7 +529,7 @@ class QueueIndexV2:
             seq_ids = positions(bits, base)[: count_max - len(found)]
             if seq_ids:
                 slots = self._slots(segment, seq_ids)
-                found += [(seq_id, _paged(slot)) for seq_id, slot in zip(seq_ids, slots, strict=True)]
+                found += [(seq_id, paged_of(slot)) for seq_id, slot in zip(seq_ids, slots, strict=True)]
             if len(found) >= count_max:
                 break
         return found
@@ -521,7 +561,7 @@ class QueueIndexV2:
         looked_up: dict[int, PagedMessage] = {}
         for number, seq_ids in by_segment(unknown, self._segment_bits):
             slots = self._slots(self.segments[number], seq_ids)
-            looked_up.update(zip(seq_ids, map(_paged, slots), strict=True))
+            looked_up.update(zip(seq_ids, map(paged_of, slots), strict=True))
         for seq_id, entry in entries:
             if seq_id in found:
                 continue
@@ -534,26 +574,8 @@ class QueueIndexV2:
             envelopes = self._stores[persistent].read_many([msg_id for _, msg_id in wanted])
             found.update(zip([seq_id for seq_id, _ in wanted], envelopes, strict=True))
         for number, seq_ids in by_segment(sorted(embedded), self._segment_bits):
-            self._read_embedded(self.segments[number], [(embedded[seq_id], seq_id) for seq_id in seq_ids], found)
+            self.files.read_embedded(self.segments[number], [(embedded[seq_id], seq_id) for seq_id in seq_ids], found)
         return [found[seq_id] for seq_id, _ in entries]
-
-    def _read_embedded(self, segment: Segment, wanted: list[tuple[int, int]], found: dict[int, bytes]) -> None:
-        """``wanted``: (place, seq id)."""
-        _, queue_store_file = self.files.files(segment)
-        wanted.sort()
-        for stretch in _stretches(wanted):
-            base = stretch[0][0] >> 32
-            last = stretch[-1][0]
-            size = (last >> 32) + RECORD_HEADER_BYTES + (last & _SIZE_MASK) - base
-            data = queue_store_file.pread(size, base)
-            for place, seq_id in stretch:
-                envelope = unpack_record(data, (place >> 32) - base, seq_id & self._slot_mask)
-                if envelope is None:
-                    raise StorageError(
-                        f"message of seq id {seq_id} in {queue_store_file.path} at {place >> 32} is damaged: "
-                        "its checksum does not fit"
-                    )
-                found[seq_id] = envelope
 
     # -- files
 
@@ -563,7 +585,8 @@ class QueueIndexV2:
         if segment is not None and segment.is_finished:
             # Its files were to be deleted, so its last acks were not written: begin anew.
             self._copy_owed(segment)
-            self.files.delete(segment)
+            self.files.delete(self.segments.pop(number))
+            self._refused.forget_segment(number)
             segment = None
         if segment is None:
             segment = self.segments[number] = self.files.create(number)
@@ -575,10 +598,12 @@ class QueueIndexV2:
 
     def drop_transient(self) -> None:
         """See `QueueIndex.drop_transient`."""
-        self._pending = {
-            seq_id: message for seq_id, message in self._pending.items() if self._is_durable and message.persistent
-        }
-        self._envelopes = {seq_id: envelope for seq_id, envelope in self._envelopes.items() if seq_id in self._pending}
+        pending = self._pending
+        dropped = [s for s, message in pending.items() if not (self._is_durable and message.persistent)]
+        for seq_id in dropped:
+            del pending[seq_id]
+            self._envelopes.pop(seq_id, None)
+        self._settle_refused(dropped)
         for segment in list(self.segments.values()):
             if segment.transient_bits:
                 base = segment.number << self._segment_bits
@@ -614,6 +639,7 @@ class QueueIndexV2:
 
     def delete(self, directory: str) -> Iterator[None]:
         """See `QueueIndex.delete`."""
+        self._settle_refused(list(self._refused.slots))
         shared = [segment for segment in self.segments.values() if segment.shared_bits | segment.owed_bits]
         owed = self._owed.take_all()
         self.abandon()
@@ -640,6 +666,7 @@ class QueueIndexV2:
         self._pending.clear()
         self._envelopes.clear()
         self._settled.clear()
+        self._refused.clear()
         self._has_finished = False
         self._owed.take_all()
 
@@ -654,40 +681,18 @@ class QueueIndexV2:
             + len(self._pending) * _PENDING_MEMORY_BYTES
             + self._owed.memory_bytes
             + pending
+            + self._refused.memory_bytes
         )
 
     def check_invariants(self) -> None:
         """See `QueueIndex.check_invariants`."""
         assert not self._envelopes.keys() - self._pending.keys(), "encoded forms belong to pending messages"
+        self._refused.check_invariants(self._pending, self._settled)
         self.files.check_invariants(self.segments)
         self._owed.check_invariants()
         for number, segment in self.segments.items():
+            segment.check_invariants(self.segment_entries, self._settled.get(number, 0))
             live = segment.live_bits
-            assert segment.live == live.bit_count(), f"segment {number} counts its live entries"
-            assert 0 <= live <= self._full_bits, f"segment {number} has a slot for every live entry"
-            assert not segment.shared_bits & ~live, f"segment {number}: what is settled has no reference"
-            assert not segment.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
-            assert not segment.owed_bits & live, f"segment {number}: what is live has its reference"
-            is_on_its_way = segment.is_finished or not segment.owed_bits & ~self._settled.get(number, 0)
-            assert is_on_its_way, f"segment {number}: slots of which the references are owed are not overwritten"
+            assert not self._refused.strays.get(number, 0) & live, f"segment {number}: what is live is no stray"
             base = number << self._segment_bits
             assert not set(positions(live, base)) & self._pending.keys(), "an entry is pending or written"
-
-
-def _paged(slot: Slot) -> PagedMessage:
-    place = IN_SHARED_STORE if slot.shared else slot.offset << 32 | (slot.overhead_bytes + slot.body_bytes)
-    return PagedMessage(MsgId(slot.msg_id), slot.body_bytes, slot.persistent, place)
-
-
-def _stretches(wanted: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Ascending (place, seq id), grouped so that each group is worth one read."""
-    stretches = [[wanted[0]]]
-    end = (wanted[0][0] >> 32) + (wanted[0][0] & _SIZE_MASK) + RECORD_HEADER_BYTES
-    for record in wanted[1:]:
-        offset = record[0] >> 32
-        if offset - end <= READ_GAP_BYTES_MAX:
-            stretches[-1].append(record)
-        else:
-            stretches.append([record])
-        end = offset + (record[0] & _SIZE_MASK) + RECORD_HEADER_BYTES
-    return stretches

@@ -11,8 +11,9 @@ Journals are numbered. When one is full the next begins at once, and the full on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from node.errors import DiskFullError, StorageError
+from node.errors import StorageError
 from node.store.disk import Disk, DiskFile
 from node.store.index import PagedMessage
 from node.store.live_bits import bits_of, runs_of_bits
@@ -57,7 +58,14 @@ class Journal:
         #: Records written: the journal's fullness.
         self.records = 0
         self.file: DiskFile = disk.create(self.path)
-        self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
+        try:
+            self.file.pwrite(JOURNAL_FORMAT.header(number, queue_id), 0)
+        except StorageError:
+            # After a clean stop there are no journals: an empty one would be taken for a crash.
+            self.file.abandon()
+            with suppress(StorageError):
+                disk.unlink(self.path)
+            raise
         #: Where the next record goes.
         self.size = HEADER_BYTES
 
@@ -75,12 +83,7 @@ class Journal:
         offset = pack_acks(runs, self.seed, self.size, parts)
         places = pack_publishes(publishes, self.seed, offset, parts)
         data = b"".join(parts)
-        try:
-            self.file.pwrite(data, self.size)
-        except DiskFullError:
-            # Whatever of it is there must not be taken for records when something shorter is written over it.
-            self.file.truncate(self.size)
-            raise
+        self.file.pwrite(data, self.size)
         self.size += len(data)
         self.records += len(runs) + len(publishes)
         return places

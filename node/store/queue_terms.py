@@ -98,23 +98,26 @@ class SeqBounds:
         self.renew_at = self.reserved
 
     def renew(self, next_seq_id: int) -> None:
-        """Move the bound a step beyond ``next_seq_id``; durable with the group commit. Raises `StorageError`."""
-        self.reserved = next_seq_id + RESERVE_STEP
-        self.renew_at = next_seq_id + RESERVE_STEP // 2
+        """Move the bound a step beyond ``next_seq_id``; durable with the group commit. Raises `StorageError`; after a
+        `DiskFullError` it is still due."""
+        reserved = next_seq_id + RESERVE_STEP
         exists = self._disk.exists(self._path)
         file = self._disk.open(self._path) if exists else self._disk.create(self._path)
         try:
-            if not exists:
+            # An earlier attempt may have made the file and no more.
+            if not any(self._copies):
                 file.pwrite(BOUNDS_FORMAT.header(0, self._queue_id), 0)
                 directory, _, _ = self._path.rpartition("/")
                 self._group_commit.mark_dirty(self._disk.directory(directory))
             older = self._copies.index(min(self._copies))
-            body = _BOUND.pack(self.reserved)
+            body = _BOUND.pack(reserved)
             file.pwrite(body + CRC.pack(crc32(body)), _BOUND_OFFSETS[older])
-            self._copies[older] = self.reserved
+            self._copies[older] = reserved
         except StorageError:
             file.abandon()
             raise
+        self.reserved = reserved
+        self.renew_at = next_seq_id + RESERVE_STEP // 2
         self._group_commit.mark_dirty(file)
         file.close()
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from node.errors import StorageError
-from node.ids import MSG_ID_BYTES
+from collections.abc import Sequence
+from contextlib import suppress
+
+from node.errors import DiskFullError, StorageError
+from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
-from node.store.live_bits import keep_pieces
-from node.store.record import HEADER_BYTES, INDEX_FORMAT, QUEUE_STORE_FORMAT, SLOT_BYTES, SLOT_MSG_ID_AT
+from node.store.index import IN_SHARED_STORE, PagedMessage
+from node.store.live_bits import keep_pieces, runs_of_bits
+from node.store.record import (
+    HEADER_BYTES,
+    INDEX_FORMAT,
+    QUEUE_STORE_FORMAT,
+    READ_GAP_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    SLOT_BYTES,
+    SLOT_MSG_ID_AT,
+    Slot,
+    unpack_record,
+)
 
 #: Segments with open files, per queue: the head that is acked, the tail that is written, one that is read between.
 OPEN_SEGMENTS_MAX = 3
+_SIZE_MASK = 0xFFFFFFFF
+#: More runs of acked slots than this are written as one: read the stretch, clear the slots, write it back.
+ACK_RUNS_MAX = 8
 
 
 class Segment:
@@ -47,6 +64,17 @@ class Segment:
         self.index_file: DiskFile | None = None
         self.queue_store_file: DiskFile | None = None
 
+    def check_invariants(self, entries: int, settled_bits: int) -> None:
+        """``settled_bits``: what the next flush zeroes. Raise `AssertionError` if the bits contradict each other."""
+        number, live = self.number, self.live_bits
+        assert self.live == live.bit_count(), f"segment {number} counts its live entries"
+        assert live.bit_length() <= entries, f"segment {number} has a slot for every live entry"
+        assert not self.shared_bits & ~live, f"segment {number}: what is settled has no reference"
+        assert not self.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
+        assert not self.owed_bits & live, f"segment {number}: what is live has its reference"
+        is_on_its_way = self.is_finished or not self.owed_bits & ~settled_bits
+        assert is_on_its_way, f"segment {number}: slots of which the references are owed are not overwritten"
+
 
 class SegmentFiles:
     """The files in ``directory``, and which of them are open. Everything that touches them raises `StorageError`."""
@@ -68,21 +96,21 @@ class SegmentFiles:
         return f"{self.directory}/{number}{suffix}"
 
     def create(self, number: int) -> Segment:
-        """A new segment with empty files. A leftover of an attempt that a full disk stopped is overwritten."""
-        queue_store_file = self.disk.create(self.path(number, QUEUE_STORE_FORMAT.suffix))
+        """A new segment with empty files; neither is left if one cannot be made."""
+        made: list[DiskFile] = []
         try:
+            made.append(self.disk.create(self.path(number, QUEUE_STORE_FORMAT.suffix)))
+            made.append(self.disk.create(self.path(number, INDEX_FORMAT.suffix)))
+            queue_store_file, index_file = made
             queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, self.queue_id), 0)
-            index_file = self.disk.create(self.path(number, INDEX_FORMAT.suffix))
-        except StorageError:
-            queue_store_file.abandon()
-            raise
-        try:
             index_file.pwrite(INDEX_FORMAT.header(number, self.queue_id), 0)
             # The whole length at once: later syncs need not write a new length every time.
             index_file.truncate(self._index_file_bytes)
         except StorageError:
-            queue_store_file.abandon()
-            index_file.abandon()
+            for file in reversed(made):
+                file.abandon()
+                with suppress(StorageError):
+                    self.disk.unlink(file.path)
             raise
         segment = Segment(number, HEADER_BYTES)
         segment.index_file, segment.queue_store_file = index_file, queue_store_file
@@ -121,6 +149,43 @@ class SegmentFiles:
         keep_pieces(found, bits >> low, MSG_ID_BYTES)
         start = (segment.number * self._entries + low - first) * MSG_ID_BYTES
         target[start : start + len(found)] = found
+
+    def read_embedded(self, segment: Segment, wanted: list[tuple[int, int]], found: dict[int, bytes]) -> None:
+        """Add envelopes of the .qs file to ``found``, by seq id. ``wanted``: (place, seq id)."""
+        _, queue_store_file = self.files(segment)
+        wanted.sort()
+        for stretch in _stretches(wanted):
+            base = stretch[0][0] >> 32
+            last = stretch[-1][0]
+            size = (last >> 32) + RECORD_HEADER_BYTES + (last & _SIZE_MASK) - base
+            data = queue_store_file.pread(size, base)
+            for place, seq_id in stretch:
+                envelope = unpack_record(data, (place >> 32) - base, seq_id % self._entries)
+                if envelope is None:
+                    raise StorageError(
+                        f"message of seq id {seq_id} in {queue_store_file.path} at {place >> 32} is damaged: "
+                        "its checksum does not fit"
+                    )
+                found[seq_id] = envelope
+
+    def write_zeros(self, segment: Segment, bits: int) -> DiskFile:
+        """Zero the slots with these bits, which are in the file. Returns the .qi file."""
+        index_file, _ = self.files(segment)
+        stretches = list(runs_of_bits(bits, 0))
+        if len(stretches) > ACK_RUNS_MAX:
+            start = HEADER_BYTES + stretches[0][0] * SLOT_BYTES
+            last, count = stretches[-1]
+            data = bytearray(index_file.pread(HEADER_BYTES + (last + count) * SLOT_BYTES - start, start))
+            for first, count in stretches:
+                at = HEADER_BYTES + first * SLOT_BYTES - start
+                data[at : at + count * SLOT_BYTES] = bytes(count * SLOT_BYTES)
+            # Holes between the slots take space when they are written; the slots themselves have theirs.
+            with suppress(DiskFullError):
+                index_file.pwrite(data, start)
+                return index_file
+        for first, count in stretches:
+            index_file.pwrite(bytes(count * SLOT_BYTES), HEADER_BYTES + first * SLOT_BYTES)
+        return index_file
 
     def _keep_open(self, segment: Segment) -> None:
         self._open.pop(segment.number, None)
@@ -176,3 +241,23 @@ class SegmentFiles:
         for number, segment in segments.items():
             assert segment.number == number, "a segment is filed under its number"
             assert (segment.index_file is not None) == (number in self._open), f"segment {number} is counted as open"
+
+
+def _stretches(wanted: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Ascending (place, seq id), grouped so that each group is worth one read."""
+    stretches = [[wanted[0]]]
+    end = (wanted[0][0] >> 32) + (wanted[0][0] & _SIZE_MASK) + RECORD_HEADER_BYTES
+    for record in wanted[1:]:
+        offset = record[0] >> 32
+        if offset - end <= READ_GAP_BYTES_MAX:
+            stretches[-1].append(record)
+        else:
+            stretches.append([record])
+        end = offset + (record[0] & _SIZE_MASK) + RECORD_HEADER_BYTES
+    return stretches
+
+
+def paged_of(slot: Slot) -> PagedMessage:
+    """What is known of a written message without reading its body."""
+    place = IN_SHARED_STORE if slot.shared else slot.offset << 32 | (slot.overhead_bytes + slot.body_bytes)
+    return PagedMessage(MsgId(slot.msg_id), slot.body_bytes, slot.persistent, place)

@@ -18,13 +18,18 @@ A crash (`crash`) throws the pending operations away, in one of three styles:
 
 Every handle from before the crash is dead afterwards. A failed fsync keeps what real kernels keep: the owner still
 reads the bytes, but they will never reach the platter.
+
+A full disk. Space is taken byte by byte, where something is written for the first time: what is written over costs
+nothing, and a file that was extended has a hole there that costs when it is filled. A write for which there is no room
+puts down a prefix and raises: as long a one as there is room for, or what `prefix_of` makes of it. By how much the file
+has grown is cut off again, as in `node.store.disk`.
 """
 
 from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.errors import DiskFullError, StorageError
@@ -44,6 +49,12 @@ class SimulatedCrashError(Exception):
     catch it but the test."""
 
 
+#: Of the disk; small, as the files of tests are.
+_BLOCK_BYTES = 32
+#: Makes 1 of every byte but 0.
+_IS_WRITTEN = bytes([0]) + bytes([1]) * 255
+
+
 @dataclass(slots=True)
 class _Inode:
     """One file, whatever its names."""
@@ -54,6 +65,50 @@ class _Inode:
     durable: bytearray = field(default_factory=bytearray)
     #: Unsynced operations in order: (offset, bytes), or (size, None) for a truncation.
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    #: For each byte of the content, whether it takes space (1) or lies in a hole (0).
+    taken: bytearray = field(default_factory=bytearray)
+    taken_bytes: int = 0
+
+    def cost(self, offset: int, size: int) -> int:
+        """Bytes that a write of ``size`` bytes takes beyond what is taken."""
+        return size - self.taken.count(1, offset, offset + size)
+
+    def prefix(self, offset: int, size: int, room_bytes: int) -> int:
+        """How much of a write of ``size`` bytes there is room for."""
+        if self.cost(offset, size) <= room_bytes:
+            return size
+        low, high = 0, size
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.cost(offset, middle) <= room_bytes:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def apply(self, operation: tuple[int, bytes | None]) -> None:
+        """The owner sees it from now on, and the disk has the less room."""
+        offset, data = operation
+        if data is None:
+            self.taken_bytes -= self.taken.count(1, offset)
+            _apply(self.taken, operation)
+        else:
+            self.taken_bytes += self.cost(offset, len(data))
+            _apply(self.taken, (offset, bytes([1]) * len(data)))
+        _apply(self.content, operation)
+
+    def take_block(self, end: int) -> None:
+        """A refused write ended here, within a block, and blocks are taken as a whole."""
+        rest = min(-end % _BLOCK_BYTES, len(self.taken) - end)
+        self.taken_bytes += self.cost(end, rest)
+        self.taken[end : end + rest] = bytes([1]) * rest
+
+    def forget_unsynced(self) -> None:
+        """After a crash: what is durable is the content. Zeros pass for holes."""
+        self.pending.clear()
+        self.content = bytearray(self.durable)
+        self.taken = self.content.translate(_IS_WRITTEN)
+        self.taken_bytes = self.taken.count(1)
 
 
 @dataclass(slots=True)
@@ -104,6 +159,10 @@ def _apply(content: bytearray, operation: tuple[int, bytes | None]) -> None:
     content[offset : offset + len(data)] = data
 
 
+def _all(size: int) -> int:
+    return size
+
+
 def _split(path: str) -> tuple[str, str]:
     directory, _, name = path.rpartition("/")
     return directory, name
@@ -112,7 +171,7 @@ def _split(path: str) -> tuple[str, str]:
 class SimulatedFile:
     """`DiskFile` of a `SimulatedDisk`."""
 
-    __slots__ = ("_closed", "_disk", "_inode", "_life", "_path")
+    __slots__ = ("_closed", "_disk", "_inode", "_life", "_path", "_size")
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
         self._disk = disk
@@ -120,6 +179,7 @@ class SimulatedFile:
         self._inode = inode
         self._life = disk.life
         self._closed = False
+        self._size = len(inode.content)
 
     @property
     def path(self) -> str:
@@ -127,7 +187,7 @@ class SimulatedFile:
 
     @property
     def size(self) -> int:
-        return len(self._inode.content)
+        return self._size
 
     @property
     def has_unsynced(self) -> bool:
@@ -140,17 +200,31 @@ class SimulatedFile:
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._require_open()
+        data = bytes(data)
         try:
-            self._disk.before_write(self._path, max(0, offset + len(data) - self.size))
+            self._disk.before_write(self._path, self._inode.cost(offset, len(data)))
         except SimulatedCrashError:
             # The write was on its way: whether it happened is for the crash to decide.
-            self._record(offset, bytes(data))
+            self._record(offset, data)
             raise
-        self._record(offset, bytes(data))
+        except DiskFullError:
+            self._record_refused(offset, data)
+            raise
+        self._record(offset, data)
+        self._size = max(self._size, offset + len(data))
+
+    def _record_refused(self, offset: int, data: bytes) -> None:
+        """What is left of a write for which there is no room: nothing of what the file had grown by."""
+        room = self._inode.prefix(offset, len(data), max(0, self._disk.free_bytes(self._path)))
+        written = self._disk.prefix_of(min(room, len(data) - 1))
+        prefix = data[: max(0, min(written, self._size - offset))]
+        if prefix:
+            self._record(offset, prefix)
+            self._inode.take_block(offset + len(prefix))
 
     def _record(self, offset: int, data: bytes | None) -> None:
         self._inode.pending.append((offset, data))
-        _apply(self._inode.content, (offset, data))
+        self._inode.apply((offset, data))
 
     def pread(self, size: int, offset: int) -> bytes:
         self._require_open()
@@ -159,8 +233,9 @@ class SimulatedFile:
 
     def truncate(self, size: int) -> None:
         self._require_open()
-        self._disk.before_write(self._path, max(0, size - self.size))
+        self._disk.before_write(self._path, 0)
         self._record(size, None)
+        self._size = size
 
     def sync(self) -> None:
         if self._life != self._disk.life:
@@ -196,12 +271,16 @@ class SimulatedDisk:
     """`Disk` in memory. Directories themselves (`mkdir`) are durable at once; the names in them are not.
 
     Faults: `fail_writes`, `fail_syncs` and `fail_reads` take a substring of the paths that shall fail (``None``: none
-    does); `capacity_bytes` bounds the sum of all file sizes; `crash_after` counts down operations that change
-    something and raises `SimulatedCrashError` in the one that reaches zero.
+    does); `capacity_bytes` bounds the space that all files take, and `full_for` refuses it to some; `crash_after`
+    counts down operations that change something and raises `SimulatedCrashError` in the one that reaches zero.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        #: There is no more room in files with this in their paths.
+        self.full_for: str | None = None
+        #: What a refused write puts down, of the longest prefix it could; a test may choose less.
+        self.prefix_of: Callable[[int], int] = _all
         #: Operations so far that changed something (writes, syncs, names).
         self.operations = 0
         #: Reads so far.
@@ -227,7 +306,8 @@ class SimulatedDisk:
         self._count()
         if self.fail_writes is not None and self.fail_writes in path:
             raise StorageError(f"write of {path} failed: injected error (errno 5)")
-        if growth_bytes and growth_bytes > self.free_bytes(path):
+        is_full = growth_bytes > self.free_bytes(path) or (self.full_for is not None and self.full_for in path)
+        if growth_bytes and is_full:
             raise DiskFullError(f"write of {path} failed: No space left on device (errno 28)")
 
     def before_read(self, path: str) -> None:
@@ -271,7 +351,7 @@ class SimulatedDisk:
             inode = _Inode()
             self._directories[directory].change({name: inode})
         else:
-            inode.content.clear()
+            inode.apply((0, None))
             inode.pending.append((0, None))
         return SimulatedFile(self, path, inode)
 
@@ -344,8 +424,10 @@ class SimulatedDisk:
 
     @property
     def used_bytes(self) -> int:
-        """Sum of the sizes of all files that have a name."""
-        return sum(len(inode.content) for directory in self._directories.values() for inode in directory.names.values())
+        """What all files that have a name take."""
+        return sum(
+            [inode.taken_bytes for directory in self._directories.values() for inode in directory.names.values()]
+        )
 
     # -- the test's side
 
@@ -353,6 +435,7 @@ class SimulatedDisk:
         """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
         self.life += 1
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
+        self.full_for = None
         self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
         for directory in self._directories.values():
             if style is not CrashStyle.DROP:
@@ -381,7 +464,9 @@ class SimulatedDisk:
         def twins(names: Mapping[str, _Inode | None]) -> dict[str, _Inode | None]:
             for inode in names.values():
                 if inode is not None and id(inode) not in inodes:
-                    inodes[id(inode)] = _Inode(inode.content[:], inode.durable[:], inode.pending[:])
+                    inodes[id(inode)] = _Inode(
+                        inode.content[:], inode.durable[:], inode.pending[:], inode.taken[:], inode.taken_bytes
+                    )
             return {name: inode and inodes[id(inode)] for name, inode in names.items()}
 
         for path, directory in self._directories.items():
@@ -416,6 +501,11 @@ class SimulatedDisk:
             for name, inode in directory.durable.items()
         }
 
+    def unsynced(self, path: str) -> Sequence[tuple[int, bytes]]:
+        """Writes into a file, as (offset, bytes), of which each survives the next crash or not."""
+        inode = self._inode(path)
+        return [(offset, data) for offset, data in inode.pending if data is not None] if inode is not None else []
+
     def _inode(self, path: str) -> _Inode | None:
         directory, name = _split(path)
         entry = self._directories.get(directory)
@@ -432,5 +522,4 @@ def _lose(inode: _Inode, style: CrashStyle, rng: random.Random) -> None:
         survivors[-1] = (offset, data[: rng.randint(0, len(data))])
     for operation in survivors:
         _apply(inode.durable, operation)
-    inode.pending.clear()
-    inode.content = bytearray(inode.durable)
+    inode.forget_unsynced()

@@ -7,6 +7,9 @@ after a restart.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from node.errors import StorageError
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.record import HEADER_BYTES, HOLES_FORMAT, SHARED_STORE_FORMAT
@@ -140,7 +143,14 @@ class StoreFiles:
             return self.current, self.handle(self.current)
         number = self.take_number()
         file = self.disk.create(self.path(number))
-        file.pwrite(SHARED_STORE_FORMAT.header(number, 0), 0)
+        try:
+            file.pwrite(SHARED_STORE_FORMAT.header(number, 0), 0)
+        except StorageError:
+            file.abandon()
+            # The next attempt has another number: else every one would leave a file.
+            with suppress(StorageError):
+                self.disk.unlink(self.path(number))
+            raise
         self.remember(number, file)
         self.adopt(number, FileSummary())
         self.current = number

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from node.errors import DiskFullError, StorageError
+from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
@@ -139,12 +140,12 @@ class SegmentFiles:
         data = b"".join(parts)
         try:
             file.pwrite(data, start)
-        except DiskFullError:
-            file.truncate(start)
-            file.abandon()
-            raise
         except StorageError:
             file.abandon()
+            if not start:
+                # Nobody would know of it.
+                with suppress(StorageError):
+                    self._disk.unlink(path)
             raise
         segment.file_bytes = start + len(data)
         for publish in publishes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
+from node.errors import DiskFullError
 from node.ids import MsgId
 from node.message import Message
 from node.store.disk import Disk
@@ -233,6 +234,8 @@ class IndexDriver:
         #: Settled positions by the file that has the ack.
         self._acks: dict[str, set[int]] = {}
         self._unflushed_acks: set[int] = set()
+        #: Settled positions whose ack a flush has written: nothing but a loss of power brings them back.
+        self.acked: set[int] = set()
 
     @property
     def overwrites(self) -> bool:
@@ -264,6 +267,7 @@ class IndexDriver:
         for seq_id, message in messages.items():
             self._unflushed_acks.discard(seq_id)
             self.gone.discard(seq_id)
+            self.acked.discard(seq_id)
             for acked in self._acks.values():
                 acked.discard(seq_id)
             if message.persistent:
@@ -307,12 +311,27 @@ class IndexDriver:
         while self.index.has_unflushed:
             # More finished segments than one flush deletes.
             assert self.index.flush(self.next_seq_id) == 0
+        self.acked |= self._unflushed_acks
         for seq_id in self._unflushed_acks:
             path = self.ack_path(seq_id)
             # Acks of a segment that is deleted are not written.
             if self.disk.exists(path):
                 self._acks.setdefault(path, set()).add(seq_id)
         self._unflushed_acks.clear()
+
+    def flush_without_room(self, room_bytes: int, prefix_of: Callable[[int], int]) -> bool:
+        """The same on a disk that has so much room; false if that did not do. `SimulatedDisk` explains a prefix."""
+        disk = self.disk
+        capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, disk.used_bytes + room_bytes
+        disk.prefix_of, usual = prefix_of, disk.prefix_of
+        try:
+            self.flush()
+        except DiskFullError:
+            self.index.check_invariants()
+            return False
+        finally:
+            disk.capacity_bytes, disk.prefix_of = capacity_bytes, usual
+        return True
 
     def ack_path(self, seq_id: int) -> str:
         """The file that got the ack of the last flush."""
@@ -354,6 +373,8 @@ class IndexDriver:
         self.persistent_store.sync()
         self.recover(None)
         assert self.report.corrupt == 0, self.report.problems
+        back = self.acked & self.read_all().keys()
+        assert not back, f"the acks of {sorted(back)} were written"
 
     def crash_twice(self, style: CrashStyle, seed: int, operations: int) -> None:
         """Lose power, lose it again in an early operation of the recovery, recover, and compare."""
@@ -400,6 +421,7 @@ class IndexDriver:
         self.durable = dict(self.live)
         self._acks.clear()
         self._unflushed_acks.clear()
+        self.acked.clear()
         self.next_seq_id = max(self.next_seq_id, max(self.live, default=-1) + 1)
 
     # -- comparing

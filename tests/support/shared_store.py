@@ -58,11 +58,12 @@ class SharedStoreNode:
 
     def write(self, *counters: int, body_bytes: int = 100) -> None:
         items = [(msg_id_of(counter), envelope_of(counter, body_bytes)) for counter in counters]
+        generation = self.group_commit.open_generation
+        self.store.write_batch(items)
         for msg_id, envelope in items:
             if not self.references[msg_id]:
                 self.envelopes[msg_id] = envelope
-                self.generations[msg_id] = self.group_commit.open_generation
-        self.store.write_batch(items)
+                self.generations[msg_id] = generation
         self.references.update(msg_id for msg_id, _ in items)
 
     def release(self, *counters: int) -> None:
@@ -113,7 +114,7 @@ class SharedStoreNode:
         durable = self.durable()
         self.disk.crash(style, random.Random(seed))
         self.start()
-        self._go_on(durable)
+        self.go_on(durable)
 
     def crash_while_starting(self, style: CrashStyle, seed: int, after: int) -> None:
         """Lose power, and again in the ``after``-th operation of the start, if it has so many."""
@@ -124,9 +125,10 @@ class SharedStoreNode:
             self.start()
         self.disk.crash(style, random.Random(seed + 1))
         self.start()
-        self._go_on(durable)
+        self.go_on(durable)
 
-    def _go_on(self, durable: set[MsgId]) -> None:
+    def go_on(self, durable: set[MsgId]) -> None:
+        """The indexes forget what the store has lost. ``durable`` must be there."""
         self.check_survivors(durable)
         for msg_id in list(self.live()):
             if not self.store.contains(msg_id):

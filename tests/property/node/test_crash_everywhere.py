@@ -2,12 +2,14 @@
 
 The workload is three durable queues, of which one is deleted, and one that is not durable: small and big messages,
 persistent and transient, some of them in several queues; acks, requeues, purges; lazy mode and memory targets on and
-off; compaction. It is the same for every crash, and so are its confirms up to the crash. What must hold after recovery,
+off; compaction; a disk that is full now and then, so that messages are settled of which a part was written. It is the
+same for every crash, and so are its confirms up to the crash. What must hold after recovery,
 whatever the crash left of unsynced operations:
 
 - every confirmed message that nobody settled is there, in its place, with the same bytes, in order;
 - nothing is there that was not published at that place;
 - an ack whose zeroed slot was durable is not undone;
+- if only the process was killed, no ack that was written is undone;
 - a deleted queue is there as a whole or not at all, and not at all once the deletion is durable;
 - nothing is reported as damaged.
 """
@@ -33,6 +35,7 @@ from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 
 SEGMENT_ENTRIES = 8
+CAPACITY_BYTES = 1 << 40
 NAMES = {QueueId(1): "orders", QueueId(2): "audit", QueueId(3): "metrics", QueueId(4): "drafts"}
 NOT_DURABLE = QueueId(3)
 #: This queue is deleted before this round.
@@ -65,16 +68,19 @@ class Workload:
         self.published: dict[QueueId, dict[int, Message]] = {queue_id: {} for queue_id in NAMES}
         self.confirmed: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
         self.settled: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
+        #: Settled positions of which everything was written that is to be written of them.
+        self.written_acks: dict[QueueId, set[int]] = {queue_id: set() for queue_id in NAMES}
         self.is_deleted = False
         #: The deletion is durable.
         self.is_gone = False
 
     def run(self, rounds: int) -> None:
         """Raises `StorageError` when a sync failed."""
-        rng = random.Random(5)
+        # Of its own, so that the rest is as it would be with enough space.
+        rng, full = random.Random(5), random.Random(6)
         self.group_commit = GroupCommit()
         self.store = VhostStore(self.disk, DATA_DIRECTORY, "/", self.group_commit, self.config)
-        queues = {
+        queues = self.queues = {
             queue_id: self.store.open_queue(queue_id, QueueName("/", name), queue_id != NOT_DURABLE)
             for queue_id, name in NAMES.items()
         }
@@ -90,11 +96,14 @@ class Workload:
                 chosen = rng.sample(sorted(queues), rng.choice((1, 1, 2, 3)))
                 for queue_id in chosen:
                     self.publish(queue_id, queues[queue_id], message)
+            if turn != DELETED_AT and full.random() < 0.3:
+                self.fill_up(full.randint(0, 900), full.choice((None, ".qi", ".qi")), full.choice((0, 0.3, 0.7, 1)))
             for queue_id in rng.sample(sorted(queues), 2):
                 self.consume(queue_id, queues[queue_id], rng, turn)
             if rng.random() < 0.3:
                 self.disturb(queues[rng.choice(sorted(queues))], rng)
             self.sync()
+            self.disk.full_for, self.disk.capacity_bytes = None, CAPACITY_BYTES
             self.is_gone = self.is_deleted
             for queue_id, queue in queues.items():
                 self.confirmed[queue_id].update(token for token in queue.drain_confirmed() if isinstance(token, int))
@@ -102,8 +111,21 @@ class Workload:
         self.publish(QueueId(1), queues[QueueId(1)], make_message(counter + 1))
         self.sync()
 
+    def fill_up(self, room_bytes: int, full_for: str | None, share: float) -> None:
+        """The disk has so much room when this turn's messages are written, and to the end of the turn; or it has none
+        for some files."""
+        self.disk.full_for = full_for
+        if full_for is None:
+            self.disk.capacity_bytes = self.disk.used_bytes + room_bytes
+        self.disk.prefix_of = lambda longest: int(longest * share)
+        self.store.flush_writes()
+
     def sync(self) -> None:
         self.store.flush_writes()
+        for queue_id, queue in self.queues.items():
+            # (With more finished segments than one turn deletes there is more to flush.)
+            if not queue.is_disk_full and not self.store.has_unflushed:
+                self.written_acks[queue_id] = set(self.settled[queue_id])
         for _ in range(3):
             self.now_ms += WRITE_EVERY_MS // 2
             self.store.maintain(self.now_ms)
@@ -152,14 +174,21 @@ class Workload:
         durable = self.disk.durable_snapshot()
         found: set[int] = set()
         for seq_id in self.settled[queue_id] & self.confirmed[queue_id]:
-            content = durable.get(f"{directory}/{seq_id // SEGMENT_ENTRIES}.qi")
+            path = f"{directory}/{seq_id // SEGMENT_ENTRIES}.qi"
+            content = durable.get(path)
             at = HEADER_BYTES + seq_id % SEGMENT_ENTRIES * SLOT_BYTES
-            if content is None or content[at : at + SLOT_BYTES] == ZERO_SLOT:
+            if content is not None and content[at : at + SLOT_BYTES] != ZERO_SLOT:
+                continue
+            # A full disk may have refused its publish in the middle, and what of that was written survive alone.
+            slots = [data[max(0, at - start) : at + SLOT_BYTES - start] for start, data in self.disk.unsynced(path)]
+            if not any(slot.strip(b"\0") for slot in slots if slot):
                 found.add(seq_id)
         return found
 
 
-def check_recovered(workload: Workload, disk: SimulatedDisk, durable_acks: dict[QueueId, set[int]]) -> None:
+def check_recovered(workload: Workload, disk: SimulatedDisk, acks: dict[QueueId, set[int]]) -> None:
+    """On a disk that has space again. ``acks``: of what must not come back."""
+    disk.capacity_bytes = CAPACITY_BYTES
     store = VhostStore(disk, DATA_DIRECTORY, "/", GroupCommit(), workload.config)
     assert store.store_recovery.corrupt == []
     on_disk = dict(store.queues_on_disk())
@@ -178,7 +207,8 @@ def check_recovered(workload: Workload, disk: SimulatedDisk, durable_acks: dict[
             assert published[seq_id] == message, "nothing is invented"
         owed = workload.confirmed[queue_id] - workload.settled[queue_id]
         assert owed <= found.keys(), f"lost in {name}: {sorted(owed - found.keys())}"
-        assert not found.keys() & durable_acks[queue_id], "no durable ack is undone"
+        back = found.keys() & acks[queue_id]
+        assert not back, f"acks of {sorted(back)} in {name} are undone"
         queue.check_invariants()
     store.check_invariants()
 
@@ -198,6 +228,7 @@ def run_everywhere(compaction: str, version: int | None, rounds: int, step: int)
             disk = workload.disk.twin()
             disk.crash(style, random.Random(disk.operations))
             check_recovered(workload, disk, durable_acks)
+        check_recovered(workload, workload.disk.twin(), workload.written_acks)
 
     workload.disk.on_operation = crash
     workload.run(rounds)

@@ -8,6 +8,7 @@ what is missing was reported.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from node.errors import DiskFullError
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import msg_id_of
@@ -84,6 +86,29 @@ class MessageStoreMachine(RuleBasedStateMachine):
         for _ in range(steps):
             self.node.store.maintain()
         disk.capacity_bytes = capacity_bytes
+
+    @rule(
+        count=st.integers(1, 6),
+        size=st.sampled_from(BODY_SIZES),
+        room_bytes=st.integers(0, 1500),
+        share=st.sampled_from([0, 1, 2, 3, 4]),
+    )
+    def write_on_a_full_disk(self, count: int, size: int, room_bytes: int, share: int) -> None:
+        disk = self.node.disk
+        disk.capacity_bytes, capacity_bytes = disk.used_bytes + room_bytes, disk.capacity_bytes
+        disk.prefix_of, usual = lambda longest: longest * share // 4, disk.prefix_of
+        with suppress(DiskFullError):
+            self.write(count, size)
+        disk.capacity_bytes, disk.prefix_of = capacity_bytes, usual
+
+    @rule()
+    def the_process_is_killed(self) -> None:
+        """Everything written is there."""
+        durable = self.node.durable()
+        self.node.start(may_open_clean=False)
+        self.node.go_on(durable)
+        survivors = set(self.node.live())
+        self.live = [counter for counter in self.live if msg_id_of(counter) in survivors]
 
     @rule(may_open_clean=st.booleans())
     def restart(self, may_open_clean: bool) -> None:

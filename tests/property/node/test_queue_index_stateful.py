@@ -93,6 +93,24 @@ class QueueIndexMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.driver.flush()
 
+    @rule(
+        count=st.integers(1, 9),
+        room_bytes=st.integers(0, 700),
+        share=st.sampled_from([4, 4, 3, 2, 1, 0]),
+        settled=st.sampled_from(["nothing", "half", "all", "range"]),
+    )
+    def publish_on_a_full_disk(self, count: int, room_bytes: int, share: int, settled: str) -> None:
+        """And settle it, perhaps, before it could be written."""
+        driver = self.driver
+        first = driver.next_seq_id
+        driver.publish(count, big=room_bytes % 3 == 0)
+        if driver.flush_without_room(room_bytes, lambda longest: longest * share // 4):
+            return
+        if settled == "range":
+            driver.settle_range(first, first + count)
+        elif settled != "nothing":
+            driver.settle(range(first, first + count, 1 + (settled == "half")))
+
     @rule()
     def sync(self) -> None:
         self.driver.sync()

@@ -224,7 +224,7 @@ def test_the_part_that_found_space_is_confirmed_by_its_own_round() -> None:
     assert queue.drain_confirmed() == [1]
     deliveries = queue.publish_delivered(publications(2, 10))
     # Space for the first of the two segments.
-    harness.disk.capacity_bytes = harness.disk.used_bytes + 600
+    harness.disk.capacity_bytes = harness.disk.used_bytes + 800
     queue.flush_writes()
     assert [queue.is_disk_full] == [True]
     unwritten = [each.seq_id for each in deliveries if each.seq_id >= 8]

@@ -302,3 +302,50 @@ def test_a_crash_after_some_operations() -> None:
     file.append(b"1")
     with pytest.raises(SimulatedCrashError):
         file.append(b"2")
+
+
+def test_the_simulated_disk_counts_what_was_written_and_not_how_long_files_are() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    file.truncate(1000)
+    used = [disk.used_bytes]
+    for data, offset in ((b"ab", 10), (b"cde", 9), (bytes(5), 990)):
+        file.pwrite(data, offset)
+        used.append(disk.used_bytes)
+    assert used == [0, 2, 3, 8]
+    disk.capacity_bytes = disk.used_bytes
+    file.pwrite(b"xyz", 9)
+    file.truncate(11)
+    assert disk.used_bytes == 2
+
+
+@pytest.mark.parametrize(("chosen", "left"), [(None, b"abcdef"), (2, b"ab\0\0\0\0"), (0, bytes(6))])
+def test_a_full_simulated_disk_takes_a_prefix(chosen: int | None, left: bytes) -> None:
+    """Of the part inside the file; what it had grown by is cut off."""
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    disk.sync_directory("/d")
+    file.truncate(6)
+    disk.capacity_bytes = 7
+    if chosen is not None:
+        disk.prefix_of = lambda longest: min(longest, chosen)
+    with pytest.raises(DiskFullError):
+        file.pwrite(b"abcdefgh", 0)
+    assert (file.size, read_whole(disk, "/d/f")) == (6, left)
+    file.sync()
+    disk.crash(CrashStyle.DROP, random.Random(1))
+    assert read_whole(disk, "/d/f") == left
+
+
+def test_room_can_be_refused_to_some_files() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    other, file = disk.create("/d/a"), disk.create("/d/b")
+    file.append(b"x")
+    disk.full_for = "/d/b"
+    other.append(b"1")
+    file.pwrite(b"y", 0)
+    with pytest.raises(DiskFullError):
+        file.append(b"z")

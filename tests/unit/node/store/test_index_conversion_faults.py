@@ -87,7 +87,7 @@ def test_a_cursor_that_does_not_fit_on_the_disk_is_written_later(driver: Convert
     driver.step(20)
     driver.sync()
     driver.disk.capacity_bytes = driver.disk.used_bytes
-    for room_bytes in (0, 100):
+    for room_bytes in (0, 10):
         driver.disk.capacity_bytes = driver.disk.used_bytes + room_bytes
         with pytest.raises(DiskFullError):
             driver.converting.step(20)
