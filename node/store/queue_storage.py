@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from node.errors import StorageError
@@ -145,7 +146,13 @@ class QueueStorage:
             "queue_id": self._stub.queue_id,
         }
         file = self._disk.create(f"{self._directory}/{STUB_NAME}")
-        file.pwrite(json.dumps(fields, indent=2).encode() + b"\n", 0)
+        try:
+            file.pwrite(json.dumps(fields, indent=2).encode() + b"\n", 0)
+        except StorageError:
+            file.abandon()
+            with suppress(StorageError):
+                self._disk.unlink(file.path)
+            raise
         parent, _, _ = self._directory.rpartition("/")
         if self.is_durable:
             for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):

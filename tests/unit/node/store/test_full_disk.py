@@ -483,6 +483,20 @@ def test_files_that_could_not_be_begun_are_not_there(version: int) -> None:
     assert queue.recovery_report.clean
 
 
+def test_a_queue_that_could_not_be_declared_leaves_no_name_and_can_be_declared_later() -> None:
+    harness = StoreHarness(StoreConfig())
+    for room_bytes in (0, 10):
+        harness.disk.capacity_bytes = harness.disk.used_bytes + room_bytes
+        with pytest.raises(DiskFullError):
+            harness.open_queue()
+        assert harness.disk.list(harness.queue_directory) == []
+    harness.disk.capacity_bytes = 1 << 40
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    harness.sync()
+    assert harness.restart().ready == 1
+
+
 def test_what_could_not_be_written_durably_takes_no_space() -> None:
     disk = SimulatedDisk(capacity_bytes=100)
     disk.mkdir("/d")
