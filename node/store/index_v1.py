@@ -359,7 +359,7 @@ class QueueIndexV1:
     def _begin_move(self) -> None:
         """The current journal is full, or all must go."""
         if self._moving is not None:
-            self._owed.give_back(ALL)
+            self._owed.give_back_of(self._moving)
             self._move(ALL)
         self._moving, self._journal = self._journal, None
 
@@ -370,10 +370,7 @@ class QueueIndexV1:
         while count > 0 and not journal.is_moved:
             number = next(iter(journal.acks)) if journal.acks else next(iter(journal.places))
             segment = self.segments[number]
-            if segment.owed and not segment.live_count:
-                # It must be dropped, later.
-                return
-            if not segment.live_count:
+            if not segment.live_count and not segment.owed:
                 self._drop(segment)
                 count -= 1
                 continue
@@ -427,6 +424,8 @@ class QueueIndexV1:
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete segments in which everything is settled and to which nothing more will be appended."""
         if not self._emptied:
+            # Carrying journals over drops segments, too.
+            self._has_finished = False
             return
         tail = next_seq_id >> self._bits
         self._emptied = {number for number in self._emptied if not self.segments[number].live_count}

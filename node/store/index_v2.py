@@ -47,7 +47,7 @@ from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, count_into
 from node.store.live_bits import between, bits_between, bits_of, by_segment, positions, runs
 from node.store.msg_store import MessageStore
-from node.store.owed_slots import OwedSlots, release_slots
+from node.store.owed_slots import OwedSlots
 from node.store.record import (
     CRC,
     RECORD_HEADER,
@@ -70,6 +70,8 @@ from node.store.v2_terms import pack_terms, segments_in_terms
 
 #: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
 DELETIONS_MAX = 8
+#: Segments whose slots are zeroed per flush, each up to half a millisecond; a purge may leave something in very many.
+ACK_SEGMENTS_MAX = 16
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
 _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
@@ -117,7 +119,7 @@ class QueueIndexV2:
         self._refused = RefusedSlots(self.segment_entries)
         #: There may be more finished segments than one flush deletes.
         self._has_finished = False
-        self._owed = OwedSlots(self._stores)
+        self._owed = OwedSlots(self._stores, self.segment_entries)
 
     # -- collecting
 
@@ -243,8 +245,7 @@ class QueueIndexV2:
         if segment.owed_bits:
             seq_ids = positions(segment.owed_bits, segment.number << self._segment_bits)
             index_file, _ = self.files.files(segment)
-            start = self._slot_offset(seq_ids[0])
-            self._owed.add(seq_ids, index_file.pread(self._slot_offset(seq_ids[-1]) + SLOT_BYTES - start, start))
+            self._owed.copy(index_file, seq_ids)
             segment.owed_bits = 0
 
     # -- writing
@@ -260,8 +261,9 @@ class QueueIndexV2:
                 self._flush_acks(next_seq_id)
             written = self._flush_publishes() if self._pending else 0
         except DiskFullError:
-            # Makes room; and the last acks of what is finished are not written.
+            # Makes room; and the last acks of what is finished are not written. What is behind a pending one waits.
             self._delete_finished(next_seq_id)
+            self._has_finished = True
             raise
         if self._has_finished:
             self._delete_finished(next_seq_id)
@@ -270,18 +272,21 @@ class QueueIndexV2:
         return written
 
     def _flush_acks(self, next_seq_id: int) -> None:
-        settled, self._settled = self._settled, {}
+        """Zero slots: in some segments now, in others later, but at once where something is or was written."""
+        settled = self._settled
+        at_once = {seq_id >> self._segment_bits for seq_id in self._pending} | self._refused.strays.keys()
+        count_max = ACK_SEGMENTS_MAX
         # A segment below both is deleted as a whole once its last entry is settled.
         in_use = min(next_seq_id, min(self._pending, default=next_seq_id)) >> self._segment_bits
         for number, bits in list(settled.items()):
             segment = self.segments[number]
             if segment.live or number >= in_use:
-                try:
-                    self._copy_owed(segment)
-                    self._write_acks(segment, bits)
-                except DiskFullError:
-                    self._settled = settled
-                    raise
+                if number not in at_once:
+                    if count_max == 0 or (segment.owed_bits and self._owed.is_full):
+                        continue
+                    count_max -= 1
+                self._copy_owed(segment)
+                self._write_acks(segment, bits)
             else:
                 segment.is_finished = self._has_finished = True
                 self._refused.forget_segment(number)
@@ -614,6 +619,8 @@ class QueueIndexV2:
     def close(self, next_seq_id: int) -> None:
         """See `QueueIndex.close`."""
         self.flush(next_seq_id)
+        while self._settled:
+            self.flush(next_seq_id)
         # A scan may have found segments in which nothing is live.
         self._has_finished = True
         while self._has_finished or self._owed:
@@ -647,13 +654,13 @@ class QueueIndexV2:
         return self._release_in_pieces(owed, shared)
 
     def _release_in_pieces(self, owed: OwedSlots, segments: Sequence[Segment]) -> Iterator[None]:
-        while owed:
-            owed.give_back()
-            yield
+        yield from owed.give_back_in_pieces()
         for segment in segments:
 
             def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
-                release_slots(self._stores, self._slots(segment, seq_ids))
+                owed.copy(self.files.files(segment)[0], seq_ids)
+                while owed:
+                    owed.give_back()
 
             bits = segment.shared_bits | segment.owed_bits
             yield from release_in_pieces(positions(bits, segment.number << self._segment_bits), release)
@@ -675,14 +682,9 @@ class QueueIndexV2:
         """See `QueueIndex.memory_bytes`."""
         partial = sum([segment.live != self.segment_entries for segment in self.segments.values()])
         pending = sum([len(message.body) for message in self._pending.values()])
-        return (
-            len(self.segments) * _SEGMENT_MEMORY_BYTES
-            + partial * self.segment_entries // 8
-            + len(self._pending) * _PENDING_MEMORY_BYTES
-            + self._owed.memory_bytes
-            + pending
-            + self._refused.memory_bytes
-        )
+        written = len(self.segments) * _SEGMENT_MEMORY_BYTES + partial * self.segment_entries // 8
+        collected = len(self._pending) * _PENDING_MEMORY_BYTES + pending
+        return written + collected + self._owed.memory_bytes + self._refused.memory_bytes
 
     def check_invariants(self) -> None:
         """See `QueueIndex.check_invariants`."""

@@ -68,8 +68,14 @@ class OwedRecords:
         while self._segments and count > 0:
             segment = next(iter(self._segments.values()))
             seq_ids = positions(segment.owed, segment.base)[:count]
-            self._give_back_of(segment, seq_ids)
+            self._give_back_in(segment, seq_ids)
             count -= len(seq_ids)
+
+    def give_back_of(self, journal: Journal) -> None:
+        """Give back everything that one journal owes; it holds no more than so many records."""
+        self._release(journal.describe(journal.owed))
+        journal.owed.clear()
+        self._journals.pop(journal.number, None)
 
     def give_back_at(self, seq_ids: Sequence[int], segment_bits: int) -> None:
         """These positions, ascending, are used again."""
@@ -78,9 +84,9 @@ class OwedRecords:
             if segment is not None:
                 again = segment.owed & bits_of(members, segment.entries - 1)
                 if again:
-                    self._give_back_of(segment, positions(again, segment.base))
+                    self._give_back_in(segment, positions(again, segment.base))
 
-    def _give_back_of(self, segment: Segment, seq_ids: Sequence[int]) -> None:
+    def _give_back_in(self, segment: Segment, seq_ids: Sequence[int]) -> None:
         self._release(self._files.describe(segment, seq_ids))
         segment.owed &= ~bits_of(seq_ids, segment.entries - 1)
         if not segment.owed:

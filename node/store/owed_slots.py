@@ -12,10 +12,11 @@ over what is here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from node.ids import MsgId
-from node.store.record import SLOT_BYTES, Slot, unpack_slot
+from node.store.disk import DiskFile
+from node.store.record import SLOT_BYTES, Slot, slot_offset, unpack_slot
 from node.store.shared_store import SharedStore
 
 #: References given back at a time: three or four milliseconds.
@@ -24,7 +25,7 @@ OWED_PER_FLUSH = 1024
 OWED_BYTES_MAX = 32 * 1024 * 1024
 
 
-def release_slots(stores: Mapping[bool, SharedStore], slots: Iterable[Slot | None]) -> None:
+def _release_slots(stores: Mapping[bool, SharedStore], slots: Iterable[Slot | None]) -> None:
     """Give back the reference of each slot that could be read."""
     msg_ids: dict[bool, list[MsgId]] = {True: [], False: []}
     for slot in slots:
@@ -38,8 +39,10 @@ def release_slots(stores: Mapping[bool, SharedStore], slots: Iterable[Slot | Non
 class OwedSlots:
     """See the module text. ``stores``: the shared stores, by whether a message is persistent."""
 
-    def __init__(self, stores: Mapping[bool, SharedStore]) -> None:
+    def __init__(self, stores: Mapping[bool, SharedStore], entries: int) -> None:
+        """``entries`` of a segment."""
         self._stores = stores
+        self._entries = entries
         #: Seq ids (ascending), and the stretch of the file from the slot of the first of them to that of the last.
         self._stretches: deque[tuple[Sequence[int], bytes]] = deque()
         self.memory_bytes = 0
@@ -53,8 +56,10 @@ class OwedSlots:
         """True if no more should be added for now."""
         return self.memory_bytes > OWED_BYTES_MAX
 
-    def add(self, seq_ids: Sequence[int], data: bytes) -> None:
-        """``data``: the stretch of the file from the slot of the first to that of the last."""
+    def copy(self, file: DiskFile, seq_ids: Sequence[int]) -> None:
+        """Copy the slots of these ascending entries of one segment from its file. Raises `StorageError`."""
+        start = slot_offset(seq_ids[0], self._entries)
+        data = file.pread(slot_offset(seq_ids[-1], self._entries) + SLOT_BYTES - start, start)
         for at in range(0, len(seq_ids), OWED_PER_FLUSH):
             members = seq_ids[at : at + OWED_PER_FLUSH]
             start, last = members[0] - seq_ids[0], members[-1] - seq_ids[0]
@@ -73,11 +78,17 @@ class OwedSlots:
             first = seq_ids[0]
             offsets = [(seq_id - first) * SLOT_BYTES for seq_id in seq_ids]
             slots = [unpack_slot(s, data[at : at + SLOT_BYTES]) for s, at in zip(seq_ids, offsets, strict=True)]
-            release_slots(self._stores, slots)
+            _release_slots(self._stores, slots)
+
+    def give_back_in_pieces(self) -> Iterator[None]:
+        """Give all back, one piece per item."""
+        while self._stretches:
+            self.give_back()
+            yield
 
     def take_all(self) -> OwedSlots:
         """Another object with all that is here; here is nothing then."""
-        taken = OwedSlots(self._stores)
+        taken = OwedSlots(self._stores, self._entries)
         taken._stretches, taken.memory_bytes = self._stretches, self.memory_bytes
         self._stretches, self.memory_bytes = deque(), 0
         return taken

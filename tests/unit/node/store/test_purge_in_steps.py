@@ -8,6 +8,8 @@ import pytest
 
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
+from node.store.index_v2 import QueueIndexV2
+from node.store.record import SLOT_BYTES
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
@@ -25,6 +27,7 @@ MESSAGES = 100
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StoreHarness:
     monkeypatch.setattr("node.store.owed_slots.OWED_PER_FLUSH", STEP)
     monkeypatch.setattr("node.store.index_v1.OWED_PER_FLUSH", STEP)
+    monkeypatch.setattr("node.store.index_v2.ACK_SEGMENTS_MAX", 1)
     config = StoreConfig(
         queue_version=request.param,
         embed_below_bytes=60,
@@ -85,6 +88,49 @@ def test_a_purge_reads_nothing_and_every_flush_gives_some_back(harness: StoreHar
     queue.requeue_all()
     assert counters(queue.fetch(9, True)) == [3]
     check(harness, other, 10)
+
+
+def test_publishing_on_does_not_hurry_it(harness: StoreHarness) -> None:
+    """Also when journals fill up meanwhile: then what the older one owes is due, and no more."""
+    queue, other = fill(harness)
+    queue.purge()
+    found = [messages(harness)]
+    for first in range(1000, 1200, 10):
+        queue.publish(publications(first, 10))
+        harness.store.flush_writes()
+        harness.store.check_invariants()
+        found.append(messages(harness))
+    assert max(before - after for before, after in pairwise(found)) <= STEP + harness.config.v1_journal_entries_max
+    flush_all(harness)
+    assert queue.ready == 200
+    queue.purge()
+    flush_all(harness)
+    check(harness, other, 10)
+
+
+def test_a_purge_around_unacked_messages_zeroes_few_segments_at_a_time(harness: StoreHarness) -> None:
+    """One message is left in each segment, so none of them is deleted."""
+    queue, other = fill(harness)
+    rest = queue.fetch(MESSAGES, True)
+    queue.requeue([each.seq_id for each in rest if each.seq_id % 16 != 5])
+    flush_all(harness)
+    queue.purge()
+    flushes = 0
+    while harness.store.has_unflushed:
+        before = harness.disk.reads
+        harness.store.flush_writes()
+        harness.store.check_invariants()
+        flushes += 1
+        # The journals of version 1 have every ack at once, and its files are read by the references.
+        assert harness.disk.reads - before <= STEP
+    assert flushes > MESSAGES // 16
+    queue.requeue_all()
+    left = list(range(6, MESSAGES + 1, 16))
+    assert counters(queue.fetch(99, True)) == sorted([3, *left])
+    queue.requeue_all()
+    found = flush_all(harness)
+    assert found[-1] == len({3, *left} | set(range(1, 11)))
+    check(harness, other, found[-1])
 
 
 @pytest.mark.parametrize("style", CrashStyle)
@@ -197,6 +243,75 @@ def test_a_full_disk_hinders_no_reference_from_being_given_back(harness: StoreHa
     flush_all(harness)
     assert queue.ready == 3
     check(harness, other, 13)
+
+
+def test_a_queue_comes_to_rest_when_a_full_journal_has_dropped_what_was_to_be_deleted() -> None:
+    harness = StoreHarness(StoreConfig(queue_version=1, v1_segment_entries=8, v1_journal_entries_max=64))
+    queue = harness.open_queue()
+    for first in range(1, 161, 8):
+        queue.publish(publications(first, 8))
+        harness.sync()
+    queue = harness.restart()
+    queue.purge()
+    harness.store.flush_writes()
+    assert len(harness.disk.list(harness.queue_directory)) > 2, "more than one flush deletes"
+    queue.publish(publications(161, 64))
+    harness.store.flush_writes()
+    harness.sync()
+    flush_all(harness)
+    assert harness.restart().ready == 64
+
+
+def test_what_a_full_disk_has_interrupted_goes_on_when_nothing_is_written_any_more() -> None:
+    """A mirror gets an early position again, which keeps segments behind it from being deleted."""
+    harness = StoreHarness(StoreConfig(v2_segment_entries=8, embed_below_bytes=60))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 97, body=BIG))
+    harness.sync()
+    queue.purge()
+    harness.store.flush_writes()
+    harness.disk.full_for = ".rdq"
+    message = make_message(500, body=BIG)
+    queue.insert([SeqId(3)], [message], [message.envelope()])
+    harness.store.flush_writes()
+    assert queue.is_disk_full
+    harness.disk.full_for = None
+    queue.ack([delivery.seq_id for delivery in queue.fetch(9, True)])
+    flush_all(harness)
+    assert messages(harness) == 0
+    harness.start()
+    assert harness.open_queue().ready == 0
+
+
+def test_a_deletion_skips_no_more_than_what_is_damaged() -> None:
+    harness = StoreHarness(StoreConfig(embed_below_bytes=60, v2_segment_entries=128))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 100, body=BIG))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", 64 + 32 * 5 + 20, 3)
+    queue.delete()
+    harness.sync()
+    for _ in range(9):
+        harness.store.maintain(0)
+    assert not harness.disk.list(f"{harness.store.directory}/deleting")
+    assert messages(harness) == 1
+
+
+def test_slots_that_wait_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.owed_slots.OWED_PER_FLUSH", 1)
+    monkeypatch.setattr("node.store.owed_slots.OWED_BYTES_MAX", 40 * SLOT_BYTES)
+    harness = StoreHarness(StoreConfig(embed_below_bytes=60, v2_segment_entries=8))
+    queue, _ = fill(harness)
+    rest = queue.fetch(MESSAGES, True)
+    # Half of the segments go, of the others one message stays.
+    queue.requeue([each.seq_id for each in rest if each.seq_id < 48 or each.seq_id % 8 != 5])
+    flush_all(harness)
+    queue.purge()
+    index = queue._storage.index
+    assert isinstance(index, QueueIndexV2)
+    while harness.store.has_unflushed:
+        harness.store.flush_writes()
+        assert index._owed.memory_bytes <= (40 + 8) * SLOT_BYTES
 
 
 def test_what_is_damaged_keeps_its_reference_until_the_store_counts_anew() -> None:
