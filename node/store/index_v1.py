@@ -231,13 +231,19 @@ class QueueIndexV1:
 
     def flush(self, next_seq_id: int) -> int:
         """After a `DiskFullError` everything that was not written is still collected."""
-        # Before anything that a full disk may refuse: it makes room.
+        # Both make room, so they come before anything that a full disk may refuse.
         self._owed.give_back(OWED_PER_FLUSH)
         settled = merge_runs(self._settled, self.entries_per_segment)
         pending = sorted(self._pending)
-        # Makes room for what follows.
         self._delete_moved()
-        written = self._write(settled, pending) if settled or pending else 0
+        try:
+            written = self._write(settled, pending) if settled or pending else 0
+        except DiskFullError:
+            if settled and pending:
+                # Acks take little space, and what they finish makes room.
+                self._write(settled, ())
+                self._delete_finished(min(next_seq_id, pending[0]))
+            raise
         # A full disk does not hinder publishing more than it must: what cannot be moved now is moved later.
         with suppress(DiskFullError):
             if self._journal is not None and self._journal.records >= self.config.v1_journal_entries_max:
@@ -268,8 +274,9 @@ class QueueIndexV1:
         journal.note(publishes, places)
         self._count_live(publishes)
         self._settled.clear()
-        self._pending.clear()
-        self._envelopes.clear()
+        if pending:
+            self._pending.clear()
+            self._envelopes.clear()
         written = sum([publish.persistent for publish in publishes])
         if written:
             self._group_commit.mark_dirty(journal.file)

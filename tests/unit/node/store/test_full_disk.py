@@ -418,6 +418,29 @@ def test_a_journal_that_was_carried_over_makes_room_for_the_next() -> None:
     driver.check()
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_consuming_makes_room_for_what_was_refused(version: int) -> None:
+    """Acks of version 1 take a little space, too: they do not wait for the publish beside them."""
+    harness = harness_of(version, shared=False)
+    queue = harness.open_queue()
+    for first in range(1, 81, 8):
+        queue.publish(publications(first, 8, body=bytes(50)))
+        harness.sync()
+        harness.store.maintain(first)
+    # Bigger than a journal that is soon deleted.
+    harness.disk.capacity_bytes = harness.disk.used_bytes + 400
+    queue.publish(publications(81, 1, body=bytes(2000)))
+    harness.store.flush_writes()
+    assert queue.is_disk_full
+    queue.ack([delivery.seq_id for delivery in queue.fetch(80, ack_required=True)])
+    for tick in range(100, 130):
+        harness.store.maintain(tick)
+        harness.store.flush_writes()
+        harness.sync()
+    assert not harness.store.has_unflushed
+    assert harness.restart().ready == 1
+
+
 def test_a_segment_of_version_1_that_could_not_be_begun_is_not_there() -> None:
     driver = IndexDriver(V1)
     with Refusal(driver.disk, ".idx", 1, 0.5) as refusal:
