@@ -611,10 +611,7 @@ class QueueIndexV2:
         self._settle_refused(dropped)
         for segment in list(self.segments.values()):
             if segment.transient_bits:
-                base = segment.number << self._segment_bits
-                seq_ids = positions(segment.transient_bits, base)
-                keep = set(positions(segment.live_bits & ~segment.transient_bits, base))
-                self.settle_range(seq_ids[0], seq_ids[-1] + 1, keep, is_sized=False)
+                self._settle_bits(segment, segment.transient_bits, [0, 0, 0, 0], is_sized=False)
 
     def close(self, next_seq_id: int) -> None:
         """See `QueueIndex.close`."""

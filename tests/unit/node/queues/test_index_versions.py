@@ -10,7 +10,7 @@ from node.queues.local_replica import LocalReplica
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.backing_queue_contract import counters
-from tests.support.messages import publications
+from tests.support.messages import make_message, publications
 from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
 
 
@@ -51,6 +51,22 @@ def test_the_configured_version_is_that_of_a_queue_that_asks_for_none(version: i
     harness.sync()
     assert suffixes(harness) == expected
     assert version_of(queue) == version
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_clean_stop_keeps_a_persistent_message_among_transient_ones_that_is_not_written_yet(version: int) -> None:
+    """A mirror got a position again in the turn in which its node stops."""
+    harness = harness_of(version)
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    queue.publish(publications(1, 10, persistent=False))
+    harness.store.flush_writes()
+    position = queue.fetch(5, ack_required=True)[4].seq_id
+    queue.ack([position])
+    harness.store.flush_writes()
+    message = make_message(50)
+    queue.insert([position], [message], [message.envelope()])
+    assert counters(harness.restart().fetch(99, True)) == [50]
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
