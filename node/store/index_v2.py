@@ -65,6 +65,7 @@ from node.store.record import (
 )
 from node.store.refused_slots import RefusedSlots, by_seq_id, is_persistent, is_shared
 from node.store.segment_files import Segment, SegmentFiles, paged_of
+from node.store.shared_store import release_references
 from node.store.store_config import StoreConfig
 from node.store.v2_terms import pack_terms, segments_in_terms
 
@@ -165,8 +166,7 @@ class QueueIndexV2:
         zeroed, released = self._refused.settle(seq_ids)
         for number, bits in zeroed.items():
             self._settled[number] = self._settled.get(number, 0) | bits
-        for persistent, msg_ids in released.items():
-            self._stores[persistent].release_many(msg_ids)
+        release_references(self._stores, released)
 
     def _clear(self, seq_ids: Sequence[int]) -> list[tuple[Segment, Sequence[int], int]]:
         """Written entries are settled: clear their live bits, note their acks.

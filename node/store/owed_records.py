@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from node.ids import MsgId
 from node.store.deletions import release_in_pieces
 from node.store.index import PagedMessage
 from node.store.journal import Journal
 from node.store.live_bits import bits_of, by_segment, positions
-from node.store.shared_store import SharedStore
+from node.store.shared_store import SharedStore, release_references
 from node.store.v1_segment import Segment
 from node.store.v1_segment_files import SegmentFiles
 
@@ -93,12 +92,7 @@ class OwedRecords:
             del self._segments[segment.number]
 
     def _release(self, found: Iterable[tuple[int, PagedMessage]]) -> None:
-        msg_ids: dict[bool, list[MsgId]] = {True: [], False: []}
-        for _, paged in found:
-            msg_ids[paged.persistent].append(paged.msg_id)
-        for is_persistent, chosen in msg_ids.items():
-            if chosen:
-                self._stores[is_persistent].release_many(chosen)
+        release_references(self._stores, [(paged.persistent, paged.msg_id) for _, paged in found])
 
     def take_all(self) -> OwedRecords:
         """Another object with all that is here; here is nothing then."""

@@ -12,28 +12,17 @@ over what is here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from node.ids import MsgId
 from node.store.disk import DiskFile
-from node.store.record import SLOT_BYTES, Slot, slot_offset, unpack_slot
-from node.store.shared_store import SharedStore
+from node.store.record import SLOT_BYTES, slot_offset, unpack_slot
+from node.store.shared_store import SharedStore, release_references
 
 #: References given back at a time: three or four milliseconds.
 OWED_PER_FLUSH = 1024
 #: Bytes of slots (of a million entries) beyond which the index deletes no further segment, so that no more are copied.
 OWED_BYTES_MAX = 32 * 1024 * 1024
-
-
-def _release_slots(stores: Mapping[bool, SharedStore], slots: Iterable[Slot | None]) -> None:
-    """Give back the reference of each slot that could be read."""
-    msg_ids: dict[bool, list[MsgId]] = {True: [], False: []}
-    for slot in slots:
-        if slot is not None:
-            msg_ids[slot.persistent].append(MsgId(slot.msg_id))
-    for persistent, chosen in msg_ids.items():
-        if chosen:
-            stores[persistent].release_many(chosen)
 
 
 class OwedSlots:
@@ -78,7 +67,9 @@ class OwedSlots:
             first = seq_ids[0]
             offsets = [(seq_id - first) * SLOT_BYTES for seq_id in seq_ids]
             slots = [unpack_slot(s, data[at : at + SLOT_BYTES]) for s, at in zip(seq_ids, offsets, strict=True)]
-            _release_slots(self._stores, slots)
+            release_references(
+                self._stores, [(slot.persistent, MsgId(slot.msg_id)) for slot in slots if slot is not None]
+            )
 
     def give_back_in_pieces(self) -> Iterator[None]:
         """Give all back, one piece per item."""

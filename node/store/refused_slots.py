@@ -80,14 +80,14 @@ class RefusedSlots:
         else:
             self.strays.pop(number, None)
 
-    def settle(self, seq_ids: Iterable[int]) -> tuple[dict[int, int], dict[bool, list[MsgId]]]:
+    def settle(self, seq_ids: Iterable[int]) -> tuple[dict[int, int], list[tuple[bool, MsgId]]]:
         """Pending entries are settled.
 
-        Returns what is to be zeroed (segment -> bits) and whose references are to be given back, by whether the
-        message is persistent.
+        Returns what is to be zeroed (segment -> bits) and which references are to be given back, each with
+        whether the message is persistent.
         """
         zeroed: dict[int, int] = {}
-        released: dict[bool, list[MsgId]] = {}
+        released: list[tuple[bool, MsgId]] = []
         for seq_id in seq_ids:
             slot = self.slots.pop(seq_id, None)
             if slot is None:
@@ -98,7 +98,7 @@ class RefusedSlots:
                 zeroed[number] = zeroed.get(number, 0) | bit
             if is_shared(slot):
                 msg_id = MsgId(slot[SLOT_MSG_ID_AT : SLOT_MSG_ID_AT + MSG_ID_BYTES])
-                released.setdefault(is_persistent(slot), []).append(msg_id)
+                released.append((is_persistent(slot), msg_id))
         return zeroed, released
 
     def forget_segment(self, number: int) -> None:

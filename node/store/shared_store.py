@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from node.ids import MsgId
@@ -22,3 +22,13 @@ class SharedStore(Protocol):
 
     def contains(self, msg_id: MsgId) -> bool:
         """True if the message is here."""
+
+
+def release_references(stores: Mapping[bool, SharedStore], references: Iterable[tuple[bool, MsgId]]) -> None:
+    """Give references back: for each whether the message is persistent, which says in which store it is, and its id."""
+    msg_ids: dict[bool, list[MsgId]] = {True: [], False: []}
+    for is_persistent, msg_id in references:
+        msg_ids[is_persistent].append(msg_id)
+    for is_persistent, chosen in msg_ids.items():
+        if chosen:
+            stores[is_persistent].release_many(chosen)
