@@ -51,6 +51,15 @@ def fill(harness: StoreHarness) -> tuple[LocalReplica, LocalReplica]:
     return queue, other
 
 
+def filled(count: int, *, segment_entries: int) -> tuple[StoreHarness, LocalReplica]:
+    """A queue of version 2 with so many big messages."""
+    harness = StoreHarness(StoreConfig(embed_below_bytes=60, v2_segment_entries=segment_entries))
+    queue = harness.open_queue()
+    queue.publish(publications(1, count, body=BIG))
+    harness.sync()
+    return harness, queue
+
+
 def messages(harness: StoreHarness) -> int:
     return harness.store.shared_status().messages
 
@@ -264,10 +273,7 @@ def test_a_queue_comes_to_rest_when_a_full_journal_has_dropped_what_was_to_be_de
 
 def test_what_a_full_disk_has_interrupted_goes_on_when_nothing_is_written_any_more() -> None:
     """A mirror gets an early position again, which keeps segments behind it from being deleted."""
-    harness = StoreHarness(StoreConfig(v2_segment_entries=8, embed_below_bytes=60))
-    queue = harness.open_queue()
-    queue.publish(publications(1, 97, body=BIG))
-    harness.sync()
+    harness, queue = filled(97, segment_entries=8)
     queue.purge()
     harness.store.flush_writes()
     harness.disk.full_for = ".rdq"
@@ -284,10 +290,7 @@ def test_what_a_full_disk_has_interrupted_goes_on_when_nothing_is_written_any_mo
 
 
 def test_a_deletion_skips_no_more_than_what_is_damaged() -> None:
-    harness = StoreHarness(StoreConfig(embed_below_bytes=60, v2_segment_entries=128))
-    queue = harness.open_queue()
-    queue.publish(publications(1, 100, body=BIG))
-    harness.sync()
+    harness, queue = filled(100, segment_entries=128)
     harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", 64 + 32 * 5 + 20, 3)
     queue.delete()
     harness.sync()
