@@ -260,6 +260,7 @@ class MirroredQueue:
             progress.extras.extend(extras)
 
     def _acknowledged(self, progress: MirrorProgress, ack: OpsAck) -> None:
+        progress.is_disk_full = ack.is_disk_full
         is_new = progress.acknowledged(ack.applied_index, ack.durable_index)
         if progress.state is MirrorState.ATTACHING and ack.applied_index >= progress.attach_index:
             is_wanted = progress.is_required or progress.is_sync_wanted or not progress.lacking
@@ -533,6 +534,10 @@ class MirroredQueue:
         """Mirrors that receive every operation now, oldest first: what is confirmed from here on is on them too."""
         states = self.mirror_states()
         return [node for node in self.record.mirrors if states[node] in RECEIVING]
+
+    def disk_full_mirrors(self) -> list[NodeName]:
+        """Mirrors that wait for space on their disks, oldest first: confirms wait with them."""
+        return [node for node in self.record.mirrors if self._mirrors[node].is_disk_full]
 
     def mirror_states(self) -> dict[NodeName, MirrorState]:
         """For the listing commands and logs."""

@@ -151,6 +151,8 @@ class OpsAck:
     attach_id: int
     applied_index: int
     durable_index: int
+    #: The mirror's disk refuses writes: what is applied and not durable waits in memory for space.
+    is_disk_full: bool = False
 
 
 MirrorMessage = Attach | AttachReply | AttachRefused | Ops | OpsAck

@@ -58,6 +58,8 @@ class MirrorReplica:
         #: Generation of the last write that matters for durability.
         self._last_generation = local.write_generation
         self._is_ack_due = False
+        #: What the last acknowledgement said of the disk.
+        self._said_disk_full = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         #: Epoch of the last attach taken and the horizon promised since; ``None`` before the first.
         self._heard_epoch: Epoch | None = None
@@ -227,6 +229,8 @@ class MirrorReplica:
         if durable_index > self._durable_index:
             self._durable_index = durable_index
             self._is_ack_due = True
+        if self.local.is_disk_full != self._said_disk_full:
+            self._is_ack_due = True
 
     def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
         """Answers to send: at most one acknowledgement, after the replies it ends."""
@@ -234,7 +238,8 @@ class MirrorReplica:
         outbox = self._outbox
         self._outbox = []
         if self._is_ack_due and self._attach_id and self._master is not None:
-            ack = OpsAck(self.queue_id, self.epoch, self._attach_id, self._applied_index, self._durable_index)
+            is_full = self._said_disk_full = self.local.is_disk_full
+            ack = OpsAck(self.queue_id, self.epoch, self._attach_id, self._applied_index, self._durable_index, is_full)
             outbox.append((self._master, ack))
         self._is_ack_due = False
         return outbox

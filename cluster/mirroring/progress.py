@@ -120,6 +120,7 @@ class MirrorProgress:
         "in_flight_bytes",
         "in_flight_sync_batches",
         "is_complete",
+        "is_disk_full",
         "is_required",
         "is_sync_wanted",
         "known_horizon",
@@ -141,6 +142,8 @@ class MirrorProgress:
         self.is_complete = False
         #: True once an attach was sent in this epoch; from then on the mirror holds back confirms.
         self.was_attached = False
+        #: Its disk refuses writes, as far as it has said in this conversation.
+        self.is_disk_full = False
         #: An operator or the policy asked to fill it.
         self.is_sync_wanted = False
         #: Turns that confirms may count on, -1 = none (see the essay above).
@@ -183,6 +186,7 @@ class MirrorProgress:
         after = TRANSITIONS.get((self.state, change))
         assert after is not None, f"mirror {self.node}: {change.value} in state {self.state.value}"
         self.state = after
+        self.is_disk_full = self.is_disk_full and after not in _UNANSWERED
 
     @property
     def is_attached(self) -> bool:

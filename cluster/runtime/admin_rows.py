@@ -95,9 +95,13 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
     """What only the master's node knows."""
     status: BackingQueueStatus = role.mirrored.status()
     slowest = role.process.flow.slowest(STAGE_MEMORY_MS)
-    streaming = [process_id(node, role.queue.queue_id, members) for node in role.mirrored.streaming_mirrors()]
+
+    def pids(nodes: Sequence[NodeName]) -> list[str]:
+        return [process_id(node, role.queue.queue_id, members) for node in nodes]
+
     return {
-        "streaming_mirror_pids": streaming,
+        "streaming_mirror_pids": pids(role.mirrored.streaming_mirrors()),
+        "disk_full_pids": pids(disk_full_nodes(role)),
         "messages": status.ready + status.unacked,
         "messages_ready": status.ready,
         "messages_unacknowledged": status.unacked,
@@ -115,10 +119,15 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
     }
 
 
+def disk_full_nodes(role: MasterRole) -> list[NodeName]:
+    """Nodes whose copy waits in memory for space on the disk."""
+    return [*([role.mirrored.node] if role.local.is_disk_full else []), *role.mirrored.disk_full_mirrors()]
+
+
 def queue_state(role: MasterRole) -> str:
-    """``running``, ``flow``, ``disk_full`` (messages wait in memory for space), or ``{syncing, N}`` with the messages
-    that the slowest mirror has got."""
-    if role.local.is_disk_full:
+    """``running``, ``flow``, ``disk_full`` (messages wait in memory for space, here or on a mirror), or
+    ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    if disk_full_nodes(role):
         return "disk_full"
     progress = role.mirrored.sync_progress()
     return role.process.flow.stage.state(STAGE_MEMORY_MS) if progress is None else f"{{syncing, {progress.synced}}}"

@@ -157,6 +157,7 @@ TO_WIRE: dict[type[MirrorMessage], tuple[str, Callable[[Any], Any]]] = {
             attach_id=m.attach_id,
             applied_index=m.applied_index,
             durable_index=m.durable_index,
+            is_disk_full=m.is_disk_full,
         ),
     ),
 }
@@ -166,5 +167,7 @@ FROM_WIRE: dict[str, Callable[[Any], MirrorMessage]] = {
     "attach_reply": _attach_reply_from_wire,
     "attach_refused": lambda w: AttachRefused(QueueId(w.queue_id), Epoch(w.epoch), Epoch(w.known_epoch)),
     "ops": _ops_from_wire,
-    "ops_ack": lambda w: OpsAck(QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.applied_index, w.durable_index),
+    "ops_ack": lambda w: OpsAck(
+        QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.applied_index, w.durable_index, w.is_disk_full
+    ),
 }

@@ -349,11 +349,14 @@ class OpsAck(_message.Message):
     ATTACH_ID_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     DURABLE_INDEX_FIELD_NUMBER: _builtins.int
+    IS_DISK_FULL_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
     applied_index: _builtins.int
     durable_index: _builtins.int
+    is_disk_full: _builtins.bool
+    """The mirror's disk refuses writes; what was applied waits in memory."""
     def __init__(
         self,
         *,
@@ -362,10 +365,11 @@ class OpsAck(_message.Message):
         attach_id: _builtins.int = ...,
         applied_index: _builtins.int = ...,
         durable_index: _builtins.int = ...,
+        is_disk_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "attach_id", b"attach_id", "durable_index", b"durable_index", "epoch", b"epoch", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "attach_id", b"attach_id", "durable_index", b"durable_index", "epoch", b"epoch", "is_disk_full", b"is_disk_full", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,6 +105,10 @@ class ReplicaQueue(BackingQueue, Protocol):
         """Generation of the group commit that a write made now belongs to."""
 
     @property
+    def is_disk_full(self) -> bool:
+        """True while the disk refuses writes and what was collected waits in memory for space."""
+
+    @property
     def durable_generation(self) -> int:
         """Highest generation that is on disk for this queue. ``durable >= g``: every write stamped g is safe.
 

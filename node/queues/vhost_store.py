@@ -76,8 +76,8 @@ class VhostStore:
         on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None,
         on_progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
     ) -> None:
-        """``on_queue_changed`` hears of a queue whose writes failed, or were possible again on a full disk: nobody was
-        calling it just then, and it has an error or confirms to give.
+        """``on_queue_changed`` hears of a queue whose writes failed, found the disk full, or were possible again on it:
+        nobody was calling it just then, and it has an error, its state or confirms to tell.
 
         ``on_progress`` hears during scans (after a crash) what is scanned, and how much of how much is done.
         """
@@ -265,7 +265,7 @@ class VhostStore:
                 queue = self._open[queue_id]
                 was_full = queue.is_disk_full
                 queue.flush_writes()
-                if queue.has_failed or (was_full and not queue.is_disk_full):
+                if queue.has_failed or was_full != queue.is_disk_full:
                     self._on_queue_changed(queue_id)
 
     def maintain(self, now_ms: int) -> None:

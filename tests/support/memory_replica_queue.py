@@ -43,6 +43,8 @@ class MemoryReplicaQueue:
         self._is_dirty = False
         self._waiting: list[tuple[SeqId, Hashable]] = []
         self._confirmed: list[Hashable] = []
+        #: Set by tests.
+        self.is_disk_full = False
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 

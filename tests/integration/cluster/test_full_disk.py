@@ -1,4 +1,4 @@
-"""A disk that is really full: three nodes whose data lies on one small file system in memory.
+"""A disk that is really full: nodes whose data lies on one small file system in memory.
 
 With a limit the alarm stops publishers before there is no space; without it every write fails with ENOSPC. Either way
 the nodes stay alive, nothing confirmed is lost, and all goes on when there is space again.
@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,9 +73,19 @@ class Filler:
 
 
 def state_of(cluster: LiveCluster, queue: str) -> str:
+    return str(column_of(cluster, queue, "state"))
+
+
+def disk_full_nodes(cluster: LiveCluster, queue: str) -> list[str]:
+    """Nodes whose copy of the queue waits for space."""
+    pids = column_of(cluster, queue, "disk_full_pids")
+    return [pid.strip("<>").split(".")[0] for pid in pids]
+
+
+def column_of(cluster: LiveCluster, queue: str, column: str) -> Any:
     with cluster.admin() as admin:
-        rows = admin.list_queues(columns=("name", "state")).as_dicts()
-    return str(next(row["state"] for row in rows if row["name"] == queue))
+        rows = admin.list_queues(columns=("name", column)).as_dicts()
+    return next(row[column] for row in rows if row["name"] == queue)
 
 
 def declare(cluster: LiveCluster, queue: str) -> None:
@@ -106,6 +117,30 @@ def test_without_a_limit_writes_wait_for_space(small_disk: Path, name: str) -> N
         with cluster.channel("n3") as channel:
             assert drain(channel, name) == before[1:] + publisher.confirmed
         assert cluster.local.running_nodes() == ["n1", "n2", "n3"]
+
+
+def test_a_mirror_without_space_is_named(small_disk: Path, tmp_path: Path) -> None:
+    """The master has space enough: all that its user sees otherwise is that no confirm comes."""
+    place = small_disk / "n2"
+    place.mkdir()
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "n2").symlink_to(place)
+    with run_cluster(tmp_path / "cluster", "disk_free_limit.absolute = 0") as cluster:
+        cluster.set_policy("all", r"^ha\.", ha_mode="all")
+        declare(cluster, "ha.mirrored")
+        cluster.wait_synchronised("ha.mirrored", 2)
+        filler = Filler(small_disk)
+        with SteadyPublisher(cluster, "n1", "ha.mirrored") as publisher:
+            publisher.wait_confirms(50)
+            filler.fill()
+            eventually(lambda: disk_full_nodes(cluster, "ha.mirrored") == ["n2"], "the mirror waits for space")
+            assert state_of(cluster, "ha.mirrored") == "disk_full"
+            filler.free()
+            publisher.wait_confirms(50)
+        assert publisher.failed == []
+        assert disk_full_nodes(cluster, "ha.mirrored") == []
+        with cluster.channel("n3") as channel:
+            assert drain(channel, "ha.mirrored") == publisher.confirmed
 
 
 def test_the_alarm_blocks_publishers_before_the_disk_is_full(small_disk: Path) -> None:

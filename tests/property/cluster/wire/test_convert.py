@@ -74,7 +74,7 @@ mirror_messages = st.one_of(
     ),
     st.builds(mirroring.AttachRefused, number, number, number),
     st.builds(mirroring.Ops, number, number, number, number, tuples_of(mirror_ops)),
-    st.builds(mirroring.OpsAck, number, number, number, number, number),
+    st.builds(mirroring.OpsAck, number, number, number, number, number, st.booleans()),
 )
 
 arguments = st.dictionaries(

@@ -138,6 +138,30 @@ def test_the_owner_hears_of_a_queue_that_fails_while_nobody_calls_it() -> None:
     assert failed == [QUEUE_ID]
 
 
+def test_the_owner_hears_that_a_queue_waits_for_space_and_that_it_no_longer_does() -> None:
+    harness = StoreHarness()
+    heard: list[bool] = []
+    harness.store = VhostStore(
+        harness.disk,
+        DATA_DIRECTORY,
+        "/",
+        harness.group_commit,
+        harness.config,
+        on_queue_changed=lambda _: heard.append(queue.is_disk_full),
+    )
+    queue = harness.open_queue()
+    harness.disk.capacity_bytes = harness.disk.used_bytes
+    queue.publish(publications(1, 10))
+    for _ in range(3):
+        harness.store.maintain(0)
+        harness.sync()
+    assert heard == [True], "a mirror has somebody to tell"
+    harness.disk.capacity_bytes = 1 << 40
+    harness.store.maintain(0)
+    harness.sync()
+    assert heard == [True, False]
+
+
 @pytest.mark.parametrize("is_lazy", [False, True])
 def test_what_is_paged_out_at_a_time_is_bounded_over_all_queues(monkeypatch: pytest.MonkeyPatch, is_lazy: bool) -> None:
     """A shortage of memory, or a policy that makes all of them lazy."""
