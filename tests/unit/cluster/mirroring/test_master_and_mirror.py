@@ -21,97 +21,19 @@ from cluster.mirroring.messages import (
     SettleOp,
     SyncBatchOp,
 )
-from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.mirror import demote
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
-from node.ids import Epoch, NodeName, QueueId, SeqId
+from node.ids import Epoch, SeqId
 from node.queues.backing_queue import MirrorInFlight
 from node.queues.replica import SeqRange
 from tests.support.memory_replica_queue import MemoryReplicaQueue
 from tests.support.messages import make_message, msg_id_of, publications
-
-N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
-QUEUE = QueueId(7)
-
-
-class Pair:
-    """A master on n1 and a mirror on n2, with a link that the test pumps."""
-
-    def __init__(self, synchronised: bool = True, settings: MirroringSettings | None = None) -> None:
-        self.record = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,) if synchronised else ())
-        self.master_local, self.mirror_local = MemoryReplicaQueue(), MemoryReplicaQueue()
-        self.master = MirroredQueue(N1, self.master_local, self.record, settings)
-        self.mirror = MirrorReplica(QUEUE, self.mirror_local, Epoch(1))
-
-    def up(self) -> Pair:
-        self.master.mirror_link_up(N2)
-        return self
-
-    def to_mirror(self) -> list[MirrorMessage]:
-        messages = [message for _, message in self.master.take_messages()]
-        for message in messages:
-            self.mirror.receive(N1, message)
-        self.check()
-        return messages
-
-    def to_master(self) -> list[MirrorMessage]:
-        messages = [message for _, message in self.mirror.take_messages()]
-        for message in messages:
-            self.master.receive(N2, message)
-        self.check()
-        return messages
-
-    def exchange(self, rounds: int = 6) -> None:
-        for _ in range(rounds):
-            self.to_mirror()
-            self.to_master()
-
-    def sync(self) -> None:
-        self.master_local.sync()
-        self.mirror_local.sync()
-
-    def quiet(self) -> Pair:
-        """Everything said, applied and durable."""
-        for _ in range(3):
-            self.exchange()
-            self.sync()
-        return self
-
-    def state(self) -> MirrorState:
-        return self.master.mirror_states()[N2]
-
-    def check(self) -> None:
-        self.master.check_invariants()
-        self.mirror.check_invariants()
+from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
 
 
 def ops_of(messages: list[MirrorMessage]) -> list[object]:
     return [op for message in messages if isinstance(message, Ops) for op in message.ops]
-
-
-def test_the_master_knows_which_mirrors_wait_for_space() -> None:
-    pair = Pair().up().quiet()
-    assert pair.master.disk_full_mirrors() == []
-    pair.mirror_local.is_disk_full = True
-    pair.to_master()
-    assert pair.master.disk_full_mirrors() == [N2], "said without having been asked anything"
-    assert pair.to_master() == [], "and once"
-    pair.mirror_local.is_disk_full = False
-    pair.to_master()
-    assert pair.master.disk_full_mirrors() == []
-
-
-def test_a_mirror_that_begins_anew_waits_for_space_only_if_it_says_so_again() -> None:
-    pair = Pair().up().quiet()
-    pair.mirror_local.is_disk_full = True
-    pair.to_master()
-    pair.mirror_local.is_disk_full = False
-    pair.mirror.link_lost()
-    pair.master.mirror_link_down(N2)
-    assert pair.master.disk_full_mirrors() == [], "nobody knows"
-    pair.mirror_local.is_disk_full = True
-    pair.up().exchange()
-    assert pair.master.disk_full_mirrors() == [N2]
 
 
 # --- confirms ---------------------------------------------------------------------------------------------------------
