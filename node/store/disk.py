@@ -8,7 +8,8 @@ commit calls on its own thread. The owner may write on, close or unlink a file w
 
 - `DiskFile.close` of a file with unsynced writes keeps the descriptor until the next `sync` has made them durable, so
   that a file may be closed as soon as nobody writes to it any more and a confirm still never comes too early;
-- `DiskFile.abandon` (after `Disk.unlink`) gives the descriptor up without a sync: nobody needs the bytes.
+- `DiskFile.abandon` gives the descriptor up without a sync: the file is to be unlinked, or the system may write it when
+  it likes.
 
 Neither waits for a running sync: the last of the two to finish closes the descriptor.
 
@@ -73,7 +74,7 @@ class DiskFile(Protocol):
         """No more reads and writes. Unsynced writes stay due for the next `sync`."""
 
     def abandon(self) -> None:
-        """No more reads and writes, and nobody needs the content: `sync` becomes a no-op."""
+        """No more reads and writes through this handle, and nobody waits for its writes: `sync` becomes a no-op."""
 
 
 class DirectorySync(Protocol):

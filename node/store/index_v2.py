@@ -71,8 +71,9 @@ from node.store.v2_terms import pack_terms, segments_in_terms
 
 #: Pairs of files deleted per flush: unlinking a pair of some megabytes takes up to half a millisecond.
 DELETIONS_MAX = 8
-#: Segments whose slots are zeroed per flush, each up to half a millisecond; a purge may leave something in very many.
-ACK_SEGMENTS_MAX = 16
+#: Segments whose slots are zeroed per flush, each up to half a millisecond: acks in random order, or what a purge
+#: leaves, may concern very many. They lose nothing by waiting: the more acks, the fewer writes for each.
+ACK_SEGMENTS_MAX = 4
 #: Estimate of the memory of one segment beside its bits: object, dictionary entry, numbers.
 _SEGMENT_MEMORY_BYTES = 320
 #: Estimate of the memory of one collected message beside its body.
@@ -244,8 +245,7 @@ class QueueIndexV2:
         """The owed slots of a segment are about to vanish from its file."""
         if segment.owed_bits:
             seq_ids = positions(segment.owed_bits, segment.number << self._segment_bits)
-            index_file, _ = self.files.files(segment)
-            self._owed.copy(index_file, seq_ids)
+            self._owed.copy(self.files.index_file(segment), seq_ids)
             segment.owed_bits = 0
 
     # -- writing
@@ -332,9 +332,8 @@ class QueueIndexV2:
             refused.written(segment.number, seq_ids)
         self._add_bits(segment, seq_ids, shared, transient)
         if len(transient) < len(seq_ids):
-            self._group_commit.mark_dirty(index_file)
-            if len(shared) < len(seq_ids):
-                self._group_commit.mark_dirty(queue_store_file)
+            embedded = (queue_store_file,) if len(shared) < len(seq_ids) else ()
+            self.files.mark_dirty(segment, index_file, *embedded)
         return len(seq_ids) - len(transient)
 
     def _write_refused(
@@ -428,7 +427,7 @@ class QueueIndexV2:
     def _write_acks(self, segment: Segment, bits: int) -> None:
         index_file = self.files.write_zeros(segment, bits)
         if self._refused.zeroed(segment.number, bits):
-            self._group_commit.mark_dirty(index_file)
+            self.files.mark_dirty(segment, index_file)
 
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete the files of segments in which everything is settled and nothing more will be appended."""
@@ -655,7 +654,7 @@ class QueueIndexV2:
         for segment in segments:
 
             def release(seq_ids: Sequence[int], segment: Segment = segment) -> None:
-                owed.copy(self.files.files(segment)[0], seq_ids)
+                owed.copy(self.files.index_file(segment), seq_ids)
                 while owed:
                     owed.give_back()
 

@@ -1,4 +1,10 @@
-"""The files of the segments of an index of version 2: created, kept open within a bound, closed, deleted."""
+"""The files of the segments of an index of version 2: created, kept open within a bound, closed, deleted.
+
+Acks that come in random order visit every segment of a long queue again and again, and each takes one small write. So
+they need the ``.qi`` file alone, do not displace the files that are read and appended to, and a file with nothing but
+acks is closed as it is: nobody waits for them, and an fsync for each would keep the disk busier than all the rest. The
+system writes them when it likes; a clean stop makes sure of it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from contextlib import suppress
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
-from node.store.disk import Disk, DiskFile
+from node.store.disk import Disk, DiskFile, sync_file
 from node.store.group_commit import GroupCommit
 from node.store.index import IN_SHARED_STORE, PagedMessage
 from node.store.live_bits import keep_pieces, runs_of_bits
@@ -34,6 +40,7 @@ class Segment:
     """Bookkeeping of one pair of files."""
 
     __slots__ = (
+        "dirty_generation",
         "index_file",
         "is_finished",
         "live",
@@ -60,7 +67,9 @@ class Segment:
         self.is_finished = False
         #: Where the next record of the .qs file goes.
         self.queue_store_end = queue_store_end
-        #: Open files, or ``None``; both or neither.
+        #: Generation of the last write that somebody waits for, 0 if none; see `SegmentFiles.mark_dirty`.
+        self.dirty_generation = 0
+        #: Open files, or ``None``; the second only with the first.
         self.index_file: DiskFile | None = None
         self.queue_store_file: DiskFile | None = None
 
@@ -90,6 +99,8 @@ class SegmentFiles:
         self._open: dict[int, Segment] = {}
         #: Closed files that still wait for a sync.
         self._closing: list[DiskFile] = []
+        #: Segments with acks that were left to the system when their file was closed.
+        self._left: dict[int, None] = {}
 
     def path(self, number: int, suffix: str) -> str:
         """Path of a file of segment ``number``."""
@@ -115,25 +126,47 @@ class SegmentFiles:
         segment = Segment(number, HEADER_BYTES)
         segment.index_file, segment.queue_store_file = index_file, queue_store_file
         self._keep_open(segment)
-        for file in (index_file, queue_store_file):
-            self._group_commit.mark_dirty(file)
+        self.mark_dirty(segment, index_file, queue_store_file)
         self._group_commit.mark_dirty(self.disk.directory(self.directory))
         return segment
+
+    def mark_dirty(self, segment: Segment, *files: DiskFile) -> None:
+        """Somebody waits for what was written to these files of a segment."""
+        segment.dirty_generation = self._group_commit.open_generation
+        for file in files:
+            self._group_commit.mark_dirty(file)
 
     def files(self, segment: Segment) -> tuple[DiskFile, DiskFile]:
         """The .qi and the .qs file of a segment, opened if they are not."""
         index_file, queue_store_file = segment.index_file, segment.queue_store_file
-        if index_file is None or queue_store_file is None:
-            index_file = self.disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
+        if queue_store_file is None:
             queue_store_file = self.disk.open(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
-            segment.index_file, segment.queue_store_file = index_file, queue_store_file
+        if index_file is None:
+            try:
+                index_file = self.disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
+            except StorageError:
+                queue_store_file.close()
+                raise
+        segment.index_file, segment.queue_store_file = index_file, queue_store_file
         self._keep_open(segment)
         return index_file, queue_store_file
+
+    def index_file(self, segment: Segment) -> DiskFile:
+        """The .qi file alone. If it has to be opened it takes the place of the file that was used least recently, and
+        is the next to go."""
+        file = segment.index_file
+        if file is None:
+            file = self.disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
+            if len(self._open) == OPEN_SEGMENTS_MAX:
+                self._close(self._open.pop(next(iter(self._open))))
+            segment.index_file = file
+            self._open = {segment.number: segment, **self._open}
+        return file
 
     def copy_msg_ids(self, segment: Segment, bits: int, target: bytearray, first: int) -> None:
         """Copy the msg_ids of the entries with these bits (not none) to their places in ``target``, whose first place
         is that of seq id ``first``. One read, and no work per entry: the slots are not checked."""
-        index_file, _ = self.files(segment)
+        index_file = self.index_file(segment)
         low = (bits & -bits).bit_length() - 1
         count = bits.bit_length() - low
         # From the first msg_id to a little behind the last: whole words, four to a slot, of which two are the msg_id.
@@ -170,7 +203,7 @@ class SegmentFiles:
 
     def write_zeros(self, segment: Segment, bits: int) -> DiskFile:
         """Zero the slots with these bits, which are in the file. Returns the .qi file."""
-        index_file, _ = self.files(segment)
+        index_file = self.index_file(segment)
         stretches = list(runs_of_bits(bits, 0))
         if len(stretches) > ACK_RUNS_MAX:
             start = HEADER_BYTES + stretches[0][0] * SLOT_BYTES
@@ -194,22 +227,30 @@ class SegmentFiles:
             self._close(self._open.pop(next(iter(self._open))))
 
     def _close(self, segment: Segment) -> None:
+        is_awaited = segment.dirty_generation > self._group_commit.durable_generation
         for file in (segment.index_file, segment.queue_store_file):
-            if file is not None:
-                if file.has_unsynced:
-                    # Acks alone do not ask for a sync, but the descriptor lives until there is one.
-                    self._group_commit.mark_dirty(file)
-                    self._closing.append(file)
+            if file is None:
+                continue
+            if not file.has_unsynced:
                 file.close()
+            elif is_awaited:
+                # The descriptor lives until the sync, so there must be one of this file.
+                self._group_commit.mark_dirty(file)
+                self._closing.append(file)
+                file.close()
+            else:
+                self._left[segment.number] = None
+                file.abandon()
         segment.index_file = segment.queue_store_file = None
         self._closing = [file for file in self._closing if file.has_unsynced]
 
     def delete(self, segment: Segment) -> None:
         """Remove both files, .qi first."""
         self._open.pop(segment.number, None)
-        if segment.index_file is not None and segment.queue_store_file is not None:
-            segment.index_file.abandon()
-            segment.queue_store_file.abandon()
+        self._left.pop(segment.number, None)
+        for file in (segment.index_file, segment.queue_store_file):
+            if file is not None:
+                file.abandon()
         self.disk.unlink(self.path(segment.number, INDEX_FORMAT.suffix))
         self.disk.unlink(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
 
@@ -221,6 +262,9 @@ class SegmentFiles:
         for file in self._closing:
             file.sync()
         self._closing.clear()
+        for number in self._left:
+            sync_file(self.disk, self.path(number, INDEX_FORMAT.suffix))
+        self._left.clear()
         self.disk.sync_directory(self.directory)
 
     def abandon(self) -> None:
@@ -234,6 +278,7 @@ class SegmentFiles:
             file.abandon()
         self._open.clear()
         self._closing.clear()
+        self._left.clear()
 
     def check_invariants(self, segments: dict[int, Segment]) -> None:
         """``segments``: every segment that has files."""
@@ -241,6 +286,8 @@ class SegmentFiles:
         for number, segment in segments.items():
             assert segment.number == number, "a segment is filed under its number"
             assert (segment.index_file is not None) == (number in self._open), f"segment {number} is counted as open"
+            assert segment.index_file or not segment.queue_store_file, f"segment {number}: .qs is open with .qi only"
+        assert self._left.keys() <= segments.keys(), "what was left to the system belongs to a segment"
 
 
 def _stretches(wanted: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:

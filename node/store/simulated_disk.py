@@ -171,14 +171,14 @@ def _split(path: str) -> tuple[str, str]:
 class SimulatedFile:
     """`DiskFile` of a `SimulatedDisk`."""
 
-    __slots__ = ("_closed", "_disk", "_inode", "_life", "_path", "_size")
+    __slots__ = ("_abandoned", "_closed", "_disk", "_inode", "_life", "_path", "_size")
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
         self._life = disk.life
-        self._closed = False
+        self._closed = self._abandoned = False
         self._size = len(inode.content)
 
     @property
@@ -238,7 +238,7 @@ class SimulatedFile:
         self._size = size
 
     def sync(self) -> None:
-        if self._life != self._disk.life:
+        if self._life != self._disk.life or self._abandoned:
             return
         self._disk.before_sync(self._path, self._inode.pending.clear)
         for operation in self._inode.pending:
@@ -249,7 +249,7 @@ class SimulatedFile:
         self._closed = True
 
     def abandon(self) -> None:
-        self._closed = True
+        self._closed = self._abandoned = True
 
     def _require_open(self) -> None:
         assert not self._closed, f"{self._path} is closed"
