@@ -51,6 +51,7 @@ from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.sync_thread import SyncThread
 from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
@@ -137,6 +138,7 @@ class NodeRuntime:
         #: Peers whose `NodeDown` is being proposed.
         self._proposed_down: set[NodeName] = set()
         self._ticker: asyncio.TimerHandle | None = None
+        self._reclaimer = Reclaimer(self._loop, files, self.request_sync)
         self._is_active = False
         self.is_stopping = False
         #: Clients are served (kept by the daemon).
@@ -219,6 +221,7 @@ class NodeRuntime:
         self.is_stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
+        self._reclaimer.stop()
         if self.config.is_clustered and self._is_active:
             await self._say_goodbye()
         for task in list(self._tasks):
@@ -280,6 +283,7 @@ class NodeRuntime:
         self.alarms.tick(now_ms)
         if self._files.maintain(now_ms):
             self.request_sync()
+        self._reclaimer.tick()
         if self._dropped and self._ticks % READMIT_EVERY_TICKS == 0:
             self._readmit()
         if self._ticks % LOOK_FOR_ROOM_EVERY_TICKS == 0:

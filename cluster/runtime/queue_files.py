@@ -34,6 +34,8 @@ class NodeQueueFiles:
         #: Told of a queue that should be looked at, though nobody called it (set by whoever owns the queues).
         self.on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
+        #: Those in which garbage piled up when they had their last step of reclaiming it.
+        self._urgent: dict[str, None] = {}
         self._next_progress_s = 0.0
 
     def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
@@ -75,6 +77,24 @@ class NodeQueueFiles:
         """Some times a second: storage work that does not ride on traffic. True if something waits for a sync."""
         for store in self._vhosts.values():
             store.maintain(now_ms)
+        return self.has_unsynced
+
+    def reclaim(self) -> bool:
+        """Take a bounded step of reclaiming garbage in one vhost, another each time; one where it piles up if there is
+        any. True if there is: the next step should follow after `URGENT_EVERY_S`, not with the next tick."""
+        vhost = next(iter(self._urgent or self._vhosts), None)
+        if vhost is None:
+            return False
+        self._urgent.pop(vhost, None)
+        # The others come first next time.
+        store = self._vhosts[vhost] = self._vhosts.pop(vhost)
+        if store.reclaim():
+            self._urgent[vhost] = None
+        return bool(self._urgent)
+
+    @property
+    def has_unsynced(self) -> bool:
+        """True if something waits for a sync."""
         return self._group_commit.has_dirty
 
     def close(self) -> None:
@@ -82,6 +102,7 @@ class NodeQueueFiles:
         for store in self._vhosts.values():
             store.close()
         self._vhosts.clear()
+        self._urgent.clear()
 
     def _vhost(self, vhost: str) -> VhostStore:
         store = self._vhosts.get(vhost)

@@ -3,6 +3,9 @@
 One round at a time. Whoever wrote and waits for durability calls `SyncThread.request`; at the end of that turn of the
 loop the buffers are flushed and a round begins, and everybody who writes while it runs shares the next one, which
 begins the moment this one ends. A failed sync is final (see `node.store.group_commit`).
+
+A flush writes a bounded piece of what is collected. If nobody waits for that piece there is no round, and the next
+piece follows a little later.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from node.errors import StorageError
 from node.store.group_commit import GroupCommit, SyncRound
+
+#: Until the rest is flushed that nobody waits for: one piece takes a millisecond or two.
+FLUSH_AGAIN_S = 0.005
 
 
 class SyncThread:
@@ -40,6 +46,8 @@ class SyncThread:
         self._is_requested = False
         #: `_begin` will run at the end of this turn.
         self._is_scheduled = False
+        #: Of the flush of what the last one left, if no round has begun since.
+        self._again: asyncio.TimerHandle | None = None
         self._is_failed = False
         self._running: asyncio.Future[None] | None = None
 
@@ -59,6 +67,7 @@ class SyncThread:
                 break
             await asyncio.wait([self._running])
             await asyncio.sleep(0)  # the future's own callbacks come first
+        self._flush_no_more()
         self._executor.shutdown()
 
     def _begin(self) -> None:
@@ -66,6 +75,7 @@ class SyncThread:
         if self._running is not None or self._is_failed:
             return
         self._is_requested = False
+        self._flush_no_more()
         try:
             self._flush()
         except StorageError as error:
@@ -73,6 +83,8 @@ class SyncThread:
             return
         sync_round = self._group_commit.begin()
         if sync_round is None:
+            if self._group_commit.has_dirty:
+                self._again = self._loop.call_later(FLUSH_AGAIN_S, self._begin)
             return
         self._running = self._loop.run_in_executor(self._executor, sync_round.run)
         self._running.add_done_callback(lambda future: self._finished(sync_round, future))
@@ -89,6 +101,11 @@ class SyncThread:
         self._on_durable()
         if self._is_requested or self._group_commit.has_dirty:
             self._begin()
+
+    def _flush_no_more(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _fail(self, error: StorageError) -> None:
         self._is_failed = True

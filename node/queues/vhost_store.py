@@ -45,8 +45,6 @@ MAINTENANCE_MESSAGES = 4000
 #: Entries of which one call of `VhostStore.maintain` computes digests, over all queues: about half a millisecond. Ten
 #: million take a minute. (One segment of a queue with version 1 of the index: `V1_ENTRY_COST`.)
 WARMED_ENTRIES = 16384
-#: Steps of compaction in a row, when garbage grows faster than it is reclaimed: each takes a millisecond or two.
-MAINTENANCE_STEPS = 4
 #: Generation of everything below a vhost's directory.
 FORMAT = 2
 #: Settings that a vhost keeps for its life.
@@ -284,7 +282,6 @@ class VhostStore:
                     self._on_queue_changed(queue_id)
         self._deletions.step()
         self._warm_digests()
-        self.maintain_stores()
         self._disk.write_notes(now_ms)
 
     def _warm_digests(self) -> None:
@@ -301,12 +298,13 @@ class VhostStore:
                 self._open[queue_id] = self._open.pop(queue_id)
                 break
 
-    def maintain_stores(self) -> None:
-        """A few bounded steps of compaction; also worth calling when a round of the group commit has ended."""
+    def reclaim(self) -> bool:
+        """Take a bounded step of reclaiming garbage in the shared stores. True if it piles up: the next step should
+        follow after `node.store.compaction.URGENT_EVERY_S`, not with the next tick."""
+        is_urgent = False
         for store in self._stores:
-            steps = MAINTENANCE_STEPS
-            while store.maintain() and steps:
-                steps -= 1
+            is_urgent |= store.maintain() or store.waits_urgently
+        return is_urgent
 
     def shared_status(self) -> MessageStoreStatus:
         """Figures of the shared store of persistent messages."""

@@ -7,9 +7,8 @@ Either way a file that is not current is at least half alive, or waits to be.
 
 **Speed.** Every step is bounded (`node.store.relocation`). The owner takes one step from a timer, some ten times a
 second, which is plenty while little is settled. When disk use passes `URGENT_RATIO` times the live data, `is_urgent`
-asks for more steps than that, as many as fit between the messages: so garbage is reclaimed as fast as it is made, and
-disk use stays near twice the live data. A step that would wait for the disk is none, so some files are under way at the
-same time.
+asks for one every `URGENT_EVERY_S`: hundreds a second, but never two in a row, so that no message waits for more than
+one. A step that would wait for the disk is none, so some files are under way at the same time.
 
 **Trouble.** A full disk, or any other error of a write, gives that compaction up and lets all of them pause. A
 live record that cannot be read freezes its file: the evidence stays where it is.
@@ -37,6 +36,8 @@ RUNNING_MAX = 4
 MERGES_RUNNING_MAX = 2
 #: Bytes per live byte above which one step per tick of the owner's timer is not enough.
 URGENT_RATIO = 1.75
+#: Between two steps when it is urgent: some hundred megabytes are looked at or moved in a second.
+URGENT_EVERY_S = 0.002
 #: Full files' worth of garbage that is never urgent: with few files the ratio says little.
 URGENT_FILES_MIN = 2
 #: Steps that are skipped after an error of the disk: ten seconds of the owner's timer.
@@ -76,6 +77,11 @@ class Compactor:
             return True
         room = URGENT_RATIO * files.valid_bytes + URGENT_FILES_MIN * files.size_limit_bytes
         return files.total_bytes > room and not self._pause_steps
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if some compaction has begun and is not done."""
+        return bool(self._running)
 
     def step(self) -> bool:
         """Take one step; false if there was nothing to do, or everything waits for the disk."""

@@ -293,6 +293,11 @@ class MessageStore:
             return False
         return self._compactor.step() and self._compactor.is_urgent
 
+    @property
+    def waits_urgently(self) -> bool:
+        """True if garbage piles up and what would reclaim it waits for the disk."""
+        return self._compactor.is_under_way and self._compactor.is_urgent
+
     def status(self) -> MessageStoreStatus:
         """Figures of now; cheap."""
         files = self._files

@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cluster.runtime.collector import tune_collector
+from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.sync_thread import SyncThread
 from node.errors import StorageError
 from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
@@ -48,6 +49,7 @@ class Bench:
         self.group_commit = GroupCommit()
         self.store = VhostStore(RealDisk(), directory, "/", self.group_commit, StoreConfig(compaction=compaction))
         self.sync_thread = SyncThread(self.loop, self.group_commit, lambda: None, self._durable, self._failed)
+        self.reclaimer = Reclaimer(self.loop, self, self.sync_thread.request)
         self.durable = asyncio.Event()
         self.counter = 0
         self.worst_pause_s = 0.0
@@ -56,10 +58,16 @@ class Bench:
 
     def _durable(self) -> None:
         self.durable.set()
-        self.store.maintain_stores()
 
     def _failed(self, error: StorageError) -> None:
         raise SystemExit(f"the disk failed: {error}")
+
+    def reclaim(self) -> bool:
+        return self.store.reclaim()
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self.group_commit.has_dirty
 
     def open(self, number: int) -> LocalReplica:
         return self.store.open_queue(QueueId(number), QueueName("/", f"q{number}"), True)
@@ -89,6 +97,9 @@ class Bench:
         while True:
             await asyncio.sleep(MAINTAIN_S)
             self.store.maintain(int(self.loop.time() * 1000))
+            if self.has_unsynced:
+                self.sync_thread.request()
+            self.reclaimer.tick()
 
     async def until_disk_use_is_below(self, ratio: float) -> None:
         """Total bytes against live ones; looked at after each round of the group commit."""
@@ -159,6 +170,7 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    bench.reclaimer.stop()
     await bench.sync_thread.stop()
     return {
         "bench": "compaction",

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.runtime.queue_files import NodeQueueFiles, recovery_text
 from node.ids import QueueId
+from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS
 from node.store.index import RecoveryReport
@@ -104,3 +105,24 @@ def test_the_sentence_on_a_recovery_counts_what_was_dropped() -> None:
     assert recovery_text(clean) == (
         "recovered after a clean stop in 0.000 s with 2 messages (3 bytes), 1 of them redelivered"
     )
+
+
+def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step a turn, whatever the number of vhosts; where garbage piles up it goes on, elsewhere it can wait."""
+    node = Files()
+    for number, vhost in enumerate(("a", "b", "c"), 1):
+        node.files.open_queue(QueueRecord(QueueId(number), vhost, "q", True, None, False, {}), None)
+    steps: list[str] = []
+    urgent = {"b"}
+
+    def reclaim(store: VhostStore) -> bool:
+        vhost = next(name for name in ("/", "a", "b", "c") if store.directory == vhost_directory(DATA_DIRECTORY, name))
+        steps.append(vhost)
+        return vhost in urgent
+
+    monkeypatch.setattr(VhostStore, "reclaim", reclaim)
+    said = [node.files.reclaim() for _ in range(5)]
+    assert (steps, said) == (["/", "a", "b", "b", "b"], [False, False, True, True, True])
+    urgent.clear()
+    assert [node.files.reclaim() for _ in range(5)] == [False] * 5
+    assert steps[5:] == ["b", "c", "/", "a", "b"]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.runtime.sync_thread import SyncThread
+from cluster.runtime.sync_thread import FLUSH_AGAIN_S, SyncThread
 from node.errors import StorageError
 from node.store.group_commit import GroupCommit
 
@@ -143,3 +143,39 @@ async def test_stop_syncs_what_is_due() -> None:
     await bench.thread.stop()
     assert bench.durable[-1] == bench.group_commit.open_generation - 1
     assert bench.buffered == 0
+
+
+class Pieces:
+    """Collected writes that nobody waits for; each flush writes one."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.all_written = asyncio.Event()
+
+    @property
+    def has_unflushed(self) -> bool:
+        return bool(self.left)
+
+    def flush_writes(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.all_written.set()
+
+
+async def test_what_a_flush_leaves_follows_though_nothing_is_synced(bench: Bench) -> None:
+    pieces = Pieces(3)
+    bench.group_commit.add_buffer(pieces)
+    bench.thread.request()
+    async with asyncio.timeout(10):
+        await pieces.all_written.wait()
+    assert bench.durable == [], "there was no round"
+
+
+async def test_after_the_stop_nothing_more_is_flushed(bench: Bench) -> None:
+    pieces = Pieces(3)
+    bench.group_commit.add_buffer(pieces)
+    await bench.thread.stop()
+    assert pieces.left == 2
+    # Timers come in order: one that was set before this one would have come first.
+    await asyncio.sleep(FLUSH_AGAIN_S)
+    assert pieces.left == 2, "whoever stops the thread closes the files"

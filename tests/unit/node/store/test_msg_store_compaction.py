@@ -251,8 +251,12 @@ def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
     assert not any(node.store.maintain() for _ in range(50)), "a tenth is garbage: nothing to do"
     node.release(*(counter for counter in range(1, 1001) if counter % 10 in (2, 3, 4, 5, 6, 7)))
     assert node.store.maintain()
+    while node.store.maintain():
+        pass
+    assert node.store.waits_urgently, "it goes on with the next round of fsync, not with the next tick"
     node.compact()
     assert not node.store.maintain()
+    assert not node.store.waits_urgently
 
 
 # -- when it cannot
