@@ -28,7 +28,7 @@ from cluster.runtime.data_directory import claim_data_directory, keep_data_direc
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
-from cluster.runtime.system_probe import SystemProbe
+from cluster.runtime.system_probe import SystemProbe, raise_open_files_limit
 from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshTiming
@@ -325,6 +325,7 @@ def run(config: NodeConfig) -> int:
     except OSError as error:
         print(f"`log.file` {config.log_file} cannot be written: {error.strerror}", file=sys.stderr)
         return ExitCode.CONFIG
+    log.debug("at most %d files can be open", raise_open_files_limit())
     try:
         return uvloop.run(_run(config))
     except ConfigError as error:

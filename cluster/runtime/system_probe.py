@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -112,3 +113,17 @@ def _limit_paths(lines: list[str], root: Path) -> Iterator[Path]:
         path = PurePosixPath(group)
         for above in (path, *path.parents):
             yield base / str(above).lstrip("/") / name
+
+
+def raise_open_files_limit() -> int:
+    """Let this process open as many files as it may, and return how many that is.
+
+    A queue in use keeps two to six files open and a connection one, while the limit that most systems begin with is
+    1,024, for the sake of programs that use ``select``. Ours do not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return soft
+    return hard

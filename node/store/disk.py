@@ -64,6 +64,9 @@ class DiskFile(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file. Raises `StorageError`."""
 
+    def will_read(self, size: int, offset: int) -> None:
+        """These bytes are read soon: the system may fetch them meanwhile. Only a hint: never waits, never raises."""
+
     def truncate(self, size: int) -> None:
         """Cut to ``size`` bytes, or extend with zeros. Raises `StorageError`."""
 
@@ -246,6 +249,10 @@ class RealFile:
         except OSError as error:
             raise _failure("read", self._path, error) from error
         return data
+
+    def will_read(self, size: int, offset: int) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def truncate(self, size: int) -> None:
         assert not self._closed, "a closed file cannot be cut"

@@ -93,6 +93,9 @@ class GuardedFile:
     def pread(self, size: int, offset: int) -> bytes:
         return self._inner.pread(size, offset)
 
+    def will_read(self, size: int, offset: int) -> None:
+        self._inner.will_read(size, offset)
+
     def truncate(self, size: int) -> None:
         if size < self._inner.size:
             self._disk.cut(self._file, size)

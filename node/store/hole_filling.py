@@ -100,8 +100,9 @@ class HoleFilling:
         files, number, summary = self._files, self.number, self._summary
         walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes)
         while not walk.is_done:
-            walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
+            walk.will_step(files.handle(number), STEP_BYTES)
             yield
+            walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
         if walk.is_broken or walk.live_bytes < summary.valid_bytes:
             raise BrokenSourceError(number)
         if len(walk.holes) > 2 or (walk.holes and walk.offsets and walk.holes[0] < walk.offsets[-1]):

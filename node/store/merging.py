@@ -83,8 +83,9 @@ class Merge:
             summary = files.summaries[number]
             walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes)
             while not walk.is_done:
-                walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
+                walk.will_step(files.handle(number), STEP_BYTES)
                 yield
+                walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
             if walk.is_broken or walk.live_bytes < summary.valid_bytes:
                 raise BrokenSourceError(number)
             walks.append(walk)

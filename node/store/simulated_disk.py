@@ -231,6 +231,9 @@ class SimulatedFile:
         self._disk.before_read(self._path)
         return bytes(self._inode.content[offset : offset + size])
 
+    def will_read(self, size: int, offset: int) -> None:
+        """Everything is in memory."""
+
     def truncate(self, size: int) -> None:
         self._require_open()
         self._disk.before_write(self._path, 0)

@@ -40,6 +40,8 @@ from node.store.record import (
 SCAN_PIECE_BYTES = 1 << 20
 #: A walk reads so much with one call while records are small; it runs between the messages of clients.
 WALK_PIECE_BYTES = 64 * 1024
+#: A walk has the system fetch so many steps ahead: some ten milliseconds, while they go on quickly.
+STEPS_AHEAD = 4
 #: What a walk looks at of each record: header and msg_id.
 HEAD_BYTES = RECORD_HEADER_BYTES + MSG_ID_BYTES
 #: No record is shorter, so no smaller room is of use.
@@ -190,15 +192,26 @@ def _is_torn(reader: PieceReader, position: int, following: int, end: int) -> bo
 class ChainWalk:
     """Which records of a whole file are alive, found in bounded steps. Raises nothing: see ``is_broken``."""
 
-    __slots__ = ("_end", "_file_number", "_last_size", "_position", "_table", "holes", "is_broken", "live_bytes",
-                 "offsets", "sizes")  # fmt: skip
+    __slots__ = (
+        "_asked_until",
+        "_end",
+        "_file_number",
+        "_last_size",
+        "_position",
+        "_table",
+        "holes",
+        "is_broken",
+        "live_bytes",
+        "offsets",
+        "sizes",
+    )
 
     def __init__(self, table: LocationTable, file_number: int, end: int) -> None:
         """Walk file ``file_number`` up to byte ``end``."""
         self._table = table
         self._file_number = file_number
         self._end = end
-        self._position = HEADER_BYTES
+        self._position = self._asked_until = HEADER_BYTES
         self._last_size = 0
         #: Offset and size (header included) of each live record, ascending.
         self.offsets = array("I")
@@ -212,6 +225,15 @@ class ChainWalk:
     @property
     def is_done(self) -> bool:
         return self.is_broken or self._position >= self._end
+
+    def will_step(self, file: DiskFile, bytes_max: int) -> None:
+        """A step of ``bytes_max`` follows, but not at once: the system may fetch meanwhile what is on the disk only,
+        for this step and some after it. (Of big records no more than their heads are read.)"""
+        until = min(self._position + STEPS_AHEAD * bytes_max, self._end)
+        if self._last_size < WALK_PIECE_BYTES and until > self._asked_until:
+            asked_from = max(self._asked_until, self._position)
+            file.will_read(until - asked_from, asked_from)
+            self._asked_until = until
 
     def step(self, file: DiskFile, bytes_max: int, records_max: int) -> None:
         """Look at so much more. Raises `StorageError` if the disk refuses."""

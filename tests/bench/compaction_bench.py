@@ -4,7 +4,8 @@
 
 One process: the storage of a vhost on the real disk, an event loop, the sync thread. A queue holds the messages, all
 delivered; they are acked in random order beside a second queue with traffic of its own. Watched are the disk use of
-the shared store against its live data, and how late a timer of the loop comes. Prints one JSON line.
+the shared store against its live data, and how late a timer of the loop comes. Prints one JSON line; for each of the
+longer pauses also how much of it the machine itself stood still (`tests.bench.machine_stalls`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ from node.queues.vhost_store import VhostStore
 from node.store.disk import RealDisk
 from node.store.group_commit import GroupCommit
 from node.store.store_config import StoreConfig
+from tests.bench.machine_stalls import MachineStalls
 
 BODY_BYTES = 8192
 #: Messages per turn of the loop: about a millisecond of work.
 TURN_MESSAGES = 32
 #: The owner of the store calls `maintain` so often.
 MAINTAIN_S = 0.1
+#: Pauses at least so long are listed one by one.
+LISTED_S = 0.010
 
 
 class Bench:
@@ -53,6 +57,8 @@ class Bench:
         self.durable = asyncio.Event()
         self.counter = 0
         self.worst_pause_s = 0.0
+        #: When a timer was due and when it came, of the longer pauses.
+        self.pauses: list[tuple[float, float]] = []
         self.is_measuring = False
         self.ratios: list[float] = []
 
@@ -90,8 +96,11 @@ class Bench:
         while True:
             due = self.loop.time() + 0.001
             await asyncio.sleep(0.001)
+            now = self.loop.time()
             if self.is_measuring:
-                self.worst_pause_s = max(self.worst_pause_s, self.loop.time() - due)
+                self.worst_pause_s = max(self.worst_pause_s, now - due)
+                if now - due >= LISTED_S:
+                    self.pauses.append((due, now))
 
     async def maintain(self) -> None:
         while True:
@@ -136,6 +145,19 @@ async def fill(bench: Bench, queue: LocalReplica, messages: int) -> None:
 
 
 async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
+    with MachineStalls() as stalls:
+        figures, pauses = await measure(directory, options)
+    listed = [{"ms": (end - due) * 1000, "machine_ms": stalls.seconds_within(due, end) * 1000} for due, end in pauses]
+    own = max([pause["ms"] - pause["machine_ms"] for pause in listed], default=figures["worst_pause_ms"])
+    return {
+        **figures,
+        "worst_pause_beyond_machine_ms": own,
+        "worst_machine_stall_ms": stalls.worst_s * 1000,
+        "pauses_of_10_ms": listed,
+    }
+
+
+async def measure(directory: str, options: argparse.Namespace) -> tuple[dict[str, object], list[tuple[float, float]]]:
     tune_collector(asyncio.get_running_loop())
     bench = Bench(directory, options.compaction)
     queue, busy = bench.open(1), bench.open(2)
@@ -172,7 +194,7 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
     await asyncio.gather(*tasks, return_exceptions=True)
     bench.reclaimer.stop()
     await bench.sync_thread.stop()
-    return {
+    figures: dict[str, object] = {
         "bench": "compaction",
         "compaction": options.compaction,
         "gigabytes": options.gigabytes,
@@ -185,6 +207,7 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
         "compactions": status.compactions,
         "worst_pause_ms": bench.worst_pause_s * 1000,
     }
+    return figures, bench.pauses
 
 
 def main() -> None:

@@ -65,5 +65,7 @@ async def test_no_step_follows_a_stop() -> None:
     reclaimer.tick()
     reclaimer.stop()
     # Timers come in order: one that was set before this one would have come first.
-    await asyncio.sleep(URGENT_EVERY_S)
+    is_over = asyncio.Event()
+    asyncio.get_running_loop().call_later(URGENT_EVERY_S, is_over.set)
+    await is_over.wait()
     assert storage.steps == 1

@@ -177,5 +177,7 @@ async def test_after_the_stop_nothing_more_is_flushed(bench: Bench) -> None:
     await bench.thread.stop()
     assert pieces.left == 2
     # Timers come in order: one that was set before this one would have come first.
-    await asyncio.sleep(FLUSH_AGAIN_S)
+    is_over = asyncio.Event()
+    asyncio.get_running_loop().call_later(FLUSH_AGAIN_S, is_over.set)
+    await is_over.wait()
     assert pieces.left == 2, "whoever stops the thread closes the files"

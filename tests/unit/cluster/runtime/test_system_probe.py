@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cluster.runtime.system_probe import SystemProbe, memory_group_limits
+from cluster.runtime.system_probe import SystemProbe, memory_group_limits, raise_open_files_limit
 from node.errors import StorageError
 from node.store.disk import RealDisk
 from node.store.simulated_disk import SimulatedDisk
@@ -69,3 +70,15 @@ def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     assert memory_group_limits(tmp_path / "missing", tmp_path) == []
+
+
+def test_a_node_may_open_as_many_files_as_the_system_lets_it() -> None:
+    """A thousand queues are more than the 1,024 files that most systems begin with."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        assert raise_open_files_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,0 +1,58 @@
+"""A walk through a store file has the system fetch what it is going to read, so that no step waits for the disk."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from node.store.location_table import LocationTable
+from node.store.record import HEADER_BYTES, pack_hole
+from node.store.simulated_disk import SimulatedDisk, SimulatedFile
+from node.store.store_file import STEPS_AHEAD, WALK_PIECE_BYTES, ChainWalk
+
+Range = tuple[int, int]
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """What the disk was told of."""
+    ranges: list[Range] = []
+    monkeypatch.setattr(SimulatedFile, "will_read", lambda _, size, offset: ranges.append((offset, offset + size)))
+    return ranges
+
+
+def file_of_holes(hole_bytes: int, count: int) -> tuple[SimulatedFile, int]:
+    """The file and its end."""
+    disk = SimulatedDisk()
+    disk.mkdir("/store")
+    file = disk.create("/store/1.rdq")
+    assert isinstance(file, SimulatedFile)
+    for number in range(count):
+        file.pwrite(pack_hole(hole_bytes), HEADER_BYTES + number * hole_bytes)
+    end = HEADER_BYTES + count * hole_bytes
+    file.truncate(end)
+    return file, end
+
+
+def test_every_byte_is_announced_once_and_some_steps_ahead(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=200)
+    walk = ChainWalk(LocationTable(), 1, end)
+    until = []
+    while not walk.is_done:
+        walk.will_step(file, 1000)
+        until.append(announced[-1][1])
+        walk.step(file, 1000, 1000)
+    assert announced[0][0] == HEADER_BYTES
+    assert all(start < end for start, end in announced), "nothing means everything to the system"
+    assert all(before[1] == after[0] for before, after in pairwise(announced))
+    assert until == [min(HEADER_BYTES + (step + STEPS_AHEAD) * 1000, end) for step in range(20)]
+
+
+def test_of_big_records_no_more_is_fetched_than_before_their_size_is_known(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=2 * WALK_PIECE_BYTES, count=50)
+    walk = ChainWalk(LocationTable(), 1, end)
+    while not walk.is_done:
+        walk.will_step(file, 4 * WALK_PIECE_BYTES)
+        walk.step(file, 4 * WALK_PIECE_BYTES, 1000)
+    assert len(announced) == 1
