@@ -7,7 +7,8 @@ A *hole* is a range without a live record; holes and live records alternate. ::
     fill      last record -> first hole that it fits, again and again         | when g1 is durable; generation g2
     publish   remove the note; tables point to the copies (in steps);         | when g2 is durable; generation g3
               announce the cut
-    cut       the file ends behind its last live record                       | when g3 is durable
+    cut       in pieces, at ends of records, until the file ends behind its   | when g3 is durable
+              last live record
 
 A record fits a hole if it fills it, or leaves room for the header of a *hole record* (`node.store.record`): 12 bytes
 that say how many to skip, so that the file remains one chain. (The reference zeroes all holes first and lets its scan
@@ -49,6 +50,8 @@ from node.store.store_files import StoreFiles
 
 #: So many holes are tried for a record. Holes too small for any record are forgotten, so this many are rarely needed.
 HOLES_TRIED_MAX = 64
+#: Cut off at a time: freeing so much takes the file system about half a millisecond.
+CUT_BYTES = 1024 * 1024
 
 
 class HoleFilling:
@@ -70,6 +73,9 @@ class HoleFilling:
         self._first_hole = 0
         #: Where the file will end.
         self._end = HEADER_BYTES
+        #: Where it may end before: old places of moved records, about `CUT_BYTES` apart, the last first. What is kept
+        #: or moved lies below the place of the last one moved.
+        self._cuts = array("I")
         self._is_filling = self._is_published = False
         self._wait_generation = 0
         self._steps = self._run()
@@ -125,7 +131,11 @@ class HoleFilling:
         while not self._moves.are_switched:
             self._moves.switch(STEP_RECORDS)
             yield
+        for end in self._cuts:
+            files.cut(number, end)
+            yield
         files.cut(number, self._end)
+        files.mark_dirty(self._file())
         self._finish()
 
     def _write_note(self, holes: Sequence[int]) -> None:
@@ -169,6 +179,8 @@ class HoleFilling:
                 file.pwrite(record, target)
             self._shorten(hole, size, file)
             self._moves.add(msg_id, self.number, offset, target)
+            if offset + CUT_BYTES <= (self._cuts[-1] if self._cuts else HEADER_BYTES + self._summary.record_bytes):
+                self._cuts.append(offset)
             offsets.pop()
             sizes.pop()
             moved += size

@@ -217,10 +217,8 @@ class StoreFiles:
         self.mark_names_dirty()
 
     def cut(self, number: int, end: int) -> None:
-        """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage."""
-        file = self.handle(number)
-        file.truncate(end)
-        self.mark_dirty(file)
+        """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage. Nobody waits for it."""
+        self.handle(number).truncate(end)
         summary = self.summaries[number]
         self.total_bytes -= summary.record_bytes - (end - HEADER_BYTES)
         summary.record_bytes = end - HEADER_BYTES

@@ -97,6 +97,28 @@ def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tup
     assert node.guard.short_files_in(STORE_DIRECTORY) == []
 
 
+def test_a_file_is_cut_in_pieces_at_ends_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freeing ten megabytes at once takes the file system some milliseconds."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 2 * RECORD_BYTES)
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(1, 2, 3, 4, 5, 6)
+    lengths: list[int] = []
+    while node.store.status().compactions == 0:
+        node.store.maintain()
+        lengths.append(len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]))
+        node.sync()
+        for seed in range(3):
+            # Each piece may be the last that is kept, and leaves a whole chain of records.
+            twin = node.twin()
+            twin.disk.crash(CrashStyle.SUBSET, random.Random(seed))
+            twin.start()
+            assert (twin.store.recovery.torn, twin.store.recovery.corrupt) == (0, [])
+            twin.check()
+    assert list(dict.fromkeys(lengths)) == [64 + records * RECORD_BYTES for records in (10, 8, 6, 4)]
+
+
 def test_a_merged_file_is_noted_under_its_name() -> None:
     node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="merge"))
     node.write(*range(1, 42))

@@ -19,6 +19,12 @@ LIVE = 40
 OPERATIONS_MIN = 500
 
 
+@pytest.fixture(autouse=True)
+def cut_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a message or two."""
+    monkeypatch.setattr("node.store.hole_filling.CUT_BYTES", 200)
+
+
 def config_of(kind: str) -> StoreConfig:
     """Files of some twelve messages."""
     return StoreConfig(file_size_limit_bytes=1500, compaction=kind)
