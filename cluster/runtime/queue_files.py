@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: A recovery that takes longer than this says how far it is, as often.
 PROGRESS_EVERY_S = 2.0
+#: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
+STEPS_PER_OTHER = 8
 
 
 class NodeQueueFiles:
@@ -36,6 +38,7 @@ class NodeQueueFiles:
         self._vhosts: dict[str, VhostStore] = {}
         #: Those in which garbage piled up when they had their last step of reclaiming it.
         self._urgent: dict[str, None] = {}
+        self._reclaims = 0
         self._next_progress_s = 0.0
 
     def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
@@ -80,9 +83,11 @@ class NodeQueueFiles:
         return self.has_unsynced
 
     def reclaim(self) -> bool:
-        """Take a bounded step of reclaiming garbage in one vhost, another each time; one where it piles up if there is
-        any. True if there is: the next step should follow after `URGENT_EVERY_S`, not with the next tick."""
-        vhost = next(iter(self._urgent or self._vhosts), None)
+        """Take a bounded step of reclaiming garbage in one vhost, another each time; mostly one where it piles up if
+        there is any. True if there is: the next step should follow after `URGENT_EVERY_S`, not with the next tick."""
+        self._reclaims += 1
+        is_turn_of_all = not self._urgent or self._reclaims % STEPS_PER_OTHER == 0
+        vhost = next(iter(self._vhosts if is_turn_of_all else self._urgent), None)
         if vhost is None:
             return False
         self._urgent.pop(vhost, None)

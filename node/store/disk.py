@@ -49,7 +49,7 @@ class DiskFile(Protocol):
 
     @property
     def has_unsynced(self) -> bool:
-        """True if a write happened since the last successful `sync` began."""
+        """True if a write happened through this handle since its last successful `sync` began."""
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write at the end; returns the offset of the first byte. Raises `StorageError`: the tail is then undefined.

@@ -73,8 +73,8 @@ class HoleFilling:
         self._first_hole = 0
         #: Where the file will end.
         self._end = HEADER_BYTES
-        #: Where it may end before: old places of moved records, about `CUT_BYTES` apart, the last first. What is kept
-        #: or moved lies below the place of the last one moved.
+        #: Where it may end before: old places of moved records, about `CUT_BYTES` apart, the last first. A bigger
+        #: record may have been put behind the old place of a smaller one, so not all of them lie behind the end.
         self._cuts = array("I")
         self._is_filling = self._is_published = False
         self._wait_generation = 0
@@ -132,6 +132,8 @@ class HoleFilling:
             self._moves.switch(STEP_RECORDS)
             yield
         for end in self._cuts:
+            if end <= self._end:
+                break
             files.cut(number, end)
             yield
         files.cut(number, self._end)

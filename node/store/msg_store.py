@@ -296,7 +296,8 @@ class MessageStore:
     @property
     def waits_urgently(self) -> bool:
         """True if garbage piles up and what would reclaim it waits for the disk."""
-        return self._compactor.is_under_way and self._compactor.is_urgent
+        is_in_service = self.failure is None and not self._files.has_failed_sync
+        return is_in_service and self._compactor.is_under_way and self._compactor.is_urgent
 
     def status(self) -> MessageStoreStatus:
         """Figures of now; cheap."""

@@ -133,6 +133,8 @@ class SegmentFiles:
     def mark_dirty(self, segment: Segment, *files: DiskFile) -> None:
         """Somebody waits for what was written to these files of a segment."""
         segment.dirty_generation = self._group_commit.open_generation
+        # The sync will cover what was left to the system as well.
+        self._left.pop(segment.number, None)
         for file in files:
             self._group_commit.mark_dirty(file)
 
@@ -233,8 +235,10 @@ class SegmentFiles:
                 continue
             if not file.has_unsynced:
                 file.close()
-            elif is_awaited:
-                # The descriptor lives until the sync, so there must be one of this file.
+            elif is_awaited or file is segment.queue_store_file:
+                # The descriptor lives until the sync, so there must be one of this file. Bodies may be awaited though
+                # nothing says so: those of which a full disk refused the slots, which will be written some time through
+                # handles that know nothing of these bodies.
                 self._group_commit.mark_dirty(file)
                 self._closing.append(file)
                 file.close()

@@ -171,14 +171,16 @@ def _split(path: str) -> tuple[str, str]:
 class SimulatedFile:
     """`DiskFile` of a `SimulatedDisk`."""
 
-    __slots__ = ("_abandoned", "_closed", "_disk", "_inode", "_life", "_path", "_size")
+    __slots__ = ("_closed", "_disk", "_inode", "_is_abandoned", "_is_unsynced", "_life", "_path", "_size")
 
-    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode, *, is_new: bool) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
         self._life = disk.life
-        self._closed = self._abandoned = False
+        self._closed = self._is_abandoned = False
+        #: As far as this handle knows. Without, a closed one has given its descriptor up, like that of the system.
+        self._is_unsynced = is_new
         self._size = len(inode.content)
 
     @property
@@ -191,7 +193,7 @@ class SimulatedFile:
 
     @property
     def has_unsynced(self) -> bool:
-        return bool(self._inode.pending)
+        return self._is_unsynced
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         offset = self.size
@@ -223,6 +225,7 @@ class SimulatedFile:
             self._inode.take_block(offset + len(prefix))
 
     def _record(self, offset: int, data: bytes | None) -> None:
+        self._is_unsynced = True
         self._inode.pending.append((offset, data))
         self._inode.apply((offset, data))
 
@@ -241,18 +244,19 @@ class SimulatedFile:
         self._size = size
 
     def sync(self) -> None:
-        if self._life != self._disk.life or self._abandoned:
+        if self._life != self._disk.life or self._is_abandoned or (self._closed and not self._is_unsynced):
             return
         self._disk.before_sync(self._path, self._inode.pending.clear)
         for operation in self._inode.pending:
             _apply(self._inode.durable, operation)
         self._inode.pending.clear()
+        self._is_unsynced = False
 
     def close(self) -> None:
         self._closed = True
 
     def abandon(self) -> None:
-        self._closed = self._abandoned = True
+        self._closed = self._is_abandoned = True
 
     def _require_open(self) -> None:
         assert not self._closed, f"{self._path} is closed"
@@ -342,7 +346,7 @@ class SimulatedDisk:
         inode = self._inode(path)
         if inode is None:
             raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
-        return SimulatedFile(self, path, inode)
+        return SimulatedFile(self, path, inode, is_new=False)
 
     def create(self, path: str) -> DiskFile:
         directory, name = _split(path)
@@ -356,7 +360,7 @@ class SimulatedDisk:
         else:
             inode.apply((0, None))
             inode.pending.append((0, None))
-        return SimulatedFile(self, path, inode)
+        return SimulatedFile(self, path, inode, is_new=True)
 
     def rename(self, old_path: str, new_path: str) -> None:
         old_directory, old_name = _split(old_path)

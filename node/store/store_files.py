@@ -128,6 +128,9 @@ class StoreFiles:
             file.abandon()
             return
         if file.has_unsynced:
+            # The descriptor lives until the sync, so there must be one. And whoever marks the file later has another
+            # handle, which knows nothing of these writes.
+            self._group_commit.mark_dirty(file)
             self._closing = [earlier for earlier in self._closing if earlier.has_unsynced]
             self._closing.append(file)
         file.close()
@@ -218,6 +221,7 @@ class StoreFiles:
 
     def cut(self, number: int, end: int) -> None:
         """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage. Nobody waits for it."""
+        assert end <= HEADER_BYTES + self.summaries[number].record_bytes, "a cut makes a file shorter"
         self.handle(number).truncate(end)
         summary = self.summaries[number]
         self.total_bytes -= summary.record_bytes - (end - HEADER_BYTES)

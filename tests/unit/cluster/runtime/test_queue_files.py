@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from cluster.runtime.queue_files import NodeQueueFiles, recovery_text
+from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.group_commit import GroupCommit
@@ -121,8 +121,26 @@ def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch
         return vhost in urgent
 
     monkeypatch.setattr(VhostStore, "reclaim", reclaim)
-    said = [node.files.reclaim() for _ in range(5)]
-    assert (steps, said) == (["/", "a", "b", "b", "b"], [False, False, True, True, True])
+    said = [node.files.reclaim() for _ in range(STEPS_PER_OTHER)]
+    assert steps == ["/", "a", *["b"] * (STEPS_PER_OTHER - 3), "c"]
+    assert said == [False, False, *[True] * (STEPS_PER_OTHER - 2)]
     urgent.clear()
     assert [node.files.reclaim() for _ in range(5)] == [False] * 5
-    assert steps[5:] == ["b", "c", "/", "a", "b"]
+    assert steps[STEPS_PER_OTHER:] == ["b", "/", "a", "c", "b"]
+
+
+def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    vhosts = [f"v{number}" for number in range(20)]
+    for number, vhost in enumerate(vhosts, 1):
+        node.files.open_queue(QueueRecord(QueueId(number), vhost, "q", True, None, False, {}), None)
+    steps: set[str] = set()
+
+    def reclaim(store: VhostStore) -> bool:
+        steps.add(store.directory)
+        return True
+
+    monkeypatch.setattr(VhostStore, "reclaim", reclaim)
+    for _ in range(21 * STEPS_PER_OTHER):
+        assert node.files.reclaim()
+    assert len(steps) == 21

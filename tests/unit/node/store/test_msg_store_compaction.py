@@ -10,7 +10,7 @@ import pytest
 from node.errors import StorageError
 from node.store import hole_filling, merging, relocation
 from node.store.compaction import PAUSE_STEPS
-from node.store.disk import Disk
+from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
 from node.store.length_file import LENGTHS_NAME, read_lengths
@@ -117,6 +117,74 @@ def test_a_file_is_cut_in_pieces_at_ends_of_records(monkeypatch: pytest.MonkeyPa
             assert (twin.store.recovery.torn, twin.store.recovery.corrupt) == (0, [])
             twin.check()
     assert list(dict.fromkeys(lengths)) == [64 + records * RECORD_BYTES for records in (10, 8, 6, 4)]
+
+
+def test_a_file_is_never_cut_before_what_was_moved_behind_the_old_place_of_something_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 1)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=6_480, compaction="holes"))
+    for counter, body_bytes in enumerate((100, 30, 30, 5_000, 1_000, 100), 1):
+        node.write(counter, body_bytes=body_bytes)
+    node.sync()
+    # 5 fits the hole of 4 only; then 3, which lies before that, fits the hole of 1.
+    node.release(1, 4)
+    node.compact()
+    assert node.store.status().compactions == 1
+    assert node.store.status().moved_bytes > 1_000
+    node.check()
+    node.start(may_open_clean=False)
+    node.check()
+
+
+def test_what_was_moved_is_synced_before_the_rest_is_cut_though_readers_have_displaced_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.store.store_files.OPEN_FILES_MAX", 1)
+    # A step for each record.
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = ten_of_forty("holes")
+    elsewhere = msg_id_of(41)
+    while node.store.status().compactions < 3:
+        node.store.maintain()
+        node.store.read(elsewhere)
+        node.sync()
+        node.store.read(elsewhere)
+        node.check_every_crash(seed=1)
+
+
+def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.store_files.OPEN_FILES_MAX", 1)
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = ten_of_forty("holes")
+    elsewhere = msg_id_of(41)
+    opened: list[DiskFile] = []
+    open_file = SimulatedDisk.open
+
+    def watched(disk: SimulatedDisk, path: str) -> DiskFile:
+        opened.append(open_file(disk, path))
+        return opened[-1]
+
+    monkeypatch.setattr(SimulatedDisk, "open", watched)
+    while node.store.status().compactions < 3:
+        node.store.maintain()
+        node.store.read(elsewhere)
+        node.sync()
+    assert opened
+    assert [file.path for file in opened if file.has_unsynced] == []
+
+
+def test_a_store_that_is_out_of_service_asks_for_nothing() -> None:
+    node = ten_of_forty("holes")
+    while node.store.maintain():
+        pass
+    node.release(4, 8, 12, 16, 20, 24, 28)
+    assert node.store.waits_urgently
+    node.disk.fail_writes = ".rdq"
+    with pytest.raises(StorageError):
+        node.store.write_batch([(msg_id_of(100), envelope_of(100))])
+    assert not node.store.maintain()
+    assert not node.store.waits_urgently, "the node would look after it for ever"
 
 
 def test_a_merged_file_is_noted_under_its_name() -> None:

@@ -20,9 +20,10 @@ OPERATIONS_MIN = 500
 
 
 @pytest.fixture(autouse=True)
-def cut_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a message or two."""
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are cut in pieces of a message or two, and every look at another file closes the one before."""
     monkeypatch.setattr("node.store.hole_filling.CUT_BYTES", 200)
+    monkeypatch.setattr("node.store.store_files.OPEN_FILES_MAX", 1)
 
 
 def config_of(kind: str) -> StoreConfig:

@@ -14,7 +14,7 @@ from node.store.segment_files import OPEN_SEGMENTS_MAX, SegmentFiles
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
 from node.store.store_config import StoreConfig
 from tests.support.messages import publications
-from tests.support.stores import StoreHarness
+from tests.support.stores import StoreHarness, run_sync_round
 
 ENTRIES, SEGMENTS = 8, 10
 
@@ -100,3 +100,26 @@ def test_acks_all_over_a_queue_leave_open_what_is_appended_to() -> None:
         files.check_invariants(dict(enumerate(segments)))
     assert tail.queue_store_file is not None
     assert [segment.number for segment in segments if segment.index_file is not None] == [7, 8, 9]
+
+
+def test_bodies_are_synced_before_their_slots_count_though_the_file_was_closed_in_between() -> None:
+    """A full disk refuses the slots of a body that is written already; reads elsewhere displace the file."""
+    disk, group_commit = SimulatedDisk(), GroupCommit()
+    disk.mkdir("/queue")
+    files = SegmentFiles(disk, "/queue", 7, group_commit, ENTRIES)
+    segment, *others = [files.create(number) for number in range(1 + OPEN_SEGMENTS_MAX)]
+    run_sync_round(group_commit)
+
+    def displace() -> None:
+        for other in others:
+            files.files(other)
+        assert segment.queue_store_file is None
+
+    _, queue_store_file = files.files(segment)
+    queue_store_file.pwrite(b"body", HEADER_BYTES)
+    displace()
+    files.mark_dirty(segment, *files.files(segment))
+    displace()
+    run_sync_round(group_commit)
+    disk.crash(CrashStyle.DROP, random.Random(0))
+    assert disk.snapshot()["/queue/0.qs"][HEADER_BYTES:] == b"body"
