@@ -594,3 +594,15 @@ async def test_a_deleted_queue_waits_for_no_room(bench: RuntimeBench) -> None:
     bench.runtime.queues.out_of_service(queue_id, FULL)
     bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N1))
     assert bench.runtime.queues.starved() == []
+
+
+async def test_every_tick_reclaims_some_garbage(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[NodeQueueFiles] = []
+
+    def reclaim(files: NodeQueueFiles) -> bool:
+        steps.append(files)
+        return False
+
+    monkeypatch.setattr(NodeQueueFiles, "reclaim", reclaim)
+    await bench.pass_time(500)
+    assert steps == [bench.files] * 5
