@@ -622,7 +622,7 @@ class QueueIndexV2:
         while self._has_finished or self._owed:
             self._owed.give_back()
             self._delete_finished(next_seq_id)
-        self.files.close_all()
+        self.files.close_all(self.segments.values())
 
     def terms(self) -> bytes:
         """See `QueueIndex.terms`."""

@@ -8,7 +8,7 @@ system writes them when it likes; a clean stop makes sure of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from node.errors import DiskFullError, StorageError
@@ -258,16 +258,21 @@ class SegmentFiles:
         self.disk.unlink(self.path(segment.number, INDEX_FORMAT.suffix))
         self.disk.unlink(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
 
-    def close_all(self) -> None:
-        """Sync and close everything, on this thread."""
+    def close_all(self, segments: Iterable[Segment]) -> None:
+        """Sync and close everything, on this thread. ``segments``: every one that has files."""
         for segment in self._open.values():
             self._close(segment)
         self._open.clear()
         for file in self._closing:
             file.sync()
         self._closing.clear()
-        for number in self._left:
-            sync_file(self.disk, self.path(number, INDEX_FORMAT.suffix))
+        for segment in segments:
+            if segment.dirty_generation > self._group_commit.durable_generation:
+                # A round may be syncing its files right now: they say that they owe nothing, but it is not done yet.
+                for suffix in (INDEX_FORMAT.suffix, QUEUE_STORE_FORMAT.suffix):
+                    sync_file(self.disk, self.path(segment.number, suffix))
+            elif segment.number in self._left:
+                sync_file(self.disk, self.path(segment.number, INDEX_FORMAT.suffix))
         self._left.clear()
         self.disk.sync_directory(self.directory)
 

@@ -246,11 +246,16 @@ class SimulatedFile:
     def sync(self) -> None:
         if self._life != self._disk.life or self._is_abandoned or (self._closed and not self._is_unsynced):
             return
-        self._disk.before_sync(self._path, self._inode.pending.clear)
+        # As with the system: while the sync is under way the handle owes nothing, and nothing is durable yet.
+        self._is_unsynced = False
+        try:
+            self._disk.before_sync(self._path, self._inode.pending.clear)
+        except StorageError:
+            self._is_unsynced = True
+            raise
         for operation in self._inode.pending:
             _apply(self._inode.durable, operation)
         self._inode.pending.clear()
-        self._is_unsynced = False
 
     def close(self) -> None:
         self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from node.ids import SeqId
 from node.queues.local_replica import LocalReplica
 from node.store.group_commit import GroupCommit
+from node.store.guarded_disk import GuardedFile
 from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.segment_files import OPEN_SEGMENTS_MAX, SegmentFiles
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
@@ -123,3 +125,28 @@ def test_bodies_are_synced_before_their_slots_count_though_the_file_was_closed_i
     run_sync_round(group_commit)
     disk.crash(CrashStyle.DROP, random.Random(0))
     assert disk.snapshot()["/queue/0.qs"][HEADER_BYTES:] == b"body"
+
+
+@pytest.mark.parametrize("suffix", [".qi", ".qs"])
+def test_a_clean_stop_does_not_count_on_a_sync_that_is_still_under_way(harness: StoreHarness, suffix: str) -> None:
+    """The terms say that nothing need be scanned, so everything must be there before they are."""
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    (file,) = [file for file in sync_round.files if isinstance(file, GuardedFile) and file.path.endswith(suffix)]
+    twins: list[SimulatedDisk] = []
+
+    def stop() -> None:
+        harness.disk.on_operation = None
+        queue.terminate()
+        twins.append(copy.deepcopy(harness.disk))
+
+    harness.disk.on_operation = stop
+    file.sync()
+    (harness.disk,) = twins
+    queue = harness.crash()
+    assert queue.recovery_report is not None
+    assert queue.recovery_report.clean
+    assert len(queue.fetch(2, ack_required=True)) == 2
+    assert not queue.has_failed
