@@ -160,7 +160,7 @@ class SegmentFiles:
         if file is None:
             file = self.disk.open(self.path(segment.number, INDEX_FORMAT.suffix))
             if len(self._open) == OPEN_SEGMENTS_MAX:
-                self._close(self._open.pop(next(iter(self._open))))
+                self._close_oldest()
             segment.index_file = file
             self._open = {segment.number: segment, **self._open}
         return file
@@ -226,10 +226,17 @@ class SegmentFiles:
         self._open.pop(segment.number, None)
         self._open[segment.number] = segment
         if len(self._open) > OPEN_SEGMENTS_MAX:
-            self._close(self._open.pop(next(iter(self._open))))
+            self._close_oldest()
+
+    def _is_awaited(self, segment: Segment) -> bool:
+        """True if somebody waits for a write to its files that is not durable yet."""
+        return segment.dirty_generation > self._group_commit.durable_generation
+
+    def _close_oldest(self) -> None:
+        self._close(self._open.pop(next(iter(self._open))))
 
     def _close(self, segment: Segment) -> None:
-        is_awaited = segment.dirty_generation > self._group_commit.durable_generation
+        is_awaited = self._is_awaited(segment)
         for file in (segment.index_file, segment.queue_store_file):
             if file is None:
                 continue
@@ -267,7 +274,7 @@ class SegmentFiles:
             file.sync()
         self._closing.clear()
         for segment in segments:
-            if segment.dirty_generation > self._group_commit.durable_generation:
+            if self._is_awaited(segment):
                 # A round may be syncing its files right now: they say that they owe nothing, but it is not done yet.
                 for suffix in (INDEX_FORMAT.suffix, QUEUE_STORE_FORMAT.suffix):
                     sync_file(self.disk, self.path(segment.number, suffix))
