@@ -9,6 +9,7 @@ from time import monotonic
 from node.ids import QueueId
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
+from node.store.compaction import Reclaimed
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.index import PROBLEMS_MAX, RecoveryReport
@@ -82,20 +83,21 @@ class NodeQueueFiles:
             store.maintain(now_ms)
         return self.has_unsynced
 
-    def reclaim(self) -> bool:
-        """Take a bounded step of reclaiming garbage in one vhost, another each time; mostly one where it piles up if
-        there is any. True if there is: the next step should follow after `URGENT_EVERY_S`, not with the next tick."""
+    def reclaim(self) -> Reclaimed:
+        """Take a small step of reclaiming garbage in one vhost, another each time; mostly one where it piles up if
+        there is any. It is urgent if there is."""
         self._reclaims += 1
         is_turn_of_all = not self._urgent or self._reclaims % STEPS_PER_OTHER == 0
         vhost = next(iter(self._vhosts if is_turn_of_all else self._urgent), None)
         if vhost is None:
-            return False
+            return Reclaimed(has_worked=False, is_urgent=False)
         self._urgent.pop(vhost, None)
         # The others come first next time.
         store = self._vhosts[vhost] = self._vhosts.pop(vhost)
-        if store.reclaim():
+        came_of_it = store.reclaim()
+        if came_of_it.is_urgent:
             self._urgent[vhost] = None
-        return bool(self._urgent)
+        return Reclaimed(came_of_it.has_worked, bool(self._urgent))
 
     @property
     def has_unsynced(self) -> bool:

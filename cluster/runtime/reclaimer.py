@@ -1,19 +1,20 @@
-"""When the node's storage reclaims garbage: a step per tick, or hundreds a second while garbage piles up."""
+"""When the node's storage reclaims garbage: a turn per tick, or hundreds a second while garbage piles up."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-from node.store.compaction import URGENT_EVERY_S
+from node.store.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
 
 
 class Storage(Protocol):
     """What is to be cared for."""
 
-    def reclaim(self) -> bool:
-        """Take a bounded step; true if the next should follow after `URGENT_EVERY_S`. Does not raise."""
+    def reclaim(self) -> Reclaimed:
+        """Take a small step. Does not raise."""
 
     @property
     def has_unsynced(self) -> bool:
@@ -21,28 +22,38 @@ class Storage(Protocol):
 
 
 class Reclaimer:
-    """Never takes two steps in one turn of the loop."""
+    """Never holds the loop for longer than `TURN_S` and one step."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, storage: Storage, request_sync: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        storage: Storage,
+        request_sync: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._loop = loop
         self._storage = storage
         self._request_sync = request_sync
-        #: Of the next step, while it is urgent.
+        self._clock = clock
+        #: Of the next turn, while it is urgent.
         self._timer: asyncio.TimerHandle | None = None
 
     def tick(self) -> None:
         """Some times a second."""
         if self._timer is None:
-            self._step()
+            self._turn()
 
-    def _step(self) -> None:
-        is_urgent = self._storage.reclaim()
-        self._timer = self._loop.call_later(URGENT_EVERY_S, self._step) if is_urgent else None
+    def _turn(self) -> None:
+        end_s = self._clock() + TURN_S
+        came_of_it = self._storage.reclaim()
+        while came_of_it.has_worked and self._clock() < end_s:
+            came_of_it = self._storage.reclaim()
+        self._timer = self._loop.call_later(URGENT_EVERY_S, self._turn) if came_of_it.is_urgent else None
         if self._storage.has_unsynced:
             self._request_sync()
 
     def stop(self) -> None:
-        """No step after this one."""
+        """No turn after this one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

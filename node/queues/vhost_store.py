@@ -26,6 +26,7 @@ from itertools import chain
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
+from node.store.compaction import Reclaimed
 from node.store.deletions import QUEUES_NAME, Deletions, no_references, release_in_pieces
 from node.store.disk import Disk, read_whole, write_durably
 from node.store.group_commit import GroupCommit
@@ -298,13 +299,14 @@ class VhostStore:
                 self._open[queue_id] = self._open.pop(queue_id)
                 break
 
-    def reclaim(self) -> bool:
-        """Take a bounded step of reclaiming garbage in the shared stores. True if it piles up: the next step should
-        follow after `node.store.compaction.URGENT_EVERY_S`, not with the next tick."""
-        is_urgent = False
+    def reclaim(self) -> Reclaimed:
+        """Take a small step of reclaiming garbage in each of the shared stores."""
+        has_worked = is_urgent = False
         for store in self._stores:
-            is_urgent |= store.maintain() or store.waits_urgently
-        return is_urgent
+            came_of_it = store.maintain()
+            has_worked |= came_of_it.has_worked
+            is_urgent |= came_of_it.is_urgent
+        return Reclaimed(has_worked, is_urgent)
 
     def shared_status(self) -> MessageStoreStatus:
         """Figures of the shared store of persistent messages."""

@@ -5,10 +5,11 @@ that this did not help (its last record fits no hole) is copied. **merge**: when
 bytes in at least `COMPACTION_FILES_MIN` files is garbage, two neighbours whose live data fit in one file become one.
 Either way a file that is not current is at least half alive, or waits to be.
 
-**Speed.** Every step is bounded (`node.store.relocation`). The owner takes one step from a timer, some ten times a
+**Speed.** Every step is small (`node.store.relocation`). The owner takes a turn of them from a timer, some ten times a
 second, which is plenty while little is settled. When disk use passes `URGENT_RATIO` times the live data, `is_urgent`
-asks for one every `URGENT_EVERY_S`: hundreds a second, but never two in a row, so that no message waits for more than
-one. A step that would wait for the disk is none, so some files are under way at the same time.
+asks for a turn every `URGENT_EVERY_S`: hundreds a second. A turn is over when `TURN_S` has passed, so that a slow
+machine or disk makes it do less, not last longer: messages wait for that time and one step. A step that would wait for
+the disk is none, so some files are under way at the same time.
 
 **Trouble.** A full disk, or any other error of a write, gives that compaction up and lets all of them pause. A
 live record that cannot be read freezes its file: the evidence stays where it is.
@@ -17,6 +18,7 @@ live record that cannot be read freezes its file: the evidence stays where it is
 from __future__ import annotations
 
 from logging import Logger
+from typing import NamedTuple
 
 from node.errors import StorageError
 from node.store.hole_filling import HoleFilling
@@ -34,16 +36,27 @@ COMPACTION_FILES_MIN = 3
 RUNNING_MAX = 4
 #: Merges at the same time: each takes the space of one more file for a while.
 MERGES_RUNNING_MAX = 2
-#: Bytes per live byte above which one step per tick of the owner's timer is not enough.
+#: Bytes per live byte above which one turn per tick of the owner's timer is not enough.
 URGENT_RATIO = 1.75
-#: Between two steps when it is urgent: some hundred megabytes are looked at or moved in a second.
+#: Between two turns when it is urgent: some hundred megabytes are looked at or moved in a second.
 URGENT_EVERY_S = 0.002
+#: After so long no further step of a turn begins.
+TURN_S = 0.0005
 #: Full files' worth of garbage that is never urgent: with few files the ratio says little.
 URGENT_FILES_MIN = 2
-#: Steps that are skipped after an error of the disk: ten seconds of the owner's timer.
+#: Turns that are skipped after an error of the disk: ten seconds of the owner's timer.
 PAUSE_STEPS = 100
 #: A look for something to merge visits every file; it waits until a file's limit / this much garbage is new.
 _LOOKS_PER_FILE = 16
+
+
+class Reclaimed(NamedTuple):
+    """What came of a step."""
+
+    #: There was something to do that does not wait for the disk.
+    has_worked: bool
+    #: Garbage piles up: the next turn should follow after `URGENT_EVERY_S`, not with the next tick.
+    is_urgent: bool
 
 
 class Compactor:
@@ -71,7 +84,7 @@ class Compactor:
 
     @property
     def is_urgent(self) -> bool:
-        """True if one step per tick would let garbage pile up."""
+        """True if one turn per tick would let garbage pile up."""
         files = self._files
         if files.empty and not self._pause_steps:
             return True

@@ -29,7 +29,7 @@ tables name. A record settled meanwhile becomes garbage wherever it is.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from node.errors import StorageError
@@ -41,9 +41,11 @@ from node.store.relocation import (
     STEP_RECORDS,
     BrokenSourceError,
     Moves,
+    Steps,
     checked_msg_id,
     copy_big_record,
     read_source,
+    walk_through,
 )
 from node.store.store_file import RECORD_BYTES_MIN, ChainWalk
 from node.store.store_files import StoreFiles
@@ -93,49 +95,45 @@ class HoleFilling:
                     return True
                 return False
             self._wait_generation = 0
-        next(self._steps, None)
-        return True
+        return next(self._steps, True)
 
     @property
     def is_stuck(self) -> bool:
         """True if the pass did not help: the next record from the end fits no hole."""
         return self.is_done and 0 < self._summary.valid_bytes * 2 < self._summary.record_bytes
 
-    def _run(self) -> Iterator[None]:
-        """The steps in order; each ``yield`` ends one."""
+    def _run(self) -> Steps:
+        """The steps in order."""
         files, number, summary = self._files, self.number, self._summary
         walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes)
-        while not walk.is_done:
-            walk.will_step(files.handle(number), STEP_BYTES)
-            yield
-            walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
+        yield from walk_through(files, number, walk)
         if walk.is_broken or walk.live_bytes < summary.valid_bytes:
             raise BrokenSourceError(number)
         if len(walk.holes) > 2 or (walk.holes and walk.offsets and walk.holes[0] < walk.offsets[-1]):
             if not files.is_transient:
                 self._write_note(walk.holes)
-                yield
+                yield True
             self._hole_starts, self._hole_ends = walk.holes[::2], walk.holes[1::2]
             self._is_filling = True
             yield from self._fill(walk)
             files.mark_dirty(self._file())
             self._wait_generation = files.open_generation
-            yield
+            yield True
             files.drop_note(number)
             files.mark_names_dirty()
             self._is_published = True
         self._end = max(self._end, walk.offsets[-1] + walk.sizes[-1] if walk.offsets else HEADER_BYTES)
         files.announce_cut(number, self._end)
         self._wait_generation = files.open_generation
-        yield
+        yield True
         while not self._moves.are_switched:
             self._moves.switch(STEP_RECORDS)
-            yield
+            yield True
         for end in self._cuts:
             if end <= self._end:
                 break
             files.cut(number, end)
-            yield
+            yield True
         files.cut(number, self._end)
         files.mark_dirty(self._file())
         self._finish()
@@ -158,7 +156,7 @@ class HoleFilling:
         """The file, opened again if others took its place between two steps."""
         return self._files.handle(self.number)
 
-    def _fill(self, walk: ChainWalk) -> Iterator[None]:
+    def _fill(self, walk: ChainWalk) -> Steps:
         file = self._file()
         offsets, sizes = walk.offsets, walk.sizes
         moved = looked_at = 0
@@ -191,7 +189,7 @@ class HoleFilling:
             if moved >= STEP_BYTES or looked_at >= STEP_RECORDS // 2:
                 moved = looked_at = 0
                 # Not marked before the last step: a write would wait for an fsync of the same file.
-                yield
+                yield True
                 file = self._file()
 
     def _hole_for(self, offset: int, size: int) -> int:

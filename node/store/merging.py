@@ -19,7 +19,7 @@ copy for a moment, and needs no argument about what is in which file when.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from node.errors import StorageError
@@ -31,9 +31,11 @@ from node.store.relocation import (
     STEP_RECORDS,
     BrokenSourceError,
     Moves,
+    Steps,
     checked_msg_id,
     copy_big_record,
     read_source,
+    walk_through,
 )
 from node.store.store_file import ChainWalk
 from node.store.store_files import TEMPORARY_SUFFIX, FileSummary, StoreFiles
@@ -72,20 +74,16 @@ class Merge:
                     return True
                 return False
             self._wait_generation = 0
-        next(self._steps, None)
-        return True
+        return next(self._steps, True)
 
-    def _run(self) -> Iterator[None]:
-        """The steps in order; each ``yield`` ends one."""
+    def _run(self) -> Steps:
+        """The steps in order."""
         files = self._files
         walks: list[ChainWalk] = []
         for number in self._sources:
             summary = files.summaries[number]
             walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes)
-            while not walk.is_done:
-                walk.will_step(files.handle(number), STEP_BYTES)
-                yield
-                walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
+            yield from walk_through(files, number, walk)
             if walk.is_broken or walk.live_bytes < summary.valid_bytes:
                 raise BrokenSourceError(number)
             walks.append(walk)
@@ -95,7 +93,7 @@ class Merge:
             yield from self._copy(number, walk, self._target)
         files.mark_dirty(self._target)
         self._wait_generation = files.open_generation
-        yield
+        yield True
         files.disk.rename(self._target.path, files.path(self._number))
         files.mark_names_dirty()
         files.renamed(self._number, self._target)
@@ -104,13 +102,13 @@ class Merge:
         files.adopt(self._number, summary)
         self._is_renamed = True
         self._wait_generation = files.open_generation
-        yield
+        yield True
         while not self._moves.are_switched:
             self._moves.switch(STEP_RECORDS)
-            yield
+            yield True
         self._finish()
 
-    def _copy(self, number: int, walk: ChainWalk, target: DiskFile) -> Iterator[None]:
+    def _copy(self, number: int, walk: ChainWalk, target: DiskFile) -> Steps:
         offsets, sizes = walk.offsets, walk.sizes
         at, count = 0, len(walk.offsets)
         while at < count:
@@ -144,7 +142,7 @@ class Merge:
             target.pwrite(b"".join(parts), self._end)
             self._end += copied
             self.moved_bytes += copied
-            yield
+            yield True
 
     def _finish(self) -> None:
         self.is_done = True

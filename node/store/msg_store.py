@@ -32,7 +32,7 @@ from zlib import crc32
 from node.errors import DiskFullError, StorageError
 from node.ids import MSG_ID_BYTES, MsgId
 from node.store.clean_tables import read_clean_tables, remove_clean_tables, write_clean_tables
-from node.store.compaction import Compactor
+from node.store.compaction import Compactor, Reclaimed
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.hole_filling import erase_noted
@@ -286,18 +286,13 @@ class MessageStore:
 
     # -- care
 
-    def maintain(self) -> bool:
-        """Take one bounded step of reclaiming garbage; true if the next one should follow at once rather than with the
-        owner's next tick. Never waits for the disk, never raises."""
+    def maintain(self) -> Reclaimed:
+        """Take one small step of reclaiming garbage. Never waits for the disk, never raises."""
         if self.failure is not None or self._files.has_failed_sync:
-            return False
-        return self._compactor.step() and self._compactor.is_urgent
-
-    @property
-    def waits_urgently(self) -> bool:
-        """True if garbage piles up and what would reclaim it waits for the disk."""
-        is_in_service = self.failure is None and not self._files.has_failed_sync
-        return is_in_service and self._compactor.is_under_way and self._compactor.is_urgent
+            return Reclaimed(has_worked=False, is_urgent=False)
+        compactor = self._compactor
+        has_worked = compactor.step()
+        return Reclaimed(has_worked, compactor.is_urgent and (has_worked or compactor.is_under_way))
 
     def status(self) -> MessageStoreStatus:
         """Figures of now; cheap."""

@@ -40,8 +40,10 @@ from node.store.record import (
 SCAN_PIECE_BYTES = 1 << 20
 #: A walk reads so much with one call while records are small; it runs between the messages of clients.
 WALK_PIECE_BYTES = 64 * 1024
-#: A walk has the system fetch so many steps ahead: some ten milliseconds, while they go on quickly.
-STEPS_AHEAD = 4
+#: A walk has the system fetch so many steps ahead: some milliseconds, while they go on quickly.
+STEPS_AHEAD = 12
+#: And asks for no more than so many at a time.
+STEPS_ASKED_MAX = 4
 #: What a walk looks at of each record: header and msg_id.
 HEAD_BYTES = RECORD_HEADER_BYTES + MSG_ID_BYTES
 #: No record is shorter, so no smaller room is of use.
@@ -226,14 +228,17 @@ class ChainWalk:
     def is_done(self) -> bool:
         return self.is_broken or self._position >= self._end
 
-    def will_step(self, file: DiskFile, bytes_max: int) -> None:
-        """A step of ``bytes_max`` follows, but not at once: the system may fetch meanwhile what is on the disk only,
-        for this step and some after it. (Of big records no more than their heads are read.)"""
-        until = min(self._position + STEPS_AHEAD * bytes_max, self._end)
-        if self._last_size < WALK_PIECE_BYTES and until > self._asked_until:
-            asked_from = max(self._asked_until, self._position)
-            file.will_read(until - asked_from, asked_from)
-            self._asked_until = until
+    def will_step(self, file: DiskFile, bytes_max: int) -> bool:
+        """A step of ``bytes_max`` follows: have the system fetch what is on the disk only, for this one and some after
+        it. False if it should not follow before the system had time for that. (Of big records no more than their heads
+        are read.)"""
+        goal = min(self._position + STEPS_AHEAD * bytes_max, self._end)
+        if self._last_size >= WALK_PIECE_BYTES or goal <= self._asked_until:
+            return True
+        asked_from = max(self._asked_until, self._position)
+        self._asked_until = min(asked_from + STEPS_ASKED_MAX * bytes_max, goal)
+        file.will_read(self._asked_until - asked_from, asked_from)
+        return self._asked_until == goal
 
     def step(self, file: DiskFile, bytes_max: int, records_max: int) -> None:
         """Look at so much more. Raises `StorageError` if the disk refuses."""

@@ -42,6 +42,7 @@ from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConfirmPublished, DeleteUnused
+from node.store.compaction import Reclaimed
 from node.store.group_commit import GroupCommit
 from node.store.simulated_disk import SimulatedDisk
 from node.store.store_config import StoreConfig
@@ -599,9 +600,9 @@ async def test_a_deleted_queue_waits_for_no_room(bench: RuntimeBench) -> None:
 async def test_every_tick_reclaims_some_garbage(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[NodeQueueFiles] = []
 
-    def reclaim(files: NodeQueueFiles) -> bool:
+    def reclaim(files: NodeQueueFiles) -> Reclaimed:
         steps.append(files)
-        return False
+        return Reclaimed(has_worked=False, is_urgent=False)
 
     monkeypatch.setattr(NodeQueueFiles, "reclaim", reclaim)
     await bench.pass_time(500)

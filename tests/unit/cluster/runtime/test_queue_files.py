@@ -11,6 +11,7 @@ import pytest
 from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore, vhost_directory
+from node.store.compaction import Reclaimed
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS
 from node.store.index import RecoveryReport
@@ -115,17 +116,17 @@ def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch
     steps: list[str] = []
     urgent = {"b"}
 
-    def reclaim(store: VhostStore) -> bool:
+    def reclaim(store: VhostStore) -> Reclaimed:
         vhost = next(name for name in ("/", "a", "b", "c") if store.directory == vhost_directory(DATA_DIRECTORY, name))
         steps.append(vhost)
-        return vhost in urgent
+        return Reclaimed(has_worked=True, is_urgent=vhost in urgent)
 
     monkeypatch.setattr(VhostStore, "reclaim", reclaim)
-    said = [node.files.reclaim() for _ in range(STEPS_PER_OTHER)]
+    said = [node.files.reclaim().is_urgent for _ in range(STEPS_PER_OTHER)]
     assert steps == ["/", "a", *["b"] * (STEPS_PER_OTHER - 3), "c"]
     assert said == [False, False, *[True] * (STEPS_PER_OTHER - 2)]
     urgent.clear()
-    assert [node.files.reclaim() for _ in range(5)] == [False] * 5
+    assert [node.files.reclaim().is_urgent for _ in range(5)] == [False] * 5
     assert steps[STEPS_PER_OTHER:] == ["b", "/", "a", "c", "b"]
 
 
@@ -136,11 +137,11 @@ def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkey
         node.files.open_queue(QueueRecord(QueueId(number), vhost, "q", True, None, False, {}), None)
     steps: set[str] = set()
 
-    def reclaim(store: VhostStore) -> bool:
+    def reclaim(store: VhostStore) -> Reclaimed:
         steps.add(store.directory)
-        return True
+        return Reclaimed(has_worked=True, is_urgent=True)
 
     monkeypatch.setattr(VhostStore, "reclaim", reclaim)
     for _ in range(21 * STEPS_PER_OTHER):
-        assert node.files.reclaim()
+        assert node.files.reclaim().is_urgent
     assert len(steps) == 21

@@ -1,47 +1,70 @@
-"""Garbage is reclaimed a step at a time: with the ticks, or soon again while it piles up."""
+"""Garbage is reclaimed in short turns: one per tick, or again soon while it piles up."""
 
 from __future__ import annotations
 
 import asyncio
 
 from cluster.runtime.reclaimer import Reclaimer
-from node.store.compaction import URGENT_EVERY_S
+from node.store.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
 
 
 class Storage:
-    """Says of so many steps that the next is urgent."""
+    """Has so many steps of work, each of which takes some time, and says so often that the next turn is urgent."""
 
-    def __init__(self, urgent: int) -> None:
+    def __init__(self, *, work: int = 0, urgent: int = 0, step_s: float = TURN_S) -> None:
+        self.work = work
         self.urgent = urgent
+        self.step_s = step_s
         self.steps = 0
+        self.now_s = 0.0
         self.has_unsynced = False
         self.is_calm = asyncio.Event()
 
-    def reclaim(self) -> bool:
+    def reclaim(self) -> Reclaimed:
         self.steps += 1
+        self.now_s += self.step_s
         if self.steps > self.urgent:
             self.is_calm.set()
-        return self.steps <= self.urgent
+        return Reclaimed(self.steps <= self.work, self.steps <= self.urgent)
 
 
-def reclaimer_of(storage: Storage, requests: list[int]) -> Reclaimer:
-    return Reclaimer(asyncio.get_running_loop(), storage, lambda: requests.append(storage.steps))
+def reclaimer_of(storage: Storage, requests: list[int] | None = None) -> Reclaimer:
+    asked = [] if requests is None else requests
+    loop = asyncio.get_running_loop()
+    return Reclaimer(loop, storage, lambda: asked.append(storage.steps), lambda: storage.now_s)
 
 
-async def test_a_step_per_tick_while_there_is_little_garbage() -> None:
-    storage = Storage(urgent=0)
-    reclaimer = reclaimer_of(storage, [])
+async def test_a_turn_per_tick_while_there_is_little_garbage() -> None:
+    storage = Storage()
+    reclaimer = reclaimer_of(storage)
     for _ in range(3):
         reclaimer.tick()
     assert storage.steps == 3
 
 
-async def test_steps_follow_by_themselves_while_garbage_piles_up_and_a_tick_adds_none() -> None:
-    storage = Storage(urgent=4)
-    reclaimer = reclaimer_of(storage, [])
+async def test_a_turn_is_over_after_its_time() -> None:
+    storage = Storage(work=100, step_s=TURN_S / 4)
+    reclaimer = reclaimer_of(storage)
+    reclaimer.tick()
+    assert storage.steps == 4
+    storage.step_s = 20 * TURN_S
+    reclaimer.tick()
+    assert storage.steps == 5, "where everything is slow a turn is one step"
+
+
+async def test_a_turn_is_over_when_everything_waits_for_the_disk() -> None:
+    storage = Storage(work=2, step_s=TURN_S / 10)
+    reclaimer = reclaimer_of(storage)
+    reclaimer.tick()
+    assert storage.steps == 3, "the third found nothing to do"
+
+
+async def test_turns_follow_by_themselves_while_garbage_piles_up_and_a_tick_adds_none() -> None:
+    storage = Storage(work=100, urgent=4)
+    reclaimer = reclaimer_of(storage)
     reclaimer.tick()
     reclaimer.tick()
-    assert storage.steps == 1, "never two in one turn"
+    assert storage.steps == 1
     async with asyncio.timeout(10):
         await storage.is_calm.wait()
     assert storage.steps == 5
@@ -49,8 +72,8 @@ async def test_steps_follow_by_themselves_while_garbage_piles_up_and_a_tick_adds
     assert storage.steps == 6
 
 
-async def test_a_step_that_wrote_something_asks_for_a_sync() -> None:
-    storage = Storage(urgent=0)
+async def test_a_turn_that_wrote_something_asks_for_a_sync() -> None:
+    storage = Storage()
     requests: list[int] = []
     reclaimer = reclaimer_of(storage, requests)
     reclaimer.tick()
@@ -59,9 +82,9 @@ async def test_a_step_that_wrote_something_asks_for_a_sync() -> None:
     assert requests == [2]
 
 
-async def test_no_step_follows_a_stop() -> None:
-    storage = Storage(urgent=4)
-    reclaimer = reclaimer_of(storage, [])
+async def test_no_turn_follows_a_stop() -> None:
+    storage = Storage(work=100, urgent=4)
+    reclaimer = reclaimer_of(storage)
     reclaimer.tick()
     reclaimer.stop()
     # Timers come in order: one that was set before this one would have come first.

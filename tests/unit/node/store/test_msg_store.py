@@ -8,6 +8,7 @@ import pytest
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
+from node.store.compaction import Reclaimed
 from node.store.group_commit import GroupCommit
 from node.store.msg_store import MessageStore
 from node.store.simulated_disk import CrashStyle, SimulatedDisk
@@ -116,7 +117,7 @@ def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) ->
     with pytest.raises(StorageError, match="out of service"):
         node.write(3)
     assert node.store.read(msg_id_of(1)) == envelope_of(1)
-    assert not node.store.maintain()
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
     node.store.close()
     node.start()
     assert not node.store.recovery.clean
@@ -263,7 +264,7 @@ def test_a_transient_store_begins_empty_and_is_never_synced() -> None:
     store = start()
     store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in range(1, 200)])
     store.release_many([msg_id_of(counter) for counter in range(1, 200) if counter % 3])
-    while store.maintain():
+    while store.maintain().has_worked:
         pass
     for _ in range(300):
         store.maintain()

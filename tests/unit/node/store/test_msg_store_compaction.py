@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import StorageError
 from node.store import hole_filling, merging, relocation
-from node.store.compaction import PAUSE_STEPS
+from node.store.compaction import PAUSE_STEPS, Reclaimed
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
@@ -176,15 +176,13 @@ def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkey
 
 def test_a_store_that_is_out_of_service_asks_for_nothing() -> None:
     node = ten_of_forty("holes")
-    while node.store.maintain():
-        pass
     node.release(4, 8, 12, 16, 20, 24, 28)
-    assert node.store.waits_urgently
+    assert node.store.maintain().is_urgent
     node.disk.fail_writes = ".rdq"
     with pytest.raises(StorageError):
         node.store.write_batch([(msg_id_of(100), envelope_of(100))])
-    assert not node.store.maintain()
-    assert not node.store.waits_urgently, "the node would look after it for ever"
+    nothing = Reclaimed(has_worked=False, is_urgent=False)
+    assert node.store.maintain() == nothing, "the node would look after it for ever"
 
 
 def test_a_merged_file_is_noted_under_its_name() -> None:
@@ -267,7 +265,7 @@ def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
-    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
     big = STEP_BYTES * 3 // 2
     node.write(*range(1, 21), body_bytes=big)
     node.sync()
@@ -283,7 +281,7 @@ def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_step_copies_more_than_half_a_megabyte(kind: str) -> None:
+def test_no_step_copies_more_than_an_eighth_of_a_megabyte(kind: str) -> None:
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
     node.write(*range(1, 3000), body_bytes=4096)
     node.sync()
@@ -300,13 +298,13 @@ def test_no_step_copies_more_than_half_a_megabyte(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """80 % released in random order, everything a 256th of real sizes: files of 64 KiB, steps of 2 KiB.
+    """80 % released in random order, files of 64 KiB, steps of 2 KiB.
 
     The owner's turn: some messages are settled; one step, and four more if the store asks for them. Every fifth turn
     a round of fsync ends.
     """
     for module in (relocation, hole_filling, merging):
-        monkeypatch.setattr(module, "STEP_BYTES", STEP_BYTES // 256)
+        monkeypatch.setattr(module, "STEP_BYTES", 2048)
         monkeypatch.setattr(module, "STEP_RECORDS", 15)
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 * 1024, compaction=kind))
     count = 12_000
@@ -321,7 +319,7 @@ def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.
             node.release(*order[released : released + 3])
             released += 3
         for _ in range(5):
-            if not node.store.maintain():
+            if not node.store.maintain().is_urgent:
                 break
         if turn % 5 == 0:
             node.sync()
@@ -338,15 +336,14 @@ def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
     node.write(*range(1, 1001))
     node.sync()
     node.release(*range(1, 1001, 10))
-    assert not any(node.store.maintain() for _ in range(50)), "a tenth is garbage: nothing to do"
+    assert not any(node.store.maintain().has_worked for _ in range(50)), "a tenth is garbage: nothing to do"
     node.release(*(counter for counter in range(1, 1001) if counter % 10 in (2, 3, 4, 5, 6, 7)))
-    assert node.store.maintain()
-    while node.store.maintain():
+    assert node.store.maintain() == Reclaimed(has_worked=True, is_urgent=True)
+    while (came_of_it := node.store.maintain()).has_worked:
         pass
-    assert node.store.waits_urgently, "it goes on with the next round of fsync, not with the next tick"
+    assert came_of_it.is_urgent, "it goes on with the next round of fsync, not with the next tick"
     node.compact()
-    assert not node.store.maintain()
-    assert not node.store.waits_urgently
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
 
 
 # -- when it cannot
@@ -413,7 +410,7 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_big_record_is_noticed_behind_its_last_piece(kind: str) -> None:
-    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
     node.write(*range(1, 14), body_bytes=STEP_BYTES * 3 // 2)
     node.sync()
     path = f"{STORE_DIRECTORY}/0.rdq"

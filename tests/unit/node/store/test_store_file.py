@@ -40,7 +40,8 @@ def test_every_byte_is_announced_once_and_some_steps_ahead(announced: list[Range
     walk = ChainWalk(LocationTable(), 1, end)
     until = []
     while not walk.is_done:
-        walk.will_step(file, 1000)
+        while not walk.will_step(file, 1000):
+            pass
         until.append(announced[-1][1])
         walk.step(file, 1000, 1000)
     assert announced[0][0] == HEADER_BYTES
@@ -49,10 +50,24 @@ def test_every_byte_is_announced_once_and_some_steps_ahead(announced: list[Range
     assert until == [min(HEADER_BYTES + (step + STEPS_AHEAD) * 1000, end) for step in range(20)]
 
 
+def test_the_first_step_waits_until_some_are_announced_a_few_at_a_time(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=200)
+    walk = ChainWalk(LocationTable(), 1, end)
+    said = [walk.will_step(file, 1000) for _ in range(3)]
+    assert said == [False, False, True]
+    assert [stop - start for start, stop in announced] == [4000, 4000, 4000]
+    walk.step(file, 1000, 1000)
+    assert walk.will_step(file, 1000), "the others go on"
+    assert announced[3:] == [(HEADER_BYTES + 12_000, HEADER_BYTES + 13_000)]
+
+
 def test_of_big_records_no_more_is_fetched_than_before_their_size_is_known(announced: list[Range]) -> None:
     file, end = file_of_holes(hole_bytes=2 * WALK_PIECE_BYTES, count=50)
     walk = ChainWalk(LocationTable(), 1, end)
+    while not walk.will_step(file, 2 * WALK_PIECE_BYTES):
+        pass
+    before = len(announced)
     while not walk.is_done:
-        walk.will_step(file, 4 * WALK_PIECE_BYTES)
-        walk.step(file, 4 * WALK_PIECE_BYTES, 1000)
-    assert len(announced) == 1
+        walk.step(file, 2 * WALK_PIECE_BYTES, 1000)
+        assert walk.will_step(file, 2 * WALK_PIECE_BYTES)
+    assert len(announced) == before
