@@ -1,10 +1,16 @@
-"""Moments in which the machine itself stood still: a processor ran nothing, however urgent.
+"""Moments in which the machine itself stood still or was slow, whatever the program did that is measured.
 
-A measurement of pauses must know them, for a virtual machine may be taken off its processors for tens of milliseconds,
-of all or of one. One process per processor sleeps a millisecond at a time, with real-time priority if it may have it,
-and notes when it woke late. What all of them missed at the same time was nobody's work here. What one of them missed
-may be the kernel at work for the process that is measured, but not for long: beside a process that wrote and cut 16 MiB
+A measurement of pauses must know them. A virtual machine may be taken off its processors for tens of milliseconds, of
+all or of one. And while it gives memory back to its host (or takes it again, page by page), the simplest code may take
+a hundred times as long. One process per processor, with real-time priority if it may have it, sleeps a millisecond at a
+time and then does the same small piece of work.
+
+**Stalls**: it woke late. What all of them missed at the same time was nobody's work here. What one of them missed may
+be the kernel at work for the process that is measured, but not for long: beside a process that wrote and cut 16 MiB
 with one call, which took up to 60 ms, they woke at most 8 ms late. So only longer stalls of one processor count.
+
+**Slowness**: how long the piece of work took, as a multiple of its median. It touches little memory, but other pages
+each time, as a program does.
 """
 
 from __future__ import annotations
@@ -14,9 +20,12 @@ import ctypes
 import json
 import os
 import select
+import statistics
 import subprocess
 import sys
 import time
+from array import array
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from types import TracebackType
 
@@ -26,21 +35,25 @@ STALL_S = 0.0005
 LONE_STALL_S = 0.010
 _NAP_S = 0.001
 _PRIORITY = 50
+#: What a piece of work touches: so many pages of so many.
+_TOUCHED, _PAGES, _PAGE_BYTES = 16, 4096, 4096
 
 Interval = tuple[float, float]
 
 
 class MachineStalls:
-    """Watches while it is open; `seconds_within` may be asked afterwards."""
+    """Watches while it is open; the rest may be asked afterwards. Times are of `time.monotonic`."""
 
     def __init__(self) -> None:
         self._processors = sorted(os.sched_getaffinity(0))
         self._watchers: list[subprocess.Popen[bytes]] = []
-        #: Times of `time.monotonic` between which no processor ran.
+        #: When no processor ran.
         self._common: list[Interval] = []
-        #: And between which this one did not, if for long.
+        #: When this one did not, if for long.
         self._lone: dict[int, list[Interval]] = {}
         self.worst_s = 0.0
+        #: When a piece of work began, and how many times the median of its processor it took.
+        self._works: list[tuple[float, float]] = []
 
     def __enter__(self) -> MachineStalls:
         for processor in self._processors:
@@ -51,14 +64,20 @@ class MachineStalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        found = [[tuple(pair) for pair in json.loads(watcher.communicate()[0] or b"[]")] for watcher in self._watchers]
-        self._common = found[0]
-        for others in found[1:]:
-            self._common = common(self._common, others)
-        for processor, stalls in zip(self._processors, found, strict=True):
+        every: list[list[Interval]] = []
+        for processor, watcher in zip(self._processors, self._watchers, strict=True):
+            found = json.loads(watcher.communicate()[0] or b'{"stalls": [], "works": []}')
+            stalls = [(start, end) for start, end in found["stalls"]]
+            every.append(stalls)
             self._lone[processor] = [(start, end) for start, end in stalls if end - start >= LONE_STALL_S]
-        every = [stall for stalls in (self._common, *self._lone.values()) for stall in stalls]
-        self.worst_s = max([end - start for start, end in every], default=0.0)
+            ordinary_s = statistics.median([seconds for _, seconds in found["works"]] or [1.0])
+            self._works += [(started, seconds / ordinary_s) for started, seconds in found["works"]]
+        self._works.sort()
+        self._common = every[0]
+        for others in every[1:]:
+            self._common = common(self._common, others)
+        counted = [stall for stalls in (self._common, *self._lone.values()) for stall in stalls]
+        self.worst_s = max([end - start for start, end in counted], default=0.0)
 
     def seconds_within(self, start: float, end: float, processor: int | None) -> float:
         """How much of the time between two moments a thread on this processor could not run. ``None``: it is not known
@@ -70,6 +89,12 @@ class MachineStalls:
             seconds += max(0.0, right - max(left, until))
             until = max(until, right)
         return seconds
+
+    def slowness_within(self, start: float, end: float) -> float:
+        """How many times as long as usual pieces of work took that began between two moments, on average; 1 if there
+        was none."""
+        first, last = bisect_left(self._works, (start, 0.0)), bisect_right(self._works, (end, 0.0))
+        return statistics.fmean([times for _, times in self._works[first:last]] or [1.0])
 
 
 #: The processor on which the calling thread is right now.
@@ -83,11 +108,14 @@ def common(some: list[Interval], others: list[Interval]) -> list[Interval]:
 
 
 def watch(processor: int) -> None:
-    """Until the standard input ends; then print the stalls."""
+    """Until the standard input ends; then print what was seen."""
     os.sched_setaffinity(0, {processor})
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
     stalls: list[Interval] = []
+    began, took = array("d"), array("d")
+    memory = bytearray(b"\1") * (_PAGES * _PAGE_BYTES)
+    page = 0
     while True:
         started = time.monotonic()
         if select.select([sys.stdin], [], [], _NAP_S)[0]:
@@ -95,7 +123,14 @@ def watch(processor: int) -> None:
         woken = time.monotonic()
         if woken - started > _NAP_S + STALL_S:
             stalls.append((started + _NAP_S, woken))
-    print(json.dumps(stalls))
+        total = 0
+        for _ in range(_TOUCHED):
+            # A step that has no divisor in common with the number of pages comes to each of them.
+            page = (page + 1021) % _PAGES
+            total += memory[page * _PAGE_BYTES]
+        began.append(woken)
+        took.append(time.monotonic() - woken)
+    print(json.dumps({"stalls": stalls, "works": list(zip(began, took, strict=True))}))
 
 
 if __name__ == "__main__":
