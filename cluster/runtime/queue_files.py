@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 2.0
 #: While garbage piles up in some vhosts, every so many steps are for whichever is next, so that none is forgotten.
 STEPS_PER_OTHER = 8
+#: Vhosts with nothing to do that are looked at per step.
+VHOSTS_TRIED_MAX = 16
 
 
 class NodeQueueFiles:
@@ -85,19 +87,25 @@ class NodeQueueFiles:
 
     def reclaim(self) -> Reclaimed:
         """Take a small step of reclaiming garbage in one vhost, another each time; mostly one where it piles up if
-        there is any. It is urgent if there is."""
+        there is any. It is urgent if there is. Where there is nothing to do the next has its turn."""
+        has_worked = False
+        for _ in range(min(len(self._vhosts), VHOSTS_TRIED_MAX)):
+            has_worked = self._reclaim_one()
+            if has_worked:
+                break
+        return Reclaimed(has_worked, bool(self._urgent))
+
+    def _reclaim_one(self) -> bool:
         self._reclaims += 1
         is_turn_of_all = not self._urgent or self._reclaims % STEPS_PER_OTHER == 0
-        vhost = next(iter(self._vhosts if is_turn_of_all else self._urgent), None)
-        if vhost is None:
-            return Reclaimed(has_worked=False, is_urgent=False)
+        vhost = next(iter(self._vhosts if is_turn_of_all else self._urgent))
         self._urgent.pop(vhost, None)
         # The others come first next time.
         store = self._vhosts[vhost] = self._vhosts.pop(vhost)
         came_of_it = store.reclaim()
         if came_of_it.is_urgent:
             self._urgent[vhost] = None
-        return Reclaimed(came_of_it.has_worked, bool(self._urgent))
+        return came_of_it.has_worked
 
     @property
     def has_unsynced(self) -> bool:

@@ -22,7 +22,7 @@ class Storage(Protocol):
 
 
 class Reclaimer:
-    """Never holds the loop for longer than `TURN_S` and one step."""
+    """Begins no step after `TURN_S` of a turn."""
 
     def __init__(
         self,

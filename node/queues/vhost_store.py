@@ -281,6 +281,8 @@ class VhostStore:
                     self._open[queue_id] = self._open.pop(queue_id)
                 if queue.has_failed:
                     self._on_queue_changed(queue_id)
+        for store in self._stores:
+            store.tick()
         self._deletions.step()
         self._warm_digests()
         self._disk.write_notes(now_ms)

@@ -44,8 +44,8 @@ URGENT_EVERY_S = 0.002
 TURN_S = 0.0005
 #: Full files' worth of garbage that is never urgent: with few files the ratio says little.
 URGENT_FILES_MIN = 2
-#: Turns that are skipped after an error of the disk: ten seconds of the owner's timer.
-PAUSE_STEPS = 100
+#: Ticks of the owner's timer without compaction after an error of the disk: ten seconds.
+PAUSE_TICKS = 100
 #: A look for something to merge visits every file; it waits until a file's limit / this much garbage is new.
 _LOOKS_PER_FILE = 16
 
@@ -70,7 +70,8 @@ class Compactor:
         self._running: list[Compaction] = []
         #: Files that hole filling did not help.
         self._stuck: dict[int, None] = {}
-        self._pause_steps = 0
+        #: Ticks left of a pause.
+        self._pause_ticks = 0
         #: Bytes of garbage at the last look for a pair that found none.
         self._garbage_at_look = 0
         #: Finished compactions.
@@ -86,20 +87,24 @@ class Compactor:
     def is_urgent(self) -> bool:
         """True if one turn per tick would let garbage pile up."""
         files = self._files
-        if files.empty and not self._pause_steps:
+        if files.empty and not self._pause_ticks:
             return True
         room = URGENT_RATIO * files.valid_bytes + URGENT_FILES_MIN * files.size_limit_bytes
-        return files.total_bytes > room and not self._pause_steps
+        return files.total_bytes > room and not self._pause_ticks
 
     @property
     def is_under_way(self) -> bool:
         """True if some compaction has begun and is not done."""
         return bool(self._running)
 
+    def tick(self) -> None:
+        """Some ten times a second."""
+        self._pause_ticks = max(0, self._pause_ticks - 1)
+
     def step(self) -> bool:
-        """Take one step; false if there was nothing to do, or everything waits for the disk."""
-        if self._pause_steps:
-            self._pause_steps -= 1
+        """Take one step; false if there was nothing to do, everything waits for the disk, or a compaction was chosen:
+        its file may be on the disk only, so it begins with the next turn."""
+        if self._pause_ticks:
             return False
         try:
             if self._files.delete_one_empty():
@@ -123,7 +128,6 @@ class Compactor:
             compaction_or_none = self._choose()
             if compaction_or_none is not None:
                 self._running.append(compaction_or_none)
-                return True
         return False
 
     def _step(self, compaction: Compaction) -> bool:
@@ -141,7 +145,7 @@ class Compactor:
         return True
 
     def _pause(self, error: StorageError) -> None:
-        self._pause_steps = PAUSE_STEPS
+        self._pause_ticks = PAUSE_TICKS
         if self._log is not None:
             self._log.warning("%s: compaction pauses: %s", self._files.directory, error)
 

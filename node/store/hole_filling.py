@@ -2,7 +2,7 @@
 
 A *hole* is a range without a live record; holes and live records alternate. ::
 
-    survey    walk the file: live records and holes                           | steps of some hundred records
+    survey    walk the file: live records and holes                           | steps of a hundred records
     note      N.holes lists every hole                                        | generation g1
     fill      last record -> first hole that it fits, again and again         | when g1 is durable; generation g2
     publish   remove the note; tables point to the copies (in steps);         | when g2 is durable; generation g3
@@ -159,9 +159,17 @@ class HoleFilling:
     def _fill(self, walk: ChainWalk) -> Steps:
         file = self._file()
         offsets, sizes = walk.offsets, walk.sizes
-        moved = looked_at = 0
+        # Also of what was settled meanwhile, which is not moved.
+        read = looked_at = 0
         while offsets:
+            if read >= STEP_BYTES or looked_at >= STEP_RECORDS // 2:
+                read = looked_at = 0
+                # Not marked before the last step: a write would wait for an fsync of the same file.
+                yield True
+                file = self._file()
             offset, size = offsets[-1], sizes[-1]
+            read += size
+            looked_at += 1
             hole = self._hole_for(offset, size)
             if hole < 0:
                 return
@@ -183,14 +191,7 @@ class HoleFilling:
                 self._cuts.append(offset)
             offsets.pop()
             sizes.pop()
-            moved += size
-            looked_at += 1
             self.moved_bytes += size
-            if moved >= STEP_BYTES or looked_at >= STEP_RECORDS // 2:
-                moved = looked_at = 0
-                # Not marked before the last step: a write would wait for an fsync of the same file.
-                yield True
-                file = self._file()
 
     def _hole_for(self, offset: int, size: int) -> int:
         """The first hole before ``offset`` that a record fits; -1 if there is none."""

@@ -2,9 +2,9 @@
 
 ::
 
-    survey    walk the files: which records are alive                  | steps of some hundred records
-    copy      live records -> M.rdq.tmp, M a new number                | steps of half a megabyte
-    switch    rename to M.rdq when that is durable; tables point to M  | steps of some hundred records
+    survey    walk the files: which records are alive                  | steps of a hundred records
+    copy      live records -> M.rdq.tmp, M a new number                | steps of 128 KiB
+    switch    rename to M.rdq when that is durable; tables point to M  | steps of a hundred records
     delete    the old files, when the tables are switched and the new name is durable
 
 Nothing waits: between the steps messages are read from wherever the tables point, and both copies are whole. A message
@@ -121,16 +121,18 @@ class Merge:
                 at += 1
                 continue
             parts: list[bytes] = []
-            copied = 0
-            first = at
-            while at < count and copied + sizes[at] <= STEP_BYTES and at - first < STEP_RECORDS:
+            # What was settled meanwhile is read, but not copied.
+            read = copied = 0
+            end = min(at + STEP_RECORDS, count)
+            while at < end and read + sizes[at] <= STEP_BYTES:
                 # Neighbours are read with one call.
                 start, stop = offsets[at], offsets[at] + sizes[at]
                 last = at + 1
-                while last < count and offsets[last] == stop and copied + stop + sizes[last] - start <= STEP_BYTES:
+                while last < end and offsets[last] == stop and read + stop + sizes[last] - start <= STEP_BYTES:
                     stop += sizes[last]
                     last += 1
                 data = read_source(self._files, number, stop - start, start)
+                read += stop - start
                 for each in range(at, last):
                     record = data[offsets[each] - start : offsets[each] + sizes[each] - start]
                     msg_id = checked_msg_id(number, record)

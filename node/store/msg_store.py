@@ -286,6 +286,10 @@ class MessageStore:
 
     # -- care
 
+    def tick(self) -> None:
+        """Some ten times a second."""
+        self._compactor.tick()
+
     def maintain(self) -> Reclaimed:
         """Take one small step of reclaiming garbage. Never waits for the disk, never raises."""
         if self.failure is not None or self._files.has_failed_sync:

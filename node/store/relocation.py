@@ -91,7 +91,8 @@ class Moves:
         self._done = end
 
 
-#: What is done in order: each item ends a step, and is false if the next should wait for the disk.
+#: What is done in order: each item ends a step, and is false if the next should come with a later turn, when
+#: the disk had time.
 Steps = Generator[bool, None, None]
 
 

@@ -175,7 +175,7 @@ async def run(directory: str, options: argparse.Namespace) -> dict[str, object]:
     return {
         **figures,
         "worst_pause_undisturbed_ms": max(undisturbed, default=None),
-        "worst_machine_stall_ms": stalls.worst_s * 1000,
+        "worst_machine_stall_ms": stalls.worst_s * 1000 if stalls.have_priority else None,
         "pauses_of_10_ms": [pause for pause in listed if pause["ms"] >= 10],
     }
 

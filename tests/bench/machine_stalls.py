@@ -2,15 +2,16 @@
 
 A measurement of pauses must know them. A virtual machine may be taken off its processors for tens of milliseconds, of
 all or of one. And while it gives memory back to its host (or takes it again, page by page), the simplest code may take
-a hundred times as long. One process per processor, with real-time priority if it may have it, sleeps a millisecond at a
-time and then does the same small piece of work.
+a hundred times as long. One process per processor, with real-time priority, sleeps a millisecond at a time and then
+does the same small piece of work. (Without the right to that priority nothing is excused: the measured process might
+have been in the way.)
 
 **Stalls**: it woke late. What all of them missed at the same time was nobody's work here. What one of them missed may
 be the kernel at work for the process that is measured, but not for long: beside a process that wrote and cut 16 MiB
 with one call, which took up to 60 ms, they woke at most 8 ms late. So only longer stalls of one processor count.
 
-**Slowness**: how long the piece of work took, as a multiple of its median. It touches little memory, but other pages
-each time, as a program does.
+**Slowness**: how long the pieces of work took that fall into a pause, as a multiple of what they usually take; medians of
+both, for single pieces meet an interrupt. They touch little memory, but other pages each time, as a program does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import subprocess
 import sys
 import time
 from array import array
-from bisect import bisect_left, bisect_right
 from pathlib import Path
 from types import TracebackType
 
@@ -52,8 +52,9 @@ class MachineStalls:
         #: When this one did not, if for long.
         self._lone: dict[int, list[Interval]] = {}
         self.worst_s = 0.0
-        #: When a piece of work began, and how many times the median of its processor it took.
-        self._works: list[tuple[float, float]] = []
+        #: When a piece of work began and ended, and how many times the median of its processor it took.
+        self._works: list[tuple[float, float, float]] = []
+        self.have_priority = False
 
     def __enter__(self) -> MachineStalls:
         for processor in self._processors:
@@ -64,15 +65,17 @@ class MachineStalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        reports = [json.loads(watcher.communicate()[0] or b"{}") for watcher in self._watchers]
+        self.have_priority = all(report.get("has_priority") for report in reports)
+        if not self.have_priority:
+            return
         every: list[list[Interval]] = []
-        for processor, watcher in zip(self._processors, self._watchers, strict=True):
-            found = json.loads(watcher.communicate()[0] or b'{"stalls": [], "works": []}')
-            stalls = [(start, end) for start, end in found["stalls"]]
+        for processor, report in zip(self._processors, reports, strict=True):
+            stalls = [(start, end) for start, end in report["stalls"]]
             every.append(stalls)
             self._lone[processor] = [(start, end) for start, end in stalls if end - start >= LONE_STALL_S]
-            ordinary_s = statistics.median([seconds for _, seconds in found["works"]] or [1.0])
-            self._works += [(started, seconds / ordinary_s) for started, seconds in found["works"]]
-        self._works.sort()
+            usual_s = statistics.median([seconds for _, seconds in report["works"]] or [1.0])
+            self._works += [(began, began + seconds, seconds / usual_s) for began, seconds in report["works"]]
         self._common = every[0]
         for others in every[1:]:
             self._common = common(self._common, others)
@@ -91,10 +94,11 @@ class MachineStalls:
         return seconds
 
     def slowness_within(self, start: float, end: float) -> float:
-        """How many times as long as usual pieces of work took that began between two moments, on average; 1 if there
+        """How many times as long as usual the pieces of work took that were under way between two moments; 1 if there
         was none."""
-        first, last = bisect_left(self._works, (start, 0.0)), bisect_right(self._works, (end, 0.0))
-        return statistics.fmean([times for _, times in self._works[first:last]] or [1.0])
+        return statistics.median(
+            [times for began, ended, times in self._works if began < end and ended > start] or [1.0]
+        )
 
 
 #: The processor on which the calling thread is right now.
@@ -103,15 +107,23 @@ current_processor = ctypes.CDLL(None).sched_getcpu
 
 def common(some: list[Interval], others: list[Interval]) -> list[Interval]:
     """Where intervals of both lists overlap."""
-    found = [(max(a, c), min(b, d)) for a, b in some for c, d in others]
-    return sorted([(start, end) for start, end in found if start < end])
+    found = []
+    left, right = sorted(some), sorted(others)
+    while left and right:
+        start, end = max(left[0][0], right[0][0]), min(left[0][1], right[0][1])
+        if start < end:
+            found.append((start, end))
+        (left if left[0][1] <= right[0][1] else right).pop(0)
+    return found
 
 
 def watch(processor: int) -> None:
     """Until the standard input ends; then print what was seen."""
     os.sched_setaffinity(0, {processor})
+    has_priority = False
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+        has_priority = True
     stalls: list[Interval] = []
     began, took = array("d"), array("d")
     memory = bytearray(b"\1") * (_PAGES * _PAGE_BYTES)
@@ -130,7 +142,8 @@ def watch(processor: int) -> None:
             total += memory[page * _PAGE_BYTES]
         began.append(woken)
         took.append(time.monotonic() - woken)
-    print(json.dumps({"stalls": stalls, "works": list(zip(began, took, strict=True))}))
+    works = list(zip(began, took, strict=True))
+    print(json.dumps({"has_priority": has_priority, "stalls": stalls, "works": works}))
 
 
 if __name__ == "__main__":

@@ -130,6 +130,21 @@ def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch
     assert steps[STEPS_PER_OTHER:] == ["b", "/", "a", "c", "b"]
 
 
+def test_a_vhost_without_garbage_takes_no_time_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    for number in range(1, 6):
+        node.files.open_queue(QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}), None)
+    steps: list[str] = []
+
+    def reclaim(store: VhostStore) -> Reclaimed:
+        steps.append(store.directory)
+        return Reclaimed(has_worked=store.directory == vhost_directory(DATA_DIRECTORY, "v4"), is_urgent=False)
+
+    monkeypatch.setattr(VhostStore, "reclaim", reclaim)
+    assert [node.files.reclaim() for _ in range(3)] == [Reclaimed(has_worked=True, is_urgent=False)] * 3
+    assert steps.count(vhost_directory(DATA_DIRECTORY, "v4")) == 3
+
+
 def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Files()
     vhosts = [f"v{number}" for number in range(20)]

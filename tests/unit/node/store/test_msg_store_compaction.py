@@ -9,16 +9,17 @@ import pytest
 
 from node.errors import StorageError
 from node.store import hole_filling, merging, relocation
-from node.store.compaction import PAUSE_STEPS, Reclaimed
+from node.store.compaction import PAUSE_TICKS, Reclaimed
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
 from node.store.length_file import LENGTHS_NAME, read_lengths
 from node.store.msg_store import MessageStore
-from node.store.relocation import STEP_BYTES
+from node.store.relocation import STEP_BYTES, read_source
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.store_config import StoreConfig
 from node.store.store_file import WALK_PIECE_BYTES
+from node.store.store_files import StoreFiles
 from tests.support.messages import msg_id_of
 from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of
 
@@ -297,6 +298,37 @@ def test_no_step_copies_more_than_an_eighth_of_a_megabyte(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_as_short_where_most_was_settled_since_its_file_was_surveyed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    def counted(files: StoreFiles, number: int, size: int, offset: int) -> bytes:
+        nonlocal read
+        read += size
+        return read_source(files, number, size, offset)
+
+    for module in (hole_filling, merging):
+        monkeypatch.setattr(module, "read_source", counted)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node.write(*range(1, 3000), body_bytes=4096)
+    node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 > 1))
+    while not node.store.status().moved_bytes:
+        node.store.maintain()
+        node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 < 2 and counter % 100))
+    most = 0
+    for _ in range(400):
+        read = 0
+        node.store.maintain()
+        most = max(most, read)
+        node.sync()
+    assert STEP_BYTES // 2 < most <= STEP_BYTES + 5000
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """80 % released in random order, files of 64 KiB, steps of 2 KiB.
 
@@ -338,6 +370,7 @@ def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
     node.release(*range(1, 1001, 10))
     assert not any(node.store.maintain().has_worked for _ in range(50)), "a tenth is garbage: nothing to do"
     node.release(*(counter for counter in range(1, 1001) if counter % 10 in (2, 3, 4, 5, 6, 7)))
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=True), "chosen, but the disk needs time"
     assert node.store.maintain() == Reclaimed(has_worked=True, is_urgent=True)
     while (came_of_it := node.store.maintain()).has_worked:
         pass
@@ -360,8 +393,10 @@ def test_a_full_disk_stops_compaction_and_nothing_else() -> None:
         node.check()
         node.disk.capacity_bytes = free
         node.write(100)
-        for _ in range(PAUSE_STEPS):
-            node.store.maintain()
+        for _ in range(PAUSE_TICKS - 1):
+            node.store.tick()
+            assert not any(node.store.maintain().has_worked for _ in range(5)), "however often it is asked"
+        node.store.tick()
         node.compact()
         assert node.store.status().total_bytes <= 2 * node.store.status().valid_bytes
         node.check()
@@ -374,7 +409,8 @@ def test_a_write_that_fails_inside_a_file_leaves_its_note_until_the_store_stops(
     assert "0.holes" in node.files()
     node.sync()
     node.disk.fail_writes = "0.rdq"
-    for _ in range(3 * PAUSE_STEPS):
+    for _ in range(3 * PAUSE_TICKS):
+        node.store.tick()
         node.store.maintain()
         node.sync()
     node.disk.fail_writes = None
