@@ -10,8 +10,8 @@ have been in the way.)
 be the kernel at work for the process that is measured, but not for long: beside a process that wrote and cut 16 MiB
 with one call, which took up to 60 ms, they woke at most 8 ms late. So only longer stalls of one processor count.
 
-**Slowness**: how long the pieces of work took that fall into a pause, as a multiple of what they usually take; medians of
-both, for single pieces meet an interrupt. They touch little memory, but other pages each time, as a program does.
+**Slowness**: how long the pieces of work took that fall into a pause, as a multiple of what they usually take; medians
+of both, for single pieces meet an interrupt. They touch little memory, but other pages each time, as a program does.
 """
 
 from __future__ import annotations
@@ -96,9 +96,8 @@ class MachineStalls:
     def slowness_within(self, start: float, end: float) -> float:
         """How many times as long as usual the pieces of work took that were under way between two moments; 1 if there
         was none."""
-        return statistics.median(
-            [times for began, ended, times in self._works if began < end and ended > start] or [1.0]
-        )
+        within = [times for began, ended, times in self._works if began < end and ended > start]
+        return statistics.median(within or [1.0])
 
 
 #: The processor on which the calling thread is right now.
