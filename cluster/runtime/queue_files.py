@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from time import monotonic
 
 from node.ids import QueueId
@@ -88,24 +89,19 @@ class NodeQueueFiles:
     def reclaim(self) -> Reclaimed:
         """Take a small step of reclaiming garbage in one vhost, another each time; mostly one where it piles up if
         there is any. It is urgent if there is. Where there is nothing to do the next has its turn."""
-        has_worked = False
-        for _ in range(min(len(self._vhosts), VHOSTS_TRIED_MAX)):
-            has_worked = self._reclaim_one()
-            if has_worked:
-                break
-        return Reclaimed(has_worked, bool(self._urgent))
-
-    def _reclaim_one(self) -> bool:
         self._reclaims += 1
         is_turn_of_all = not self._urgent or self._reclaims % STEPS_PER_OTHER == 0
-        vhost = next(iter(self._vhosts if is_turn_of_all else self._urgent))
-        self._urgent.pop(vhost, None)
-        # The others come first next time.
-        store = self._vhosts[vhost] = self._vhosts.pop(vhost)
-        came_of_it = store.reclaim()
-        if came_of_it.is_urgent:
-            self._urgent[vhost] = None
-        return came_of_it.has_worked
+        came_of_it = Reclaimed(has_worked=False, is_urgent=False)
+        for vhost in list(islice(self._vhosts if is_turn_of_all else self._urgent, VHOSTS_TRIED_MAX)):
+            self._urgent.pop(vhost, None)
+            # The others come first next time.
+            store = self._vhosts[vhost] = self._vhosts.pop(vhost)
+            came_of_it = store.reclaim()
+            if came_of_it.is_urgent:
+                self._urgent[vhost] = None
+            if came_of_it.has_worked:
+                break
+        return Reclaimed(came_of_it.has_worked, bool(self._urgent))
 
     @property
     def has_unsynced(self) -> bool:

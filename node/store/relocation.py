@@ -101,8 +101,8 @@ def walk_through(files: StoreFiles, number: int, walk: ChainWalk) -> Steps:
     while not walk.is_done:
         while not walk.will_step(files.handle(number), STEP_BYTES):
             yield False
-        yield True
         walk.step(files.handle(number), STEP_BYTES, STEP_RECORDS)
+        yield True
 
 
 def read_source(files: StoreFiles, number: int, size: int, offset: int) -> bytes:

@@ -235,10 +235,11 @@ class ChainWalk:
         goal = min(self._position + STEPS_AHEAD * bytes_max, self._end)
         if self._last_size >= WALK_PIECE_BYTES or goal <= self._asked_until:
             return True
+        has_asked = self._asked_until > self._position
         asked_from = max(self._asked_until, self._position)
         self._asked_until = min(asked_from + STEPS_ASKED_MAX * bytes_max, goal)
         file.will_read(self._asked_until - asked_from, asked_from)
-        return self._asked_until == goal
+        return has_asked and self._asked_until == goal
 
     def step(self, file: DiskFile, bytes_max: int, records_max: int) -> None:
         """Look at so much more. Raises `StorageError` if the disk refuses."""

@@ -145,6 +145,24 @@ def test_a_vhost_without_garbage_takes_no_time_from_another(monkeypatch: pytest.
     assert steps.count(vhost_directory(DATA_DIRECTORY, "v4")) == 3
 
 
+def test_a_vhost_that_waits_for_the_disk_is_asked_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Files()
+    for number in range(1, 6):
+        node.files.open_queue(QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}), None)
+    waits = vhost_directory(DATA_DIRECTORY, "v4")
+    steps: list[str] = []
+
+    def reclaim(store: VhostStore) -> Reclaimed:
+        steps.append(store.directory)
+        return Reclaimed(has_worked=False, is_urgent=store.directory == waits)
+
+    monkeypatch.setattr(VhostStore, "reclaim", reclaim)
+    assert node.files.reclaim() == Reclaimed(has_worked=False, is_urgent=True)
+    assert len(set(steps)) == len(steps) == 6
+    assert node.files.reclaim() == Reclaimed(has_worked=False, is_urgent=True)
+    assert steps[6:] == [waits]
+
+
 def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Files()
     vhosts = [f"v{number}" for number in range(20)]

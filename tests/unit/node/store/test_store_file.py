@@ -61,6 +61,13 @@ def test_the_first_step_waits_until_some_are_announced_a_few_at_a_time(announced
     assert announced[3:] == [(HEADER_BYTES + 12_000, HEADER_BYTES + 13_000)]
 
 
+def test_a_file_that_is_announced_with_one_call_is_not_read_at_once_either(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=20)
+    walk = ChainWalk(LocationTable(), 1, end)
+    assert [walk.will_step(file, 1000) for _ in range(2)] == [False, True]
+    assert announced == [(HEADER_BYTES, end)]
+
+
 def test_of_big_records_no_more_is_fetched_than_before_their_size_is_known(announced: list[Range]) -> None:
     file, end = file_of_holes(hole_bytes=2 * WALK_PIECE_BYTES, count=50)
     walk = ChainWalk(LocationTable(), 1, end)
