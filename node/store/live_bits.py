@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
+
+#: Fewer set bits than one in so many are looked for one by one.
+_SPARSE = 8
+#: Of the digits of a number, which are to be counted.
+_IS_ONE = bytes(byte == ord("1") for byte in range(256))
 
 
 def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Sequence[int]]]:
@@ -69,7 +75,14 @@ def positions(bits: int, base: int) -> Sequence[int]:
     shifted = bits >> low
     if not shifted & (shifted + 1):
         return range(base + low, base + bits.bit_length())
-    return [base + at for at, digit in enumerate(bin(bits)[:1:-1]) if digit == "1"]
+    digits = bin(bits)[:1:-1]
+    if bits.bit_count() * _SPARSE >= len(digits):
+        return list(compress(range(base, base + len(digits)), digits.encode().translate(_IS_ONE)))
+    found = []
+    while low >= 0:
+        found.append(base + low)
+        low = digits.find("1", low + 1)
+    return found
 
 
 def runs_of_bits(bits: int, base: int) -> Iterator[tuple[int, int]]:
