@@ -7,14 +7,16 @@ A *hole* is a range without a live record; holes and live records alternate. ::
     fill      last record -> first hole that it fits, again and again         | when g1 is durable; generation g2
     publish   remove the note; tables point to the copies (in steps);         | when g2 is durable; generation g3
               announce the cut
-    cut       in pieces, at ends of records, until the file ends behind its   | when g3 is durable
-              last live record
+    cut       in pieces, until the file ends behind its last live record      | when g3 is durable
 
 A record fits a hole if it fills it, or leaves room for the header of a *hole record* (`node.store.record`): 12 bytes
 that say how many to skip, so that the file remains one chain. (The reference zeroes all holes first and lets its scan
 look for the next record byte by byte; the header costs a write of 12 bytes instead of megabytes.) The pass ends with
 the first record that fits no hole; if half of the file is garbage even then, the owner lets `node.store.merging` copy
 the rest.
+
+The file is cut at *marks*, which the survey notes about a megabyte apart. Records begin there, and go on to: a hole
+record ends at the next mark if its hole goes beyond that, where the dead records still are as they were.
 
 **Invariant: what lies in a noted range is needed by nobody.** While the note is on disk, each live record has a whole
 copy outside of all noted ranges: there it was when the note was written, and nothing outside is touched before the
@@ -29,6 +31,7 @@ tables name. A record settled meanwhile becomes garbage wherever it is.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -75,9 +78,8 @@ class HoleFilling:
         self._first_hole = 0
         #: Where the file will end.
         self._end = HEADER_BYTES
-        #: Where it may end before: old places of moved records, about `CUT_BYTES` apart, the last first. A bigger
-        #: record may have been put behind the old place of a smaller one, so not all of them lie behind the end.
-        self._cuts = array("I")
+        #: Where it may end before, ascending.
+        self._marks = array("I")
         self._is_filling = self._is_published = False
         self._wait_generation = 0
         self._steps = self._run()
@@ -105,10 +107,11 @@ class HoleFilling:
     def _run(self) -> Steps:
         """The steps in order."""
         files, number, summary = self._files, self.number, self._summary
-        walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes)
+        walk = ChainWalk(self._table, number, HEADER_BYTES + summary.record_bytes, CUT_BYTES)
         yield from walk_through(files, number, walk)
         if walk.is_broken or walk.live_bytes < summary.valid_bytes:
             raise BrokenSourceError(number)
+        self._marks = walk.marks
         if len(walk.holes) > 2 or (walk.holes and walk.offsets and walk.holes[0] < walk.offsets[-1]):
             if not files.is_transient:
                 self._write_note(walk.holes)
@@ -129,10 +132,8 @@ class HoleFilling:
         while not self._moves.are_switched:
             self._moves.switch(STEP_RECORDS)
             yield True
-        for end in self._cuts:
-            if end <= self._end:
-                break
-            files.cut(number, end)
+        while self._marks and self._marks[-1] >= self._end + RECORD_HEADER_BYTES:
+            files.cut(number, self._marks.pop())
             yield True
         files.cut(number, self._end)
         files.mark_dirty(self._file())
@@ -187,8 +188,6 @@ class HoleFilling:
                 file.pwrite(record, target)
             self._shorten(hole, size, file)
             self._moves.add(msg_id, self.number, offset, target)
-            if offset + CUT_BYTES <= (self._cuts[-1] if self._cuts else HEADER_BYTES + self._summary.record_bytes):
-                self._cuts.append(offset)
             offsets.pop()
             sizes.pop()
             self.moved_bytes += size
@@ -212,9 +211,14 @@ class HoleFilling:
         """The first ``size`` bytes of a hole are taken; what is left is a hole record."""
         start = self._hole_starts[hole] = self._hole_starts[hole] + size
         self._end = max(self._end, start)
-        room = self._hole_ends[hole] - start
-        if room:
-            file.pwrite(pack_hole(room), start)
+        if start < self._hole_ends[hole]:
+            file.pwrite(pack_hole(self._next_start(hole) - start), start)
+
+    def _next_start(self, hole: int) -> int:
+        """Where something begins behind the hole record at the head of a hole: at a mark, or behind the hole."""
+        mark = bisect_left(self._marks, self._hole_starts[hole] + RECORD_HEADER_BYTES)
+        end = self._hole_ends[hole]
+        return min(self._marks[mark], end) if mark < len(self._marks) else end
 
     def _finish(self) -> None:
         self.is_done = True

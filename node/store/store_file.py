@@ -199,17 +199,20 @@ class ChainWalk:
         "_end",
         "_file_number",
         "_last_size",
+        "_marks_apart",
+        "_next_mark",
         "_position",
         "_table",
         "holes",
         "is_broken",
         "live_bytes",
+        "marks",
         "offsets",
         "sizes",
     )
 
-    def __init__(self, table: LocationTable, file_number: int, end: int) -> None:
-        """Walk file ``file_number`` up to byte ``end``."""
+    def __init__(self, table: LocationTable, file_number: int, end: int, marks_apart: int = 0) -> None:
+        """Walk file ``file_number`` up to byte ``end``; mark a record every ``marks_apart`` bytes, unless 0."""
         self._table = table
         self._file_number = file_number
         self._end = end
@@ -221,6 +224,10 @@ class ChainWalk:
         self.live_bytes = 0
         #: Starts and ends, alternating, of the ranges between them, up to the end of the file.
         self.holes = array("I")
+        #: Offsets of some records, dead or alive, ascending.
+        self.marks = array("I")
+        self._marks_apart = marks_apart
+        self._next_mark = HEADER_BYTES + marks_apart if marks_apart else end
         #: The chain ended before the file did: there is damage, or a hole that a crash tore.
         self.is_broken = False
 
@@ -255,6 +262,9 @@ class ChainWalk:
             if header is None or position + RECORD_HEADER_BYTES + header.length > end:
                 self.is_broken = True
                 break
+            if position >= self._next_mark:
+                self.marks.append(position)
+                self._next_mark = position + self._marks_apart
             size = self._last_size = RECORD_HEADER_BYTES + header.length
             if header.kind == KIND_MESSAGE and is_at(head[RECORD_HEADER_BYTES:], number, position):
                 self.offsets.append(position)

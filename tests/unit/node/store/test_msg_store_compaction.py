@@ -98,26 +98,69 @@ def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tup
     assert node.guard.short_files_in(STORE_DIRECTORY) == []
 
 
-def test_a_file_is_cut_in_pieces_at_ends_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Freeing ten megabytes at once takes the file system some milliseconds."""
-    monkeypatch.setattr(hole_filling, "CUT_BYTES", 2 * RECORD_BYTES)
-    node = node_of("holes")
-    node.write(*range(1, 12))
-    node.sync()
-    node.release(1, 2, 3, 4, 5, 6)
+def lengths_while_compacting(node: SharedStoreNode, settle: tuple[int, ...] = ()) -> list[int]:
+    """Bytes of records that file 0 has, one after the other. Each may be the last that a crash leaves, and must be a whole chain.
+
+    What is in ``settle`` is released after the first record was moved.
+    """
     lengths: list[int] = []
     while node.store.status().compactions == 0:
         node.store.maintain()
-        lengths.append(len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]))
+        if settle and node.store.status().moved_bytes:
+            node.release(*settle)
+            settle = ()
+        lengths.append(len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) - 64)
         node.sync()
         for seed in range(3):
-            # Each piece may be the last that is kept, and leaves a whole chain of records.
             twin = node.twin()
             twin.disk.crash(CrashStyle.SUBSET, random.Random(seed))
             twin.start()
             assert (twin.store.recovery.torn, twin.store.recovery.corrupt) == (0, [])
             twin.check()
-    assert list(dict.fromkeys(lengths)) == [64 + records * RECORD_BYTES for records in (10, 8, 6, 4)]
+    return list(dict.fromkeys(lengths))
+
+
+@pytest.mark.parametrize(
+    ("released", "settled", "lengths"),
+    [
+        pytest.param((1, 2, 3, 4, 5, 6), (), [10, 8, 6, 4], id="behind what was moved away"),
+        pytest.param((4, 5, 6, 7, 8, 9, 10), (), [10, 8, 6, 4, 3], id="what was dead before"),
+        # Only 10 and 7 are moved, into a hole for six.
+        pytest.param((1, 2, 3, 4, 5, 6), (8, 9), [10, 8, 6, 4, 2], id="what nobody filled of a hole"),
+    ],
+)
+def test_a_file_is_cut_in_pieces_at_ends_of_records(
+    released: tuple[int, ...], settled: tuple[int, ...], lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Freeing ten megabytes at once takes the file system some milliseconds."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 2 * RECORD_BYTES)
+    # A step for each record.
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(*released)
+
+    assert lengths_while_compacting(node, settled) == [records * RECORD_BYTES for records in lengths]
+
+
+@pytest.mark.parametrize("shorter_bytes", [1, 11, 12, 13])
+def test_no_mark_is_used_to_which_no_hole_record_leads(shorter_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole record takes twelve bytes; less than that before a mark there is none."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", RECORD_BYTES)
+    node = node_of("holes")
+    node.write(*range(1, 10))
+    node.write(10, body_bytes=100 - shorter_bytes)
+    # The last of file 0, and the first of the next.
+    node.write(11, 12)
+    node.sync()
+    # 11 fills the place of 1, and 10 that of 2 but for some bytes.
+    node.release(1, 2, 3, 4, 5, 6, 7, 8, 9)
+
+    lengths = lengths_while_compacting(node)
+
+    assert lengths[-1] == 2 * RECORD_BYTES - shorter_bytes
+    assert len(lengths) == (10 if shorter_bytes >= 12 else 9), "by a record each time, but for what was moved"
 
 
 def test_a_file_is_never_cut_before_what_was_moved_behind_the_old_place_of_something_smaller(
