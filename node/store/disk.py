@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Protocol
 
 from node.errors import DiskFullError, StorageError
+from node.store.freeing import FREEING
 
 
 class DiskFile(Protocol):
@@ -100,7 +101,7 @@ class Disk(Protocol):
         """Atomic; a file replaces ``new_path``. A directory moves with everything in it, to where nothing is."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file. A missing file is no error."""
+        """Remove a file. A missing file is no error. Its space may be free a little later."""
 
     def remove_directory(self, path: str) -> None:
         """Remove a directory and everything below it. A missing directory is no error."""
@@ -345,10 +346,17 @@ class RealDisk:
             raise _failure("rename", old_path, error) from error
 
     def unlink(self, path: str) -> None:
+        descriptor = -1
+        # Without one, which the system may refuse, it takes longer.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             Path(path).unlink(missing_ok=True)
         except OSError as error:
             raise _failure("unlink", path, error) from error
+        finally:
+            if descriptor >= 0:
+                FREEING.close(descriptor)
 
     def remove_directory(self, path: str) -> None:
         directory = Path(path)

@@ -99,9 +99,10 @@ def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tup
 
 
 def lengths_while_compacting(node: SharedStoreNode, settle: tuple[int, ...] = ()) -> list[int]:
-    """Bytes of records that file 0 has, one after the other. Each may be the last that a crash leaves, and must be a whole chain.
+    """Bytes of records that file 0 has, one after the other.
 
-    What is in ``settle`` is released after the first record was moved.
+    After each a crash may come, and finds a whole chain. What is in ``settle`` is released after the first record
+    was moved.
     """
     lengths: list[int] = []
     while node.store.status().compactions == 0:

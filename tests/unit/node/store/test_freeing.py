@@ -1,0 +1,109 @@
+"""The last descriptor of an unlinked file is closed by a thread, so that nobody waits for the file system."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from node.store import disk
+from node.store.disk import RealDisk
+from node.store.freeing import FREEING, WAITING_MAX, Freeing
+
+
+class Closes:
+    """Stands for the file system: who closed what, and when it may go on."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, int] = {}
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+        self._caller = threading.get_ident()
+
+    def close(self, descriptor: int) -> None:
+        if threading.get_ident() != self._caller:
+            self.has_begun.set()
+            assert self.may_go_on.wait(30)
+        self.by_thread[descriptor] = threading.get_ident()
+
+
+def open_names() -> list[str]:
+    """Where the descriptors of this process lead, as the system says it."""
+    names = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            names.append(str(entry.readlink()))
+        except FileNotFoundError:
+            continue  # that of the listing itself
+    return names
+
+
+def test_an_unlinked_file_is_gone_at_once_and_its_space_soon(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+
+    RealDisk().unlink(str(path))
+
+    assert not path.exists()
+    FREEING.wait()
+    assert [name for name in open_names() if name.startswith(str(path))] == []
+
+
+def test_a_thread_closes_the_descriptor_of_an_unlinked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    closes = Closes()
+    mine = Freeing(closes.close)
+    monkeypatch.setattr(disk, "FREEING", mine)
+
+    RealDisk().unlink(str(path))
+
+    # The file system is still at it.
+    assert closes.has_begun.wait(30)
+    assert not path.exists()
+    closes.may_go_on.set()
+    mine.wait()
+    [(descriptor, thread)] = closes.by_thread.items()
+    os.close(descriptor)
+    assert thread != threading.get_ident()
+
+
+def test_a_missing_file_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = len(open_names())
+    RealDisk().unlink(str(tmp_path / "never-was"))
+    assert len(open_names()) == before
+
+
+def test_what_waits_is_bounded() -> None:
+    """Who unlinks faster than the file system frees waits for it himself."""
+    closes = Closes()
+    mine = Freeing(closes.close)
+    # One is being closed, the rest waits.
+    mine.close(0)
+    assert closes.has_begun.wait(30)
+    for descriptor in range(1, WAITING_MAX + 1):
+        mine.close(descriptor)
+    assert closes.by_thread == {}
+
+    mine.close(1000)
+
+    assert closes.by_thread == {1000: threading.get_ident()}
+    closes.may_go_on.set()
+    mine.wait()
+    assert sorted(closes.by_thread) == [*range(WAITING_MAX + 1), 1000]
+
+
+def test_a_descriptor_that_cannot_be_closed_stops_nothing() -> None:
+    closed: list[int] = []
+
+    def close(descriptor: int) -> None:
+        closed.append(descriptor)
+        raise OSError("input/output error")
+
+    mine = Freeing(close)
+    mine.close(1)
+    mine.close(2)
+    mine.wait()
+    assert closed == [1, 2]
