@@ -349,7 +349,7 @@ class RealDisk:
         descriptor = -1
         # Without one, which the system may refuse, it takes longer.
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             Path(path).unlink(missing_ok=True)
         except OSError as error:

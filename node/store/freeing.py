@@ -2,7 +2,8 @@
 
 A file without a name lives until its last descriptor is closed; whoever closes that waits until the file system has
 freed the blocks, some five milliseconds for 16 MB. So an unlink holds a descriptor, which makes it cheap, and a thread
-closes it. The name is gone at once; the space comes back a little later.
+closes it. The name is gone at once; the space comes back a little later. (A forked process would have to begin anew;
+there is none.)
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ class Freeing:
         self._thread: threading.Thread | None = None
 
     def close(self, descriptor: int) -> None:
-        """Nobody uses ``descriptor`` any more. Never raises; waits only if `WAITING_MAX` others wait."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="freeing", daemon=True)
-            self._thread.start()
+        """Nobody uses ``descriptor`` any more. Never raises; waits only if `WAITING_MAX` others wait, or if the system
+        has no thread left."""
         try:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="freeing", daemon=True)
+                thread.start()
+                self._thread = thread
             self._descriptors.put_nowait(descriptor)
-        except Full:
+        except (Full, RuntimeError):
             with suppress(OSError):
                 self._close(descriptor)
 

@@ -14,8 +14,9 @@ like any other, and is not forgotten with the old one.
 
 **When a note is lowered.** Notes are overwritten in place and synced some time; a file that is shorter than a stale
 note would be a false alarm. `announce_cut` lowers a note ahead of time, durable with the next round of the group
-commit; a cut that was not announced waits for a sync of the notes, on the loop's thread. That happens where segments
-are begun again under their number (a mirror whose tail was replaced, a conversion back), and in recovery.
+commit, and whatever is synced until the cut, or the last of several, does not raise it again; a cut that was not
+announced waits for a sync of the notes, on the loop's thread. That happens where segments are begun again under their
+number (a mirror whose tail was replaced, a conversion back), and in recovery.
 """
 
 from __future__ import annotations
@@ -129,6 +130,8 @@ class GuardedDisk:
         self._files: WeakValueDictionary[FileKey, _File] = WeakValueDictionary()
         #: Lengths that were synced since the notes were written. Guarded by the lock.
         self._synced: dict[FileKey, int] = {}
+        #: Lengths to which files will be cut: what is longer is not noted meanwhile. Guarded by the lock.
+        self._announced: dict[FileKey, int] = {}
         self._lock = threading.Lock()
         self._write_at_ms = 0
         self._has_failed = False
@@ -211,12 +214,15 @@ class GuardedDisk:
         """A handle of ``file`` was synced when it had ``size`` bytes and knew of ``cuts``. Any thread."""
         with self._lock:
             if not file.is_gone and file.cuts == cuts:
+                size = min(size, self._announced.get(file.key, size))
                 self._synced[file.key] = max(size, self._synced.get(file.key, 0))
 
     def cut(self, file: _File, size: int) -> None:
         """A file gets shorter. Raises `StorageError`."""
         with self._lock:
             file.cuts += 1
+            if size <= self._announced.get(file.key, -1):
+                del self._announced[file.key]
             synced = self._synced.get(file.key, 0)
             if synced > size:
                 self._synced[file.key] = size
@@ -231,6 +237,7 @@ class GuardedDisk:
             if file is not None:
                 file.is_gone = True
             self._synced.pop(key, None)
+            self._announced.pop(key, None)
         self._notes.forget(key)
 
     def _forget_some(self) -> None:
@@ -254,12 +261,9 @@ class GuardedDisk:
         if key is None:
             return
         with self._lock:
-            # What was synced so far is more than will be there, and what the handles know is too.
+            self._announced[key] = size
             if key in self._synced:
                 self._synced[key] = min(size, self._synced[key])
-            file = self._files.get(key)
-            if file is not None:
-                file.cuts += 1
         self._notes.lower(key, size)
         self._group_commit.mark_dirty(self._notes)
 

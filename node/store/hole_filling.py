@@ -15,8 +15,9 @@ look for the next record byte by byte; the header costs a write of 12 bytes inst
 the first record that fits no hole; if half of the file is garbage even then, the owner lets `node.store.merging` copy
 the rest.
 
-The file is cut at *marks*, which the survey notes about a megabyte apart. Records begin there, and go on to: a hole
-record ends at the next mark if its hole goes beyond that, where the dead records still are as they were.
+The file is cut at *marks*: places where a record begins, which the survey notes about a megabyte apart. Filling keeps
+them: what is left of a hole becomes a hole record up to the next mark in it, where the dead records stand as they did.
+(What is one record longer than a megabyte, or one hole of an earlier pass, is cut off at once.)
 
 **Invariant: what lies in a noted range is needed by nobody.** While the note is on disk, each live record has a whole
 copy outside of all noted ranges: there it was when the note was written, and nothing outside is touched before the
@@ -55,7 +56,7 @@ from node.store.store_files import StoreFiles
 
 #: So many holes are tried for a record. Holes too small for any record are forgotten, so this many are rarely needed.
 HOLES_TRIED_MAX = 64
-#: Cut off at a time: freeing so much takes the file system about half a millisecond.
+#: Cut off at a time, where records allow: freeing so much takes the file system about half a millisecond.
 CUT_BYTES = 1024 * 1024
 
 

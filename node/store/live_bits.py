@@ -7,7 +7,7 @@ from itertools import compress
 
 #: Fewer set bits than one in so many are looked for one by one.
 _SPARSE = 8
-#: Of the digits of a number, which are to be counted.
+#: For each byte, whether it is the digit of a set bit.
 _IS_ONE = bytes(byte == ord("1") for byte in range(256))
 
 

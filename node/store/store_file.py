@@ -224,7 +224,7 @@ class ChainWalk:
         self.live_bytes = 0
         #: Starts and ends, alternating, of the ranges between them, up to the end of the file.
         self.holes = array("I")
-        #: Offsets of some records, dead or alive, ascending.
+        #: Offsets of some records, whether alive, dead, or of a hole, ascending.
         self.marks = array("I")
         self._marks_apart = marks_apart
         self._next_mark = HEADER_BYTES + marks_apart if marks_apart else end

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from node.errors import DiskFullError
+from node.store import hole_filling, merging, relocation
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import msg_id_of
@@ -30,8 +31,17 @@ from tests.support.shared_store import SharedStoreNode
 from tests.support.state_machines import run_machine
 
 FILE_BYTES = 512
-#: The third fills a file alone.
-BODY_SIZES = (10, 60, 500)
+#: The third is copied by pieces, the fourth fills a file alone.
+BODY_SIZES = (10, 60, 120, 500)
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read, waited for, copied, and cut in several steps, as one of 16 MiB is."""
+    for module in (relocation, hole_filling, merging):
+        monkeypatch.setattr(module, "STEP_BYTES", 128)
+        monkeypatch.setattr(module, "STEP_RECORDS", 4)
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 100)
 
 
 class MessageStoreMachine(RuleBasedStateMachine):
@@ -68,11 +78,24 @@ class MessageStoreMachine(RuleBasedStateMachine):
             at = data.draw(st.integers(0, len(self.live) - 1))
             self.node.release(self.live.pop(at))
 
+    @rule(count=st.integers(8, 24), kept=st.integers(1, 8), seed=st.integers(0, 1000), steps=st.integers(0, 40))
+    def most_of_some_files_is_settled(self, count: int, kept: int, seed: int, steps: int) -> None:
+        """Which gives compaction something to do, or more to do than it knew of."""
+        chance = random.Random(seed)
+        first = len(self.live)
+        for _ in range(count):
+            self.write(1, chance.choice(BODY_SIZES[:3]))
+        self.node.sync()
+        chance.shuffle(self.live)
+        for _ in range(len(self.live) - min(first, 4) - kept):
+            self.node.release(self.live.pop())
+        self.maintain(steps, synced=True)
+
     @rule()
     def sync(self) -> None:
         self.node.sync()
 
-    @rule(steps=st.integers(1, 12), synced=st.booleans())
+    @rule(steps=st.integers(1, 40), synced=st.booleans())
     def maintain(self, steps: int, synced: bool) -> None:
         for _ in range(steps):
             self.node.store.maintain()
@@ -106,6 +129,7 @@ class MessageStoreMachine(RuleBasedStateMachine):
         """Everything written is there."""
         durable = self.node.durable()
         self.node.start(may_open_clean=False)
+        assert self.node.store.recovery.torn == 0
         self.node.go_on(durable)
         survivors = set(self.node.live())
         self.live = [counter for counter in self.live if msg_id_of(counter) in survivors]
@@ -115,7 +139,7 @@ class MessageStoreMachine(RuleBasedStateMachine):
         self.node.stop()
         self.node.start(may_open_clean)
         assert self.node.store.recovery.clean == may_open_clean
-        assert self.node.store.recovery.corrupt == []
+        assert (self.node.store.recovery.torn, self.node.store.recovery.corrupt) == (0, [])
 
     @rule(style=st.sampled_from(CrashStyle), seed=st.integers(0, 1000))
     def crash(self, style: CrashStyle, seed: int) -> None:

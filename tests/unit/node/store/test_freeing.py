@@ -29,15 +29,15 @@ class Closes:
         self.by_thread[descriptor] = threading.get_ident()
 
 
-def open_names() -> list[str]:
-    """Where the descriptors of this process lead, as the system says it."""
+def open_below(directory: Path) -> list[str]:
+    """Where descriptors of this process lead, as the system says it."""
     names = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             names.append(str(entry.readlink()))
         except FileNotFoundError:
             continue  # that of the listing itself
-    return names
+    return [name for name in names if name.startswith(str(directory))]
 
 
 def test_an_unlinked_file_is_gone_at_once_and_its_space_soon(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_an_unlinked_file_is_gone_at_once_and_its_space_soon(tmp_path: Path) -> 
 
     assert not path.exists()
     FREEING.wait()
-    assert [name for name in open_names() if name.startswith(str(path))] == []
+    assert open_below(tmp_path) == []
 
 
 def test_a_thread_closes_the_descriptor_of_an_unlinked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +70,37 @@ def test_a_thread_closes_the_descriptor_of_an_unlinked_file(tmp_path: Path, monk
     assert thread != threading.get_ident()
 
 
-def test_a_missing_file_leaves_no_descriptor(tmp_path: Path) -> None:
-    before = len(open_names())
+def test_a_missing_file_is_neither_made_nor_an_error(tmp_path: Path) -> None:
     RealDisk().unlink(str(tmp_path / "never-was"))
-    assert len(open_names()) == before
+    FREEING.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_stops_nobody(tmp_path: Path) -> None:
+    """Opening a pipe usually waits for its other end, and a link leads to something that is to stay."""
+    (tmp_path / "precious").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "pipe")
+    RealDisk().unlink(str(tmp_path / "pipe"))
+    RealDisk().unlink(str(tmp_path / "link"))
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_without_a_thread_the_caller_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    closes = Closes()
+    mine = Freeing(closes.close)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", refuse)
+        mine.close(1)
+    assert closes.by_thread == {1: threading.get_ident()}
+    closes.may_go_on.set()
+    mine.close(2)
+    mine.wait()
+    assert closes.by_thread[2] != threading.get_ident()
 
 
 def test_what_waits_is_bounded() -> None:

@@ -44,9 +44,9 @@ class GuardedNode(SharedStoreNode):
         self.guard = GuardedDisk(self.disk, STORE_DIRECTORY.rpartition("/")[0], self.group_commit)
         return self.guard
 
-    def note(self) -> dict[str, int]:
+    def note(self, now_ms: int = WRITE_EVERY_MS) -> dict[str, int]:
         """Write and sync the notes; returns them by file name."""
-        self.guard.write_notes(WRITE_EVERY_MS)
+        self.guard.write_notes(now_ms)
         self.sync()
         lengths = read_lengths(self.disk, STORE_DIRECTORY.rpartition("/")[0]).lengths
         return {path.rpartition("/")[2]: length for path, length in lengths.items()}
@@ -93,6 +93,33 @@ def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tup
         node.disk.fail_syncs = None
         node.sync()
     assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) < FILE_BYTES
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    assert node.guard.short_files_in(STORE_DIRECTORY) == []
+
+
+def test_the_loop_does_not_wait_for_notes_though_the_file_is_synced_between_two_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look at another file displaces the one that is cut, which is synced then, and its length is noted."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", RECORD_BYTES)
+    monkeypatch.setattr("node.store.store_files.OPEN_FILES_MAX", 1)
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="holes"))
+    node.write(*range(1, 12))
+    node.sync()
+    node.note()
+    node.release(1, 2, 3, 4, 5, 6)
+    now_ms = WRITE_EVERY_MS
+    noted: list[int] = []
+    while node.store.status().compactions == 0:
+        node.disk.fail_syncs = LENGTHS_NAME
+        node.store.maintain()
+        node.disk.fail_syncs = None
+        node.store.read(msg_id_of(11))
+        node.sync()
+        now_ms += WRITE_EVERY_MS
+        noted.append(node.note(now_ms)["0.rdq"])
+    assert list(dict.fromkeys(noted)) == [FILE_BYTES, 64 + 4 * RECORD_BYTES]
     node.disk.crash(CrashStyle.DROP, random.Random(0))
     node.start()
     assert node.guard.short_files_in(STORE_DIRECTORY) == []
