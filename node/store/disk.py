@@ -34,7 +34,10 @@ from pathlib import Path
 from typing import Protocol
 
 from node.errors import DiskFullError, StorageError
-from node.store.freeing import FREEING
+from node.store.freeing import Freeing
+
+#: Of this process.
+FREEING = Freeing(os.close)
 
 
 class DiskFile(Protocol):

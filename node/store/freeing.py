@@ -8,7 +8,6 @@ there is none.)
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,7 @@ WAITING_MAX = 64
 class Freeing:
     """Closes descriptors; the thread begins with the first, and ends with the process."""
 
-    def __init__(self, close: Callable[[int], None] = os.close) -> None:
+    def __init__(self, close: Callable[[int], None]) -> None:
         self._close = close
         self._descriptors: Queue[int] = Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
@@ -49,7 +48,3 @@ class Freeing:
             with suppress(OSError):
                 self._close(descriptor)
             self._descriptors.task_done()
-
-
-#: Of this process.
-FREEING = Freeing()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from node.store import disk
-from node.store.disk import RealDisk
-from node.store.freeing import FREEING, WAITING_MAX, Freeing
+from node.store.disk import FREEING, RealDisk
+from node.store.freeing import WAITING_MAX, Freeing
 
 
 class Closes:
