@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+import pytest
+
 from node.errors import StorageError
 from node.ids import MsgId
+from node.store import hole_filling, merging, relocation
 from node.store.disk import Disk
 from node.store.group_commit import GroupCommit
 from node.store.msg_store import MessageStore
@@ -24,6 +27,13 @@ def envelope_of(counter: int, body_bytes: int = 100) -> bytes:
     """Message ``counter``; its body depends on the counter alone, so that nobody else's bytes pass for it."""
     body = random.Random(counter).randbytes(body_bytes)
     return make_message(counter, body=body).envelope()
+
+
+def shorten_steps(monkeypatch: pytest.MonkeyPatch, step_bytes: int, step_records: int) -> None:
+    """Compaction of small files takes many steps, as that of files of 16 MiB does."""
+    for module in (relocation, hole_filling, merging):
+        monkeypatch.setattr(module, "STEP_BYTES", step_bytes)
+        monkeypatch.setattr(module, "STEP_RECORDS", step_records)
 
 
 class SharedStoreNode:

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 
 from node.errors import DiskFullError
-from node.store import hole_filling, merging, relocation
+from node.store import hole_filling
 from node.store.simulated_disk import CrashStyle
 from node.store.store_config import StoreConfig
 from tests.support.messages import msg_id_of
-from tests.support.shared_store import SharedStoreNode
+from tests.support.shared_store import SharedStoreNode, shorten_steps
 from tests.support.state_machines import run_machine
 
 FILE_BYTES = 512
@@ -38,9 +38,7 @@ BODY_SIZES = (10, 60, 120, 500)
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is read, waited for, copied, and cut in several steps, as one of 16 MiB is."""
-    for module in (relocation, hole_filling, merging):
-        monkeypatch.setattr(module, "STEP_BYTES", 128)
-        monkeypatch.setattr(module, "STEP_RECORDS", 4)
+    shorten_steps(monkeypatch, step_bytes=128, step_records=4)
     monkeypatch.setattr(hole_filling, "CUT_BYTES", 100)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from node.errors import StorageError
-from node.store import hole_filling, merging, relocation
+from node.store import hole_filling, merging
 from node.store.compaction import PAUSE_TICKS, Reclaimed
 from node.store.disk import Disk, DiskFile
 from node.store.group_commit import GroupCommit
@@ -21,7 +21,7 @@ from node.store.store_config import StoreConfig
 from node.store.store_file import WALK_PIECE_BYTES
 from node.store.store_files import StoreFiles
 from tests.support.messages import msg_id_of
-from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of
+from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of, shorten_steps
 
 #: One record of a message with a body of 100 bytes.
 RECORD_BYTES = 153
@@ -406,9 +406,7 @@ def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.
     The owner's turn: some messages are settled; one step, and four more while there is work and it is urgent. Every
     fifth turn a round of fsync ends.
     """
-    for module in (relocation, hole_filling, merging):
-        monkeypatch.setattr(module, "STEP_BYTES", 2048)
-        monkeypatch.setattr(module, "STEP_RECORDS", 15)
+    shorten_steps(monkeypatch, step_bytes=2048, step_records=15)
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 * 1024, compaction=kind))
     count = 12_000
     node.write(*range(1, count + 1), body_bytes=500)
