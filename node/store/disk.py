@@ -40,6 +40,17 @@ from node.store.freeing import Freeing
 FREEING = Freeing(os.close)
 
 
+class Cut(Protocol):
+    """A file on its way to a new end; see `DiskFile.begin_cut`."""
+
+    @property
+    def is_done(self) -> bool:
+        """True if `finish` would not wait."""
+
+    def finish(self) -> None:
+        """To be called once, unless the file goes. Waits until it is done. Raises `StorageError` if it failed."""
+
+
 class DiskFile(Protocol):
     """An open file, for reading and writing. Satisfies `node.store.group_commit.Syncable`."""
 
@@ -73,6 +84,10 @@ class DiskFile(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut to ``size`` bytes, or extend with zeros. Raises `StorageError`."""
+
+    def begin_cut(self, size: int) -> Cut:
+        """Cut to ``size`` bytes, and let nobody wait for it. Until it is finished nothing is written, and nothing
+        behind the new end is read."""
 
     def sync(self) -> None:
         """Make all earlier writes durable. Any thread. Raises `StorageError`; then never try again on this file."""
@@ -182,10 +197,40 @@ def _failure(operation: str, path: str, error: OSError) -> StorageError:
     return DiskFullError(text) if error.errno in _FULL_ERRNOS else StorageError(text)
 
 
+class RealCut:
+    """`Cut` of the operating system, done by another thread."""
+
+    __slots__ = ("_done", "_error", "_file", "_size")
+
+    def __init__(self, file: RealFile, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._done = threading.Event()
+        self._error: StorageError | None = None
+
+    def run(self) -> None:
+        """On that thread."""
+        try:
+            self._file.truncate_and_release(self._size)
+        except StorageError as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def finish(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+
 class RealFile:
     """`DiskFile` on a descriptor of the operating system."""
 
-    __slots__ = ("_abandoned", "_closed", "_fd", "_lock", "_path", "_size", "_syncing", "_unsynced")
+    __slots__ = ("_abandoned", "_closed", "_fd", "_lock", "_path", "_size", "_unsynced", "_users")
 
     def __init__(self, path: str, fd: int, size: int, unsynced: bool) -> None:
         self._path = path
@@ -193,7 +238,8 @@ class RealFile:
         self._fd = fd
         self._size = size
         self._unsynced = unsynced
-        self._syncing = 0
+        #: Other threads that need the descriptor.
+        self._users = 0
         self._closed = False
         self._abandoned = False
         #: Guards the life of the descriptor only; never held during input or output.
@@ -267,11 +313,33 @@ class RealFile:
         self._size = size
         self._unsynced = True
 
+    def begin_cut(self, size: int) -> RealCut:
+        assert not self._closed, "a closed file cannot be cut"
+        with self._lock:
+            self._users += 1
+        self._size = size
+        cut = RealCut(self, size)
+        FREEING.run(cut.run)
+        return cut
+
+    def truncate_and_release(self, size: int) -> None:
+        """What `begin_cut` asked for. Any thread. Raises `StorageError`."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _failure("truncate", self._path, error) from error
+        finally:
+            with self._lock:
+                self._users -= 1
+                # After the cut: a sync that began in between may or may not have covered it.
+                self._unsynced = self._unsynced or not self._closed
+                self._close_if_done()
+
     def sync(self) -> None:
         with self._lock:
             if self._fd < 0 or self._abandoned:
                 return
-            self._syncing += 1
+            self._users += 1
             self._unsynced = False
             fd = self._fd
         try:
@@ -282,7 +350,7 @@ class RealFile:
             raise StorageError(str(_failure("fsync", self._path, error))) from error
         finally:
             with self._lock:
-                self._syncing -= 1
+                self._users -= 1
                 self._close_if_done()
 
     def close(self) -> None:
@@ -297,7 +365,7 @@ class RealFile:
 
     def _close_if_done(self) -> None:
         """Give the descriptor back unless somebody still needs it. The lock is held."""
-        if self._closed and not self._syncing and self._fd >= 0 and (self._abandoned or not self._unsynced):
+        if self._closed and not self._users and self._fd >= 0 and (self._abandoned or not self._unsynced):
             os.close(self._fd)
             self._fd = -1
 

@@ -28,7 +28,7 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from node.errors import DiskFullError, StorageError
-from node.store.disk import DirectorySync, Disk, DiskFile
+from node.store.disk import Cut, DirectorySync, Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.length_file import (
     LENGTHS_NAME,
@@ -59,6 +59,25 @@ class _File:
         #: How often it was cut: handles opened before a cut do not know its length.
         self.cuts = 0
         self.is_gone = False
+
+
+class GuardedCut:
+    """`Cut` of a file of which every sync is noted."""
+
+    __slots__ = ("_file", "_inner", "_size")
+
+    def __init__(self, file: GuardedFile, size: int, inner: Cut) -> None:
+        self._file = file
+        self._size = size
+        self._inner = inner
+
+    @property
+    def is_done(self) -> bool:
+        return self._inner.is_done
+
+    def finish(self) -> None:
+        self._inner.finish()
+        self._file.was_cut(self._size)
 
 
 class GuardedFile:
@@ -102,6 +121,16 @@ class GuardedFile:
             self._disk.cut(self._file, size)
         self._inner.truncate(size)
         # Not before: a sync under way on the other thread may still have seen the old length.
+        self._cuts = self._file.cuts
+
+    def begin_cut(self, size: int) -> GuardedCut:
+        self._disk.begin_cut(self._file, size)
+        return GuardedCut(self, size, self._inner.begin_cut(size))
+
+    def was_cut(self, size: int) -> None:
+        """What `begin_cut` asked for is done. Only now may the file's note be raised again: a handle that was opened
+        meanwhile has seen the old length."""
+        self._disk.cut(self._file, size)
         self._cuts = self._file.cuts
 
     def sync(self) -> None:
@@ -217,12 +246,23 @@ class GuardedDisk:
                 size = min(size, self._announced.get(file.key, size))
                 self._synced[file.key] = max(size, self._synced.get(file.key, 0))
 
+    def begin_cut(self, file: _File, size: int) -> None:
+        """A file will get shorter, and whoever opens and syncs it meanwhile does not know when. Raises
+        `StorageError`."""
+        with self._lock:
+            self._announced[file.key] = min(size, self._announced.get(file.key, size))
+        self._lower(file, size)
+
     def cut(self, file: _File, size: int) -> None:
         """A file gets shorter. Raises `StorageError`."""
         with self._lock:
-            file.cuts += 1
             if size <= self._announced.get(file.key, -1):
                 del self._announced[file.key]
+        self._lower(file, size)
+
+    def _lower(self, file: _File, size: int) -> None:
+        with self._lock:
+            file.cuts += 1
             synced = self._synced.get(file.key, 0)
             if synced > size:
                 self._synced[file.key] = size

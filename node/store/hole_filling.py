@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from node.errors import StorageError
-from node.store.disk import DiskFile, read_whole, sync_file
+from node.store.disk import Cut, DiskFile, read_whole, sync_file
 from node.store.location_table import LocationTable
 from node.store.record import HEADER_BYTES, RECORD_HEADER_BYTES, pack_hole, pack_holes_note, unpack_holes_note
 from node.store.relocation import (
@@ -83,6 +83,8 @@ class HoleFilling:
         self._marks = array("I")
         self._is_filling = self._is_published = False
         self._wait_generation = 0
+        #: Where to, while one is under way.
+        self._cut: tuple[int, Cut] | None = None
         self._steps = self._run()
 
     def step(self) -> bool:
@@ -134,11 +136,19 @@ class HoleFilling:
             self._moves.switch(STEP_RECORDS)
             yield True
         while self._marks and self._marks[-1] >= self._end + RECORD_HEADER_BYTES:
-            files.cut(number, self._marks.pop())
-            yield True
-        files.cut(number, self._end)
+            yield from self._cut_to(self._marks.pop())
+        yield from self._cut_to(self._end)
         files.mark_dirty(self._file())
         self._finish()
+
+    def _cut_to(self, end: int) -> Steps:
+        cut = self._files.begin_cut(self.number, end)
+        self._cut = end, cut
+        yield True
+        while not cut.is_done:
+            yield False
+        self._cut = None
+        self._files.end_cut(self.number, end, cut)
 
     def _write_note(self, holes: Sequence[int]) -> None:
         files = self._files
@@ -225,7 +235,15 @@ class HoleFilling:
         self.is_done = True
         self._files.set_free(self.number)
 
+    def _wait_for_cut(self) -> None:
+        """Whoever looks at the file next shall find its end where it stays."""
+        if self._cut is not None:
+            end, cut = self._cut
+            with suppress(StorageError):
+                self._files.end_cut(self.number, end, cut)
+
     def fail(self) -> None:
+        self._wait_for_cut()
         if self._is_published:
             self._moves.switch(len(self._moves))
         elif not self._is_filling:
@@ -237,6 +255,7 @@ class HoleFilling:
         self._finish()
 
     def settle(self) -> None:
+        self._wait_for_cut()
         files = self._files
         if self._is_published:
             self._moves.switch(len(self._moves))

@@ -168,6 +168,23 @@ def _split(path: str) -> tuple[str, str]:
     return directory, name
 
 
+class SimulatedCut:
+    """`Cut` that happens when it is finished, the latest moment."""
+
+    __slots__ = ("_file", "_size")
+
+    def __init__(self, file: SimulatedFile, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        self._file.cut(self._size)
+
+
 class SimulatedFile:
     """`DiskFile` of a `SimulatedDisk`."""
 
@@ -239,8 +256,18 @@ class SimulatedFile:
 
     def truncate(self, size: int) -> None:
         self._require_open()
+        self.cut(size)
+
+    def begin_cut(self, size: int) -> SimulatedCut:
+        self._require_open()
+        return SimulatedCut(self, size)
+
+    def cut(self, size: int) -> None:
+        """The handle may have been closed since it was asked for: then it owes nothing for this."""
+        is_unsynced = self._is_unsynced or not self._closed
         self._disk.before_write(self._path, 0)
         self._record(size, None)
+        self._is_unsynced = is_unsynced
         self._size = size
 
     def sync(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from node.errors import StorageError
-from node.store.disk import Disk, DiskFile
+from node.store.disk import Cut, Disk, DiskFile
 from node.store.group_commit import GroupCommit
 from node.store.record import HEADER_BYTES, HOLES_FORMAT, SHARED_STORE_FORMAT
 from node.store.store_config import StoreConfig
@@ -219,10 +219,14 @@ class StoreFiles:
         self.disk.announce_cut(self.path(number), end)
         self.mark_names_dirty()
 
-    def cut(self, number: int, end: int) -> None:
-        """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage. Nobody waits for it."""
+    def begin_cut(self, number: int, end: int) -> Cut:
+        """Truncate a file to ``end`` bytes, its header included; what stood behind was garbage. `end_cut` is due."""
         assert end <= HEADER_BYTES + self.summaries[number].record_bytes, "a cut makes a file shorter"
-        self.handle(number).truncate(end)
+        return self.handle(number).begin_cut(end)
+
+    def end_cut(self, number: int, end: int, cut: Cut) -> None:
+        """Count what is free now. Raises `StorageError`."""
+        cut.finish()
         summary = self.summaries[number]
         self.total_bytes -= summary.record_bytes - (end - HEADER_BYTES)
         summary.record_bytes = end - HEADER_BYTES

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from node.errors import DiskFullError, StorageError
+from node.store import disk as disk_module
 from node.store.disk import Disk, RealDisk, RealFile, read_whole, write_durably
 from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
 
@@ -36,6 +39,20 @@ def test_a_file_reads_what_was_written(place: tuple[Disk, str]) -> None:
     assert not file.has_unsynced
     file.close()
     assert read_whole(disk, f"{directory}/f") == b"aX"
+
+
+def test_a_cut_is_begun_and_finished(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    file = disk.create(f"{directory}/f")
+    file.append(b"abcdef")
+    file.sync()
+    cut = file.begin_cut(2)
+    assert file.pread(2, 0) == b"ab", "what stays can be read meanwhile"
+    cut.finish()
+    assert cut.is_done
+    assert (file.size, file.has_unsynced) == (2, True)
+    file.close()
+    assert read_whole(disk, f"{directory}/f") == b"ab"
 
 
 def test_names(place: tuple[Disk, str]) -> None:
@@ -292,6 +309,81 @@ def test_injected_faults() -> None:
     file.sync()
     disk.crash(CrashStyle.SUBSET, random.Random(1))
     assert read_whole(disk, "/d/f") == b"", "what a failed fsync had under way never reaches the platter"
+
+
+class HeldBack:
+    """Stands for `FREEING`: jobs are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def run(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+    def let_go(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> HeldBack:
+    freeing = HeldBack()
+    monkeypatch.setattr(disk_module, "FREEING", freeing)
+    return freeing
+
+
+def test_nobody_waits_for_a_cut(tmp_path: Path, held_back: HeldBack) -> None:
+    path = tmp_path / "f"
+    file = RealDisk().create(str(path))
+    file.append(b"abcdef")
+    cut = file.begin_cut(2)
+    waiting = [cut.is_done]
+    assert path.read_bytes() == b"abcdef"
+    held_back.let_go()
+    waiting.append(cut.is_done)
+    assert waiting == [False, True]
+    assert path.read_bytes() == b"ab"
+    file.sync()
+    file.close()
+
+
+def test_a_descriptor_lives_until_its_file_is_cut(tmp_path: Path, held_back: HeldBack) -> None:
+    path = tmp_path / "f"
+    file = RealDisk().create(str(path))
+    file.append(b"abcdef")
+    file.sync()
+    cut = file.begin_cut(2)
+    file.close()
+    assert open_descriptors(tmp_path) == 1
+    held_back.let_go()
+    cut.finish()
+    assert path.read_bytes() == b"ab"
+    assert open_descriptors(tmp_path) == 0, "nobody syncs a handle that is closed"
+
+
+def test_a_cut_that_fails_says_so_to_whoever_finishes_it(
+    tmp_path: Path, held_back: HeldBack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"abcdef")
+    cut = file.begin_cut(2)
+
+    def refuse(_descriptor: int, _size: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    held_back.let_go()
+    with pytest.raises(StorageError, match=r"truncate of .*/f failed"):
+        cut.finish()
+    file.sync()
+    file.close()
+    assert open_descriptors(tmp_path) == 0
+
+
+def open_descriptors(directory: Path) -> int:
+    """Of this process, for files in ``directory``."""
+    targets = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    return sum(target.startswith(str(directory)) for target in targets)
 
 
 def test_a_crash_after_some_operations() -> None:

@@ -283,6 +283,54 @@ def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
     assert node.crash() == []
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_who_opens_a_file_on_its_way_to_a_new_end_raises_no_note(node: Node, announced: bool) -> None:
+    """It looks longer than it will be."""
+    file = node.create(SEGMENT, 100)
+    node.write_notes()
+    if announced:
+        node.disk.announce_cut(SEGMENT, 40)
+        run_sync_round(node.group_commit)
+    cut = file.begin_cut(40)
+    other = node.disk.open(SEGMENT)
+    assert other.size == 100
+    other.sync()
+    node.write_notes()
+    cut.finish()
+    other.sync()
+    node.write_notes()
+    file.sync()
+    assert node.crash() == []
+    assert node.noted == {SEGMENT: 40}
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_that_got_shorter_before_anybody_looked_is_no_damage(node: Node, announced: bool) -> None:
+    file = node.create(SEGMENT, 100)
+    node.write_notes()
+    if announced:
+        node.disk.announce_cut(SEGMENT, 40)
+        run_sync_round(node.group_commit)
+    file.begin_cut(40)
+    node.disk.open(SEGMENT).sync()
+    node.write_notes()
+    # What the other thread does.
+    shorten(node, SEGMENT, 40)
+    assert node.crash() == []
+
+
+def test_a_file_that_was_cut_in_two_pieces_may_grow_again(node: Node) -> None:
+    file = node.create(SEGMENT, 100)
+    node.disk.announce_cut(SEGMENT, 40)
+    run_sync_round(node.group_commit)
+    for end in (70, 40):
+        file.begin_cut(end).finish()
+    file.append(bytes(2))
+    file.sync()
+    node.write_notes()
+    assert node.noted == {SEGMENT: 42}
+
+
 def test_an_announced_cut_that_never_came_is_no_damage(node: Node) -> None:
     node.create(SEGMENT, 100)
     node.write_notes()

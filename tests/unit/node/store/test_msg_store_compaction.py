@@ -15,8 +15,9 @@ from node.store.group_commit import GroupCommit
 from node.store.guarded_disk import WRITE_EVERY_MS, GuardedDisk
 from node.store.length_file import LENGTHS_NAME, read_lengths
 from node.store.msg_store import MessageStore
+from node.store.record import HEADER_BYTES
 from node.store.relocation import STEP_BYTES, read_source
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedCut, SimulatedDisk, SimulatedFile
 from node.store.store_config import StoreConfig
 from node.store.store_file import WALK_PIECE_BYTES
 from node.store.store_files import StoreFiles
@@ -244,6 +245,87 @@ def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkey
         node.sync()
     assert opened
     assert [file.path for file in opened if file.has_unsynced] == []
+
+
+class SlowCuts:
+    """While it is closed, files on their way to a new end do not arrive."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_closed = True
+        self.under_way = 0
+        monkeypatch.setattr(SimulatedCut, "is_done", property(lambda _cut: not self.is_closed))
+        begin, finish = SimulatedFile.begin_cut, SimulatedCut.finish
+
+        def begin_counted(file: SimulatedFile, size: int) -> SimulatedCut:
+            self.under_way += 1
+            return begin(file, size)
+
+        def finish_counted(cut: SimulatedCut) -> None:
+            finish(cut)
+            self.under_way -= 1
+
+        monkeypatch.setattr(SimulatedFile, "begin_cut", begin_counted)
+        monkeypatch.setattr(SimulatedCut, "finish", finish_counted)
+
+
+def compacted_until_a_cut(monkeypatch: pytest.MonkeyPatch) -> tuple[SharedStoreNode, SlowCuts]:
+    cuts = SlowCuts(monkeypatch)
+    node = ten_of_forty("holes")
+    whole = [len(data) for data in node.disk.snapshot().values()]
+    node.compact()
+    assert [len(data) for data in node.disk.snapshot().values()][: len(whole)] == whole, "no file is shorter yet"
+    return node, cuts
+
+
+def test_a_file_on_its_way_to_a_new_end_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    assert not node.store.maintain().has_worked
+    node.check()
+    before = node.store.status()
+    cuts.is_closed = False
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes < before.total_bytes
+    assert node.store.status().compactions > before.compactions
+
+
+def test_a_file_on_its_way_to_a_new_end_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = compacted_until_a_cut(monkeypatch)
+    node.release(*range(4, 41, 4))
+    node.compact()
+    assert node.files() == ["4.rdq"]
+    node.check()
+
+
+def test_a_store_is_closed_when_its_files_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    assert cuts.under_way
+    node.stop()
+    assert not cuts.under_way
+    node.start()
+    node.check()
+    status = node.store.status()
+    sizes = [len(data) for name, data in node.disk.snapshot().items() if name.endswith(".rdq")]
+    assert sum(sizes) == status.total_bytes + HEADER_BYTES * len(sizes)
+
+
+def test_a_file_that_cannot_be_cut_is_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    before = node.store.status()
+    cuts.is_closed = False
+
+    def refuse(_cut: SimulatedCut) -> None:
+        raise StorageError("truncate failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SimulatedCut, "finish", refuse)
+        node.store.maintain()
+    assert node.store.status().total_bytes == before.total_bytes
+    for _ in range(PAUSE_TICKS):
+        node.store.tick()
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes < before.total_bytes
 
 
 def test_a_store_that_is_out_of_service_asks_for_nothing() -> None:
