@@ -25,6 +25,8 @@ of it (`DiskFullError`) are remembered; whoever watches the disk says when it is
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -48,6 +50,8 @@ from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
+#: No queue is drained after so much of a turn: the others of this node wait for the next one, after the sockets.
+TURN_S = 0.002
 #: Queues whose master may speak before its record is applied here: a whole node's failover, with room to spare.
 EARLY_QUEUES_MAX = 10_000
 
@@ -106,8 +110,10 @@ class QueueSet:
         call_soon: Callable[[Callable[[], None]], object],
         incarnation: Incarnation,
         flow: FlowControl | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
+        self._clock = clock
         self._flow = flow or FlowControl()
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
         self._attach_id_base = incarnation << 32
@@ -136,8 +142,11 @@ class QueueSet:
 
     def touch(self, queue_id: QueueId) -> None:
         """The queue was called and may have written: drain it in this turn, look again when that is on disk."""
-        self._dirty[queue_id] = None
         self._touched.setdefault(self._group_commit.open_generation, set()).add(queue_id)
+        self._drain_soon(queue_id)
+
+    def _drain_soon(self, queue_id: QueueId) -> None:
+        self._dirty[queue_id] = None
         if not self._turn_is_scheduled:
             self._turn_is_scheduled = True
             self._call_soon(self._turn)
@@ -376,8 +385,10 @@ class QueueSet:
 
     def _turn(self) -> None:
         self._turn_is_scheduled = False
-        dirty, self._dirty = self._dirty, {}
-        for queue_id in dirty:
+        end_s = self._clock() + TURN_S
+        dirty, self._dirty = deque(self._dirty), {}
+        while dirty and self._clock() < end_s:
+            queue_id = dirty.popleft()
             role = self.roles.get(queue_id)
             if role is None:
                 continue
@@ -386,10 +397,17 @@ class QueueSet:
                     self._drain_master(role)
                 else:
                     self._drain_mirror(role)
+        if dirty:
+            # Before those that were touched meanwhile, which may be the same again and again.
+            touched, self._dirty = self._dirty, dict.fromkeys(dirty)
+            for queue_id in (*dirty, *touched):
+                self._drain_soon(queue_id)
         self._port.request_sync()
 
     def _drain_master(self, role: MasterRole) -> None:
         effects = role.process.drain()
+        if role.process.has_more:
+            self._drain_soon(role.queue.queue_id)
         if effects:
             self._port.dispatch_effects(role.queue, effects)
         for node, message in role.mirrored.take_messages():
@@ -408,10 +426,7 @@ class QueueSet:
             for queue_id in self._touched.pop(generation):
                 role = self.roles.get(queue_id)
                 if role is not None:
-                    self._dirty[queue_id] = None  # a mirror looks for itself when it is drained
-        if self._dirty and not self._turn_is_scheduled:
-            self._turn_is_scheduled = True
-            self._call_soon(self._turn)
+                    self._drain_soon(queue_id)  # a mirror looks for itself when it is drained
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""

@@ -83,7 +83,12 @@ class QueueHost:
     def run(self, queue_id: QueueId) -> None:
         """Drain one queue now (after a cancel, so that its last deliveries go before the answer)."""
         process = self._processes.get(queue_id)
-        if process is not None and (effects := process.drain()):
+        if process is None:
+            return
+        effects = process.drain()
+        if process.has_more:
+            self.touch(queue_id)
+        if effects:
             self._effect_sink(queue_id, effects)
 
     def remove(self, queue_id: QueueId) -> QueueProcess | None:

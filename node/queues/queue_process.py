@@ -55,6 +55,8 @@ from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
 
 Token = tuple[ChannelKey, int]
+#: Deliveries of one `QueueProcess.drain`: a millisecond or two.
+DISPATCH_MAX = 256
 #: Position of a delivery that was never stored: its channel has nothing to settle.
 UNSTORED_SEQ_ID = SeqId(0)
 #: Stands for "this channel does not hold it" where ``None`` means "held, without a consumer".
@@ -95,6 +97,7 @@ class QueueProcess:
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
         self._is_sealed = False
+        self._has_more = False
         #: Publishes that wait for the fate of a sealed queue; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         if backing_queue.unacked:
@@ -265,18 +268,25 @@ class QueueProcess:
 
     # --- delivering ---
 
-    def _dispatch(self) -> None:
-        """Give ready messages to consumers with capacity. A fetch that falls short is tried at the next drain."""
+    def _dispatch(self, limit: int | None = None) -> None:
+        """Give ready messages, so many at most, to consumers with capacity. A fetch that falls short is tried at the
+        next drain."""
         backing_queue = self._backing_queue
         consumers = self._consumers
+        self._has_more = False
         while not self._is_sealed and (available := backing_queue.ready) > 0:
-            turn = consumers.take_turn(available)
+            if limit == 0:
+                self._has_more = True
+                return
+            turn = consumers.take_turn(available if limit is None else min(available, limit))
             if turn is None:
                 return
             deliveries = backing_queue.fetch(turn.messages, not turn.no_ack)
             self._hand_out(turn, deliveries)
             if len(deliveries) < turn.messages:
                 return
+            if limit is not None:
+                limit -= len(deliveries)
 
     def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         number = len(turn.consumers)
@@ -452,8 +462,12 @@ class QueueProcess:
         return effects
 
     def drain(self) -> list[QueueEffect]:
-        """Dispatch, then hand over everything there is to tell: deliveries, confirms, rejections, the rest."""
-        self._dispatch()
+        """Dispatch, then hand over everything there is to tell: deliveries, confirms, rejections, the rest.
+
+        Not more than `DISPATCH_MAX` deliveries, or those of a queue with a backlog would hold the loop for tens of
+        milliseconds: see ``has_more``.
+        """
+        self._dispatch(DISPATCH_MAX)
         effects: list[QueueEffect] = []
         for consumer in self._outgoing:
             effects.append(Deliver(consumer.channel, consumer.spec.consumer_tag, consumer.outbox))
@@ -474,6 +488,11 @@ class QueueProcess:
             effects += self._effects
             self._effects = []
         return effects
+
+    @property
+    def has_more(self) -> bool:
+        """The last `drain` may have left messages for which there are consumers: drain again in the next turn."""
+        return self._has_more
 
     # --- helpers ---
 

@@ -69,6 +69,7 @@ class QueueSetNode:
         self.failed: list[MastershipRecord] = []
         self.reports: list[tuple[MastershipRecord, MirroringReport]] = []
         self.incarnation = 0
+        self.now_s = self.look_s = 0.0
         self.start()
 
     def start(self) -> None:
@@ -84,8 +85,14 @@ class QueueSetNode:
             call_soon=self.pending.append,
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
+            clock=self.clock,
         )
         self.files.on_queue_changed = self.queues.touch
+
+    def clock(self) -> float:
+        """Seconds; each look at it costs as many as the test says."""
+        self.now_s += self.look_s
+        return self.now_s
 
     def restart_cleanly(self) -> None:
         self.queues.close()

@@ -8,12 +8,13 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.runtime.queue_set import TURN_S
 from node.errors import DiskFullError
 from node.flow.credit import Credit
 from node.ids import Epoch, SeqId
-from node.queues.events import GrantCredit
+from node.queues.events import Deliver, GrantCredit, QueueEffect
 from node.queues.options import QueueOptions
-from node.queues.queue_process import QueueProcess
+from node.queues.queue_process import DISPATCH_MAX, QueueProcess
 from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
 from tests.support.queue_sets import (
@@ -573,6 +574,50 @@ def test_a_record_without_the_slow_mirror_frees_the_publishers() -> None:
     network[N1].queues.follow(Q, mastership(Q, N1, epoch=1))
     network[N1].turn()
     assert granted(network[N1]) == 45
+
+
+# --- turns ---
+
+
+def test_a_turn_that_has_lasted_leaves_the_other_queues_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those come first then, though the first queue has more to do already."""
+    node = alone()
+    third = queue_record(9)
+    for queue in (OTHER, third):
+        node.queues.follow(queue, mastership(queue, N1))
+    node.turn()
+    drained: list[int] = []
+
+    def drain(process: QueueProcess) -> list[QueueEffect]:
+        drained.append(process.record.queue_id)
+        if drained == [Q.queue_id]:
+            node.queues.touch(Q.queue_id)
+        return []
+
+    monkeypatch.setattr(QueueProcess, "drain", drain)
+    # The first look begins the turn; there is time for one queue.
+    node.look_s = 0.6 * TURN_S
+    for queue in (Q, OTHER, third):
+        node.queues.touch(queue.queue_id)
+    seen = []
+    while node.pending:
+        node.pending.popleft()()
+        node.queues.check_invariants()
+        seen.append(list(drained))
+    assert seen == [[7], [7, 8], [7, 8, 9], [7, 8, 9, 7]]
+
+
+def test_a_backlog_is_delivered_over_several_turns() -> None:
+    node = alone()
+    node.publish(Q, 1, 2 * DISPATCH_MAX + 10)
+    node.turn()
+    node.consume(Q)
+    shares = []
+    while node.pending:
+        node.effects.clear()
+        node.pending.popleft()()
+        shares += [len(effect.deliveries) for effect in node.effects if isinstance(effect, Deliver)]
+    assert shares == [DISPATCH_MAX, DISPATCH_MAX, 10]
 
 
 # --- paging ---

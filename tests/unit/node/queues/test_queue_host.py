@@ -10,8 +10,9 @@ from node.errors import ChannelError
 from node.flow.credit import Hop
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.queues.backing_queue import Delivery
-from node.queues.events import ConsumerSpec, QueueEffect
+from node.queues.events import ConsumerSpec, Deliver, QueueEffect
 from node.queues.queue_host import LOCAL_SESSION, LocalQueueGateway, QueueHost
+from node.queues.queue_process import DISPATCH_MAX
 from node.topology.commands import DeclareQueue, DeleteQueue
 from node.topology.local_catalogue import LocalCatalogue
 from node.topology.records import QueueRecord
@@ -81,6 +82,22 @@ def test_many_calls_make_one_drain() -> None:
     host.touch_all()
     assert turns.run() == 1
     assert len(effects) == 1, "nothing to tell"
+
+
+def test_a_backlog_is_delivered_over_several_turns() -> None:
+    turns = Turns()
+    shares: list[int] = []
+
+    def note(_queue_id: QueueId, effects: list[QueueEffect]) -> None:
+        shares.extend(len(each.deliveries) for each in effects if isinstance(each, Deliver))
+
+    host = QueueHost(note, turns.schedule)
+    process = host.add(queue_record(), MemoryBackingQueue())
+    process.publish(channel(1), [message(counter) for counter in range(1, DISPATCH_MAX + 2)], [0] * (DISPATCH_MAX + 1))
+    process.consume(channel(1), ACKED)
+    host.touch(process.record.queue_id)
+    assert turns.run() == 2
+    assert shares == [DISPATCH_MAX, 1]
 
 
 def test_a_node_that_is_down_gives_back_what_its_channels_held() -> None:

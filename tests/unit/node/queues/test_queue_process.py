@@ -7,7 +7,7 @@ import pytest
 from node.errors import ChannelError
 from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, ConsumerSpec, Deliver
 from node.queues.options import QueueOptions, queue_options
-from node.queues.queue_process import QueueProcess
+from node.queues.queue_process import DISPATCH_MAX, QueueProcess
 from tests.support.memory_backing_queue import MemoryBackingQueue
 from tests.support.queue_bench import QueueBench, channel, message, queue_record
 
@@ -164,6 +164,42 @@ def test_prefetch_frees_as_messages_are_settled() -> None:
     assert bench.deliveries() == ["1.t: 3"]
     bench.process.discard(channel(1), [1, 3])  # type: ignore[list-item]
     assert bench.deliveries() == ["1.t: 4 5"]
+
+
+def test_a_drain_delivers_a_bounded_number_and_says_that_there_is_more() -> None:
+    bench = QueueBench()
+    bench.publish(DISPATCH_MAX + 3, body=b"x")
+    bench.consume(1, no_ack=True)
+    bench.consume(2, no_ack=True)
+    shares: list[list[int]] = []
+    while not shares or bench.process.has_more:
+        shares.append([len(each.deliveries) for each in bench.process.drain() if isinstance(each, Deliver)])
+        bench.check()
+    assert shares == [[DISPATCH_MAX // 2, DISPATCH_MAX // 2], [2, 1]]
+    assert bench.process.ready == 0
+
+
+def test_nothing_is_left_to_a_later_drain_where_nobody_can_take_it() -> None:
+    bench = QueueBench()
+    bench.publish(DISPATCH_MAX + 1)
+    bench.consume(prefetch_count=DISPATCH_MAX)
+    bench.drain()
+    # One message more than the limit was there when it was reached.
+    assert bench.process.has_more
+    assert not [each for each in bench.process.drain() if isinstance(each, Deliver)]
+    assert not bench.process.has_more
+
+
+def test_a_queue_with_a_maximal_length_drops_nothing_that_a_consumer_can_take() -> None:
+    """However many are ready when the next one comes."""
+    bench = QueueBench(max_length=DISPATCH_MAX + 1)
+    bench.publish(DISPATCH_MAX + 1, body=b"x")
+    bench.consume(no_ack=True)
+    bench.publish(DISPATCH_MAX + 1, body=b"y")
+    delivered = ""
+    while not delivered or bench.process.has_more:
+        delivered += "".join(bench.deliveries()).removeprefix("1.t: ").replace(" ", "")
+    assert delivered == "x" * (DISPATCH_MAX + 1) + "y" * (DISPATCH_MAX + 1)
 
 
 def test_the_delivery_window_stops_a_consumer_until_it_is_granted_more() -> None:
