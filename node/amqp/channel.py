@@ -67,6 +67,8 @@ from node.queues.events import ConsumerSpec
 
 CONSUMER_TAG_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 CONSUMER_TAG_RANDOM_CHARACTERS = 22
+#: Deliveries that one call of the broker acks or discards: one settlement may name all that are out.
+SETTLE_LIMIT = 256
 #: Bytes of uncommitted publishes, as a multiple of the largest message: a transaction lives in memory.
 TRANSACTION_MESSAGES_MAX = 2
 #: What a waiting item weighs beyond its bodies: objects and names.
@@ -462,8 +464,11 @@ class ChannelMachine:
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _send_settlement(self, settlement: Settlement, groups: dict[DeliverySource, list[Any]]) -> None:
+        # What is requeued goes back at once, or the queue would send later messages between earlier ones.
         for source, seq_ids in groups.items():
-            self.effects.append(Settle(settlement, source, seq_ids))
+            limit = len(seq_ids) if settlement is Settlement.REQUEUE else SETTLE_LIMIT
+            for at in range(0, len(seq_ids), limit):
+                self.effects.append(Settle(settlement, source, seq_ids[at : at + limit]))
 
     def _recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
         if not method.requeue:

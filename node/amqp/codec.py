@@ -3,7 +3,9 @@
 Flow. A socket read goes into `FrameReader.feed`, which walks over all complete frames once and returns items.
 Publishes (method, content header, body) and settlements are decoded here, by hand, and gathered into one item per
 channel and run; any other method goes through `methods.decode_method`. What is left of an incomplete frame waits
-in a bytearray together with the number of bytes that must be there before it is worth looking again.
+in a bytearray together with the number of bytes that must be there before it is worth looking again. One call takes
+at most `READ_LIMIT` publishes and other frames, for what is read must be carried out, and the loop has others to serve
+(`node.amqp.server.turns`); ``has_more`` says that further calls are due.
 
 The fast path is a publish whose three frames are all there and whose body is in one frame: no state is kept for it.
 Otherwise the content is assembled in ``_contents``, one entry per channel, because frames of different channels may
@@ -53,6 +55,8 @@ from node.message import Message
 
 #: The largest body taken unless configured otherwise, RabbitMQ's default.
 MAX_MESSAGE_SIZE_BYTES = 134_217_728
+#: Publishes and other frames that one call takes: the most expensive (acks in random order) are a millisecond of work.
+READ_LIMIT = 64
 #: Publish payloads remembered: a producer's exchanges times its keys, a cache miss costs a microsecond.
 PUBLISH_CACHE_ENTRIES = 256
 #: Properties remembered, and the longest worth remembering (long ones rarely repeat).
@@ -119,6 +123,8 @@ class FrameReader:
         "_pending",
         "_properties_cache",
         "_publish_cache",
+        "_unread",
+        "_unread_at",
         "frame_max",
         "max_message_size_bytes",
     )
@@ -129,6 +135,9 @@ class FrameReader:
         self.max_message_size_bytes = max_message_size_bytes
         self._pending = bytearray()
         self._needed_bytes = FRAME_OVERHEAD_BYTES
+        #: What the last call left because of `READ_LIMIT`, and where it begins; empty if it read to the end.
+        self._unread = b""
+        self._unread_at = 0
         self._contents: dict[int, _Content] = {}
         #: Body bytes announced by the contents in assembly.
         self._assembly_bytes = 0
@@ -144,13 +153,23 @@ class FrameReader:
         self._ignored.add(channel)
         self._drop_content(channel)
 
+    @property
+    def has_more(self) -> bool:
+        """The last `feed` did not read to the end: call it again, with or without further data."""
+        return bool(self._unread)
+
     def feed(self, data: bytes) -> list[FrameItem]:
-        """The items completed by ``data``. Never raises for what the peer sent; see `Fault`."""
+        """The next items, at most `READ_LIMIT` frames of them. Never raises for what the peer sent; see `Fault`."""
         if self._dead:
             return []
         pending = self._pending
-        buffer = data
-        if pending:
+        buffer, at = data, 0
+        if self._unread:
+            buffer, at = self._unread, self._unread_at
+            self._unread = b""
+            if data:
+                buffer, at = buffer[at:] + data, 0
+        elif pending:
             pending += data
             if len(pending) < self._needed_bytes:
                 return []
@@ -159,18 +178,18 @@ class FrameReader:
         items: list[FrameItem] = []
         self._latest.clear()
         try:
-            rest_at = self._read_frames(buffer, items)
+            rest_at = self._read_frames(buffer, at, items)
         except _Violation as violation:
             self._dead = True
             self._contents.clear()
             items.append(Fault(0, violation.error, violation.method_index))
             return items
-        if rest_at < len(buffer):
+        if not self._unread and rest_at < len(buffer):
             pending += memoryview(buffer)[rest_at:]
         return items
 
-    def _read_frames(self, buffer: bytes, items: list[FrameItem]) -> int:  # noqa: C901 - the hot loop
-        """Read over the complete frames and return where the incomplete one begins."""
+    def _read_frames(self, buffer: bytes, at: int, items: list[FrameItem]) -> int:  # noqa: C901 - the hot loop
+        """Read over complete frames from ``at`` on; return where the incomplete one begins, or note what is left."""
         unpack_prefix = FRAME_PREFIX.unpack_from
         unpack_content = CONTENT_PREFIX.unpack_from
         publish_cache = self._publish_cache
@@ -180,9 +199,8 @@ class FrameReader:
         frame_max = self.frame_max
         body_max = min(self.max_message_size_bytes, frame_max)
         end = len(buffer)
-        at = 0
         run_channel = -1
-        while True:
+        for _ in range(READ_LIMIT):
             if end - at < FRAME_OVERHEAD_BYTES:
                 self._needed_bytes = FRAME_OVERHEAD_BYTES
                 return at
@@ -253,6 +271,8 @@ class FrameReader:
                         continue
             if channel not in contents:
                 contents[channel] = _Content(*publish)
+        self._unread, self._unread_at = buffer, at
+        return at
 
     def _read_frame(self, kind: int, channel: int, payload: bytes, items: list[FrameItem]) -> None:
         """One frame, outside the fast path."""
@@ -424,4 +444,5 @@ class FrameReader:
         assert not self._ignored & self._contents.keys(), "nothing is assembled for a channel that is closing"
         assert len(self._publish_cache) <= PUBLISH_CACHE_ENTRIES, "the cache is bounded"
         assert len(self._properties_cache) <= PROPERTIES_CACHE_ENTRIES, "the cache is bounded"
-        assert len(self._pending) < self._needed_bytes, "a complete frame never waits"
+        assert len(self._pending) < self._needed_bytes, "a complete frame waits only behind the limit"
+        assert not (self._unread and self._pending), "an incomplete frame is put aside when all before it is read"

@@ -80,6 +80,8 @@ _HANDSHAKE = frozenset(
 )
 _NOT_LOGGED_IN = frozenset((_State.HEADER, _State.STARTING, _State.AUTHENTICATING))
 _ENDING = frozenset((_State.CLOSING_BY_CLIENT, _State.CLOSING_BY_SERVER, _State.SILENT, _State.CLOSED))
+#: What comes is not even read.
+_DEAF = frozenset((_State.SILENT, _State.CLOSED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +175,24 @@ class ConnectionMachine:
             self.state = _State.STARTING
             mechanisms = " ".join(MECHANISMS)
             self._send(commands.Connection.Start, 0, 9, self._server_properties, mechanisms, "en_US")
-        if self.state not in (_State.SILENT, _State.CLOSED):
+        if self.state not in _DEAF:
             self._events.extend(self.reader.feed(data))
 
+    @property
+    def is_ending(self) -> bool:
+        """Somebody has closed the connection: nothing but the answer to that is of interest."""
+        return self.state in _ENDING
+
+    @property
+    def has_input(self) -> bool:
+        """`next_event` has something to look at."""
+        return bool(self._events) or (self.reader.has_more and self.state not in _DEAF)
+
     def next_event(self, now: float) -> ConnectionEvent | None:
-        """What the shell must do next; ``None`` when there is nothing."""
+        """What the shell must do next; ``None`` if nothing has come of what was looked at: see `has_input`."""
         events = self._events
+        if not events and self.has_input:
+            events.extend(self.reader.feed(b""))
         while events:
             event = events.popleft()
             if isinstance(event, Authenticate | EnterVhost | CloseBroker | Disconnect):

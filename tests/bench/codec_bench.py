@@ -43,7 +43,10 @@ def parse_seconds(stream: bytes) -> tuple[float, list[Message]]:
     messages: list[Message] = []
     started = time.perf_counter()
     for at in range(0, len(stream), READ_BYTES):
-        for item in reader.feed(stream[at : at + READ_BYTES]):
+        items = reader.feed(stream[at : at + READ_BYTES])
+        while reader.has_more:
+            items += reader.feed(b"")
+        for item in items:
             assert isinstance(item, Publishes)
             messages += item.messages
     return time.perf_counter() - started, messages

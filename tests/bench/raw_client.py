@@ -10,7 +10,7 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _FRAME = struct.Struct(">BHI")
 _NUMBER = struct.Struct(">Q")
@@ -168,10 +168,29 @@ class RawClient:
                 acked = delivered
         assert tag >= count, "every message came with a delivery tag"
         elapsed = time.monotonic() - started
-        # What was acked is settled when the answer to the next synchronous method comes.
-        self._socket.sendall(_method(1, 60, 10, struct.pack(">IHB", 0, prefetch, 0)))
-        self._wait(60, 11)
+        self.finish()
         return elapsed
+
+    def take(self, queue: str, count: int) -> None:
+        """Have ``count`` messages delivered without a prefetch limit, and ack none; their tags are 1, 2, 3, ..."""
+        consume = struct.pack(">H", 0) + _short(queue) + _short("") + b"\0" + _long(b"")
+        self._socket.sendall(_method(1, 60, 20, consume))
+        taken = 0
+        while taken < count:
+            for kind, _, payload in self._frames():
+                if kind == _BODY:
+                    taken += 1
+                elif kind == _METHOD and payload[:4] != b"\x00\x3c\x00\x3c":
+                    self._note(payload[:4], payload)
+
+    def ack(self, tags: Sequence[int]) -> None:
+        """One by one, sent together."""
+        self._socket.sendall(b"".join([_method(1, 60, 80, _NUMBER.pack(tag) + b"\0") for tag in tags]))
+
+    def finish(self) -> None:
+        """Wait until the broker has taken everything that was sent."""
+        self._socket.sendall(_method(1, 60, 10, struct.pack(">IHB", 0, 0, 0)))
+        self._wait(60, 11)
 
     def close(self) -> None:
         self._socket.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from node.amqp import codec
 from node.amqp.codec import FrameReader
 from node.amqp.frames import Fault, FrameItem
 from tests.support.amqp_frames import flatten, method_bytes, publish_bytes
@@ -49,6 +51,9 @@ def feed_pieces(pieces: list[bytes]) -> list[FrameItem]:
     for piece in pieces:
         items += reader.feed(piece)
         reader.check_invariants()
+        while reader.has_more:
+            items += reader.feed(b"")
+            reader.check_invariants()
     return items
 
 
@@ -63,6 +68,14 @@ def test_any_split_gives_the_same_items(data: bytes, places: list[int]) -> None:
     assert whole
     assert not any(line[0] == "fault" for lines in whole.values() for line in lines)
     assert flatten(feed_pieces(cut(data, places))) == whole
+
+
+@given(streams, st.lists(st.integers(0, 10_000), max_size=20), st.integers(1, 5))
+def test_a_limit_of_frames_gives_the_same_items(data: bytes, places: list[int], limit: int) -> None:
+    whole = flatten(feed_pieces([data]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "READ_LIMIT", limit)
+        assert flatten(feed_pieces(cut(data, places))) == whole
 
 
 @given(streams, st.integers(0, 10_000), st.integers(0, 255), st.lists(st.integers(0, 10_000), max_size=5))

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Begun only while the turn has time.
+_LONG_EFFECTS = (PublishToBroker, Settle)
+
 
 class ChannelShell:
     """Implements `node.amqp.ports.ChannelSink`."""
@@ -68,6 +71,10 @@ class ChannelShell:
             return
         self._drain()
 
+    def go_on(self) -> None:
+        """There is time again for what was left undone."""
+        self._drain()
+
     def leave(self) -> None:
         """The connection is over: nothing reaches broker or client through this channel any more."""
         self._gone = True
@@ -77,13 +84,18 @@ class ChannelShell:
     # --- effects ---
 
     def _drain(self) -> None:
-        """Perform effects in order. A broker call may cause more; they join the queue, not the stack."""
+        """Perform effects in order, as far as there is time. A broker call may cause more; they join the queue, not the
+        stack."""
         if self._draining:
             return
         self._draining = True
         effects = self.machine.effects
+        turns = self._connection.turns
         try:
             while effects and not self._gone:
+                if isinstance(effects[0], _LONG_EFFECTS) and not turns.may_go_on():
+                    self._connection.has_undone(self)
+                    break
                 effect = effects.popleft()
                 try:
                     self._perform(effect)

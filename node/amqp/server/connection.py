@@ -33,6 +33,7 @@ from node.errors import ConnectionFailure
 
 if TYPE_CHECKING:
     from node.amqp.server.listener import AmqpServer
+    from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,12 @@ class ConnectionShell(asyncio.Protocol):
         self._reading_paused = False
         self._broker_pauses = 0
         self._waiting_channels: set[int] = set()
+        #: Channels with effects for which this turn had no time: they come before any further input.
+        self._undone: dict[ChannelShell, None] = {}
+        #: `_go_on` will be called.
+        self._awaits_turn = False
+        #: The socket is gone, but not all that it brought has been looked at: how it went.
+        self._hung_up: tuple[Exception | None] | None = None
         self._output_is_excessive = False
         #: Publishes that wait for the end of an alarm; nothing behind them is looked at.
         self._held: Publishes | None = None
@@ -107,6 +114,8 @@ class ConnectionShell(asyncio.Protocol):
             self._process_events()
         except Exception:
             self.internal_error()
+        if not self.turns.may_go_on():
+            self._await_turn()  # or the loop would read this socket again and again
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -123,6 +132,9 @@ class ConnectionShell(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
             return
+        if self._awaits_turn:
+            self._hung_up = (exc,)
+            return
         self._is_lost = True
         if self.machine.state in _BEFORE_LOGIN:
             log.info("%s left before logging in%s", self.name, f": {exc}" if exc else "")
@@ -134,8 +146,11 @@ class ConnectionShell(asyncio.Protocol):
     # --- events of the machine ---
 
     def _process_events(self) -> None:
-        machine = self.machine
-        while self._held is None and (event := machine.next_event(self._loop.time())) is not None:
+        machine, turns = self.machine, self.turns
+        while self._may_look_further() and turns.may_go_on():
+            event = machine.next_event(self._loop.time())
+            if event is None:
+                continue
             if isinstance(event, Authenticate):
                 self._authenticate(event)
             elif isinstance(event, EnterVhost):
@@ -150,6 +165,44 @@ class ConnectionShell(asyncio.Protocol):
             else:
                 self._receive_for_channel(event)
         self._schedule_flush()
+        if self._undone or self._may_look_further():
+            self._await_turn()
+
+    def _may_look_further(self) -> bool:
+        """There is input left, and nothing before it is."""
+        return self._held is None and not self._undone and self.machine.has_input
+
+    # --- turns ---
+
+    @property
+    def turns(self) -> InputTurns:
+        return self._server.turns
+
+    def _await_turn(self) -> None:
+        if not self._awaits_turn and not self._is_lost:
+            self._awaits_turn = True
+            self.turns.wait(self._go_on)
+            self._update_reading()
+
+    def _go_on(self) -> None:
+        self._awaits_turn = False
+        try:
+            undone, self._undone = self._undone, {}
+            for channel in undone:
+                channel.go_on()
+            self._process_events()
+        except Exception:
+            self.internal_error()
+        if self._awaits_turn:
+            return
+        self._update_reading()
+        if self._hung_up is not None:
+            self.connection_lost(*self._hung_up)
+
+    def has_undone(self, channel: ChannelShell) -> None:
+        """The channel has effects for which there was no time. It is told to go on in a later turn."""
+        self._undone[channel] = None
+        self._await_turn()
 
     def _authenticate(self, event: Authenticate) -> None:
         try:
@@ -204,9 +257,11 @@ class ConnectionShell(asyncio.Protocol):
 
     def channel_changed(self, channel: ChannelShell) -> None:
         """The channel may have confirms or frames to send, or more or less waiting."""
-        self._dirty.add(channel)
         self._schedule_flush()
         number = channel.machine.number
+        if self._channels.get(number) is not channel:
+            return  # closed: what it sent behind its close holds nobody up
+        self._dirty.add(channel)
         if channel.machine.waiting_bytes > WAITING_LIMIT_BYTES:
             self._waiting_channels.add(number)
         elif number in self._waiting_channels:
@@ -252,6 +307,8 @@ class ConnectionShell(asyncio.Protocol):
 
     def _flush_at_end_of_turn(self) -> None:
         self._flush_scheduled = False
+        if self._undone:
+            return  # no answer goes before what was to be done first; `_go_on` schedules again
         try:
             self._flush()
         except Exception:
@@ -287,7 +344,7 @@ class ConnectionShell(asyncio.Protocol):
     # --- reading ---
 
     def _update_reading(self) -> None:
-        pause = self._broker_pauses > 0 or bool(self._waiting_channels) or self._output_is_excessive
+        pause = self._keeps_from_talking()
         if pause == self._reading_paused or self._is_lost or self._transport.is_closing():
             return
         self._reading_paused = self.machine.is_reading_paused = pause
@@ -295,6 +352,12 @@ class ConnectionShell(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def _keeps_from_talking(self) -> bool:
+        """We have enough to do with what the client has sent."""
+        if self._awaits_turn or self.machine.is_ending:
+            return self._awaits_turn  # at the end its close-ok must get through, whoever else does not want to read
+        return self._broker_pauses > 0 or bool(self._waiting_channels) or self._output_is_excessive
 
     # --- ConnectionControl ---
 
@@ -352,25 +415,17 @@ class ConnectionShell(asyncio.Protocol):
         if self._is_lost:
             return
         log.warning("%s closed by an error: %s", self.name, error)
-        # Stop keeping the client from talking: its close-ok must get through.
-        self._broker_pauses_end()
+        self._held = None
         for channel in self._dirty:
             channel.machine.flush_confirms()
         self._dirty.clear()
         self.machine.fail(self._loop.time(), error, method_index)
+        self._update_reading()
         self._loop.call_soon(self._process_later)
 
     def _process_later(self) -> None:
         if not self._is_lost:
             self._process_events()
-
-    def _broker_pauses_end(self) -> None:
-        self._held = None
-        self._waiting_channels.clear()
-        self._output_is_excessive = False
-        pauses, self._broker_pauses = self._broker_pauses, 0
-        self._update_reading()
-        self._broker_pauses = pauses
 
     def internal_error(self) -> None:
         """A mistake of ours, being handled as an exception: log it and close this connection."""

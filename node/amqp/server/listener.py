@@ -14,6 +14,7 @@ from node.amqp.connection import ConnectionLimits
 from node.amqp.ports import BrokerPort
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
+from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,13 @@ class AmqpServerConfig:
 
 
 class AmqpServer:
-    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves."""
+    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; all in the loop that serves."""
 
     def __init__(self, broker: BrokerPort, config: AmqpServerConfig) -> None:
         self.broker = broker
         self.config = config
         self.chance = random.Random(config.seed)
+        self.turns = InputTurns(asyncio.get_running_loop().call_soon)
         self._connections: set[ConnectionShell] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -83,10 +85,10 @@ class AmqpServer:
             log.warning("%d connections did not close in time", len(self._connections))
             for connection in list(self._connections):
                 connection.abort()
-            await asyncio.sleep(0)  # lets connection_lost run, which starts the last closings
-            if self._tasks:
-                _, late = await asyncio.wait(self._tasks, timeout=self.config.stop_timeout_s)
-                for task in late:
+            try:  # what they sent before is looked at first, in turns; then the last closings begin
+                await asyncio.wait_for(self._wait_until_idle(), self.config.stop_timeout_s)
+            except TimeoutError:
+                for task in self._tasks:
                     task.cancel()
         if self._timer is not None:
             self._timer.cancel()

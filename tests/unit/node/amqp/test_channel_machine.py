@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
-from node.amqp.channel import ChannelLimits, ChannelMachine, ChannelState
+from node.amqp.channel import SETTLE_LIMIT, ChannelLimits, ChannelMachine, ChannelState
 from node.amqp.channel_events import (
     ChannelEffect,
     Closed,
@@ -360,6 +360,25 @@ def test_an_unknown_tag_is_406_and_those_before_it_count(bits: int, method_id: i
     driver.deliver(11)
     assert driver.settle((1, 0), (2, bits)) == [(Settlement.ACK, [11])]
     assert channel_error(driver) == (406, "PRECONDITION_FAILED - unknown delivery tag 2", 60, method_id)
+
+
+@pytest.mark.parametrize(
+    ("bits", "settlement", "count"),
+    [
+        (0, Settlement.ACK, SETTLE_LIMIT),
+        (SETTLE_NEGATIVE, Settlement.DISCARD, SETTLE_LIMIT),
+        (SETTLE_NEGATIVE | SETTLE_REQUEUE, Settlement.REQUEUE, 1000),
+    ],
+)
+def test_a_settlement_of_many_is_cut_unless_it_requeues(bits: int, settlement: Settlement, count: int) -> None:
+    driver = Driver()
+    driver.consume()
+    driver.deliver(*range(1, 1001))
+    effects = driver.settle((1000, bits | SETTLE_MULTIPLE))
+    assert {kind for kind, _ in effects} == {settlement}
+    assert max(len(seq_ids) for _, seq_ids in effects) == count
+    assert len(effects) == -(-1000 // count)
+    assert [seq_id for _, seq_ids in effects for seq_id in seq_ids] == list(range(1, 1001))
 
 
 def test_recover_requeues_everything() -> None:

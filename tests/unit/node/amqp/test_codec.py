@@ -7,7 +7,8 @@ import struct
 import pytest
 from pamqp import commands
 
-from node.amqp.codec import PROPERTIES_CACHE_ENTRIES, PUBLISH_CACHE_ENTRIES, FrameReader
+from node.amqp import codec
+from node.amqp.codec import PROPERTIES_CACHE_ENTRIES, PUBLISH_CACHE_ENTRIES, READ_LIMIT, FrameReader
 from node.amqp.frames import (
     SETTLE_BY_REJECT,
     SETTLE_MULTIPLE,
@@ -34,7 +35,16 @@ def feed_cut(data: bytes, step: int) -> list[FrameItem]:
     reader = make_reader()
     items = []
     for at in range(0, len(data), step):
-        items += reader.feed(data[at : at + step])
+        items += feed_all(reader, data[at : at + step])
+    return items
+
+
+def feed_all(reader: FrameReader, data: bytes) -> list[FrameItem]:
+    """Feed, and read to the end what is left because of the limit."""
+    items = reader.feed(data)
+    reader.check_invariants()
+    while reader.has_more:
+        items += reader.feed(b"")
         reader.check_invariants()
     return items
 
@@ -79,6 +89,88 @@ def test_a_tail_waits_for_its_rest(name: str) -> None:
     items = reader.feed(data + tail[:-3])
     assert 9 not in flatten(items)
     assert flatten(reader.feed(tail[-3:]))[9][0][4] == b"tail"
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_limit_anywhere_gives_the_same_items(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = STREAMS[name] + publish_bytes(1, payload=b"last")
+    whole = flatten(feed_cut(data, len(data)))
+    monkeypatch.setattr(codec, "READ_LIMIT", limit)
+    reader = make_reader()
+    reader.feed(data)
+    assert reader.has_more
+    for step in (1, 7, 19, 64, len(data)):
+        assert flatten(feed_cut(data, step)) == whole
+
+
+@pytest.mark.parametrize("step", [100, 250, 1000])
+def test_data_may_come_while_more_is_left(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then one call reads on where the last one stopped, and no further than the limit."""
+    data = b"".join(STREAMS.values())
+    whole = flatten(feed_cut(data, len(data)))
+    monkeypatch.setattr(codec, "READ_LIMIT", 2)
+    reader = make_reader()
+    items = []
+    times_left = 0
+    for at in range(0, len(data), step):
+        items += reader.feed(data[at : at + step])
+        reader.check_invariants()
+        times_left += reader.has_more
+    assert times_left
+    assert flatten(items + feed_all(reader, b"")) == whole
+
+
+@pytest.mark.parametrize("one", [publish_bytes(1), method_bytes(1, Basic.Ack(7)), b"\x08\x00\x00\x00\x00\x00\x00\xce"])
+def test_one_call_reads_a_limited_number(one: bytes) -> None:
+    reader = make_reader()
+    counts = [len(flatten(reader.feed(one * (2 * READ_LIMIT + 1))).get(1, []))]
+    while reader.has_more:
+        counts.append(len(flatten(reader.feed(b"")).get(1, [])))
+        reader.check_invariants()
+    assert counts == ([0, 0, 0] if one[0] == 8 else [READ_LIMIT, READ_LIMIT, 1])
+
+
+def test_frames_of_a_body_count_each() -> None:
+    reader = make_reader()
+    reader.max_message_size_bytes = 1_000_000
+    body = bytes(range(256)) * (4 * READ_LIMIT)
+    assert reader.feed(publish_bytes(1, payload=body, body_frame_bytes=512) + publish_bytes(1)) == []
+    assert reader.has_more
+    first, second = flatten(feed_all(reader, b""))[1]
+    assert (first[4], second[4]) == (body, b"hello")
+
+
+def has_more(reader: FrameReader) -> bool:
+    return reader.has_more
+
+
+def test_an_incomplete_frame_behind_the_limit_waits_for_its_rest() -> None:
+    tail = publish_bytes(1, payload=b"tail")
+    reader = make_reader()
+    assert len(flatten(reader.feed(publish_bytes(1) * READ_LIMIT + tail[:-3]))[1]) == READ_LIMIT
+    assert has_more(reader)
+    assert reader.feed(b"") == []
+    assert not has_more(reader)
+    reader.check_invariants()
+    assert flatten(reader.feed(tail[-3:]))[1][0][4] == b"tail"
+
+
+def test_a_fault_behind_the_limit_is_the_last() -> None:
+    reader = make_reader()
+    data = publish_bytes(1) * READ_LIMIT + raw_frame(4, 1, b"") + publish_bytes(1)
+    assert [type(item) for item in reader.feed(data)] == [Publishes]
+    assert [type(item) for item in reader.feed(publish_bytes(1))] == [Fault]
+    assert not reader.has_more
+    assert reader.feed(publish_bytes(1)) == []
+
+
+def test_a_channel_may_begin_to_be_ignored_while_more_is_left() -> None:
+    reader = make_reader()
+    reader.feed(publish_bytes(1) * (READ_LIMIT - 1) + PUBLISH_METHOD + publish_bytes(2))
+    reader.ignore_channel(1)
+    items = feed_all(reader, publish_bytes(1) + method_bytes(1, commands.Channel.CloseOk()) + publish_bytes(1))
+    assert [(item.channel, type(item)) for item in items] == [(2, Publishes), (1, MethodReceived), (1, Publishes)]
 
 
 def test_a_run_of_publishes_is_one_item_of_messages() -> None:

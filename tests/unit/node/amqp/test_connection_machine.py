@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
+from node.amqp.codec import READ_LIMIT
 from node.amqp.connection import (
     CLOSING_TIMEOUT_S,
     HANDSHAKE_TIMEOUT_S,
@@ -39,10 +40,14 @@ class Driver:
         self.machine.receive(self.now, data)
         return self.events()
 
+    def has_input(self) -> bool:
+        return self.machine.has_input
+
     def events(self) -> list[ConnectionEvent]:
         events = []
-        while (event := self.machine.next_event(self.now)) is not None:
-            events.append(event)
+        while self.machine.has_input:
+            if (event := self.machine.next_event(self.now)) is not None:
+                events.append(event)
             self.machine.check_invariants()
         return events
 
@@ -333,3 +338,75 @@ def test_the_answer_to_a_close_has_a_time_limit() -> None:
     driver.machine.fail(driver.now, ConnectionFailure(320, "shutdown"), 0)
     assert driver.pass_time(CLOSING_TIMEOUT_S - 0.1) == [CloseBroker()]
     assert driver.pass_time(0.2) == [Disconnect()]
+
+
+# --- more than one call of the reader reads ---
+
+
+def test_what_is_left_is_read_when_it_is_asked_for() -> None:
+    driver = Driver().open()
+    assert not driver.has_input()
+    driver.machine.receive(driver.now, publish_bytes(1) * (2 * READ_LIMIT + 1))
+    counts = []
+    while driver.has_input():
+        event = driver.machine.next_event(driver.now)
+        assert isinstance(event, Publishes)
+        counts.append(len(event.messages))
+    assert counts == [READ_LIMIT, READ_LIMIT, 1]
+    assert driver.events() == []
+
+
+def test_input_that_comes_to_nothing_is_no_event() -> None:
+    driver = Driver().open()
+    driver.machine.receive(driver.now, HEARTBEAT_FRAME * 2 * READ_LIMIT)
+    for _ in range(2):
+        assert driver.has_input(), "nobody knows yet"
+        assert driver.machine.next_event(driver.now) is None
+    assert not driver.has_input()
+
+
+def test_half_a_frame_is_no_input() -> None:
+    driver = Driver().open()
+    driver.machine.receive(driver.now, publish_bytes(1)[:-1])
+    assert not driver.has_input()
+
+
+def test_a_close_behind_the_limit_is_found() -> None:
+    driver = Driver().open()
+    bye = method_bytes(0, Connection.Close(200, "", 0, 0))
+    *publishes, end = driver.receive(publish_bytes(1) * 2 * READ_LIMIT + bye)
+    assert [type(event) for event in publishes] == [Publishes] * 2
+    assert end == CloseBroker()
+
+
+def test_what_is_left_behind_a_close_by_the_client_is_dropped() -> None:
+    driver = Driver().open()
+    bye = method_bytes(0, Connection.Close(200, "", 0, 0))
+    assert driver.receive(bye + publish_bytes(1) * 3 * READ_LIMIT) == [CloseBroker()]
+    assert not driver.has_input()
+    driver.machine.broker_closed()
+    assert driver.events() == [Disconnect()]
+
+
+def test_the_answer_to_a_close_is_found_behind_what_is_left() -> None:
+    driver = Driver().open()
+    driver.machine.receive(driver.now, publish_bytes(1) * 3 * READ_LIMIT + method_bytes(0, Connection.CloseOk()))
+    driver.machine.fail(driver.now, ConnectionFailure(320, "shutdown"), 0)
+    assert driver.events() == [CloseBroker(), Disconnect()]
+    assert not driver.has_input()
+
+
+def test_a_closed_connection_does_not_read_what_is_left() -> None:
+    driver = Driver().open(heartbeat=10)
+    driver.machine.receive(driver.now, publish_bytes(1) * 3 * READ_LIMIT)
+    assert driver.pass_time(21) == [Disconnect()]
+    assert not driver.has_input()
+
+
+def test_a_silent_connection_does_not_read_what_is_left() -> None:
+    driver = Driver(capabilities={})
+    driver.start()
+    driver.machine.receive(driver.now, HEARTBEAT_FRAME * 3 * READ_LIMIT)
+    driver.machine.authentication_failed(driver.now)
+    assert not driver.has_input()
+    assert driver.events() == []
