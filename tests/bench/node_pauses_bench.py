@@ -114,7 +114,8 @@ def read_pauses(path: Path) -> list[Pause]:
     return pauses
 
 
-def summary(pauses: list[Pause], stalls: MachineStalls) -> dict[str, object]:
+def summary(began_s: float, pauses: list[Pause], stalls: MachineStalls) -> dict[str, object]:
+    """What happened in a phase."""
     longest = sorted(pauses, key=lambda pause: -pause.seconds)[:LISTED]
     return {
         "worst_pause_ms": longest[0].seconds * 1000 if longest else 0.0,
@@ -122,6 +123,7 @@ def summary(pauses: list[Pause], stalls: MachineStalls) -> dict[str, object]:
         "longest": [
             {
                 "ms": seconds * 1000,
+                "after_s": due_s - began_s,
                 "machine_stalled_ms": stalls.seconds_within(due_s, due_s + seconds, None) * 1000,
                 "machine_slowness": stalls.slowness_within(due_s, due_s + seconds),
             }
@@ -192,7 +194,7 @@ def main() -> None:
         names = list(began_s)
         for phase, following in pairwise(names):
             within = [pause for pause in pauses if began_s[phase] <= pause.due_s < began_s[following]]
-            figures[phase] = summary(within, stalls)
+            figures[phase] = summary(began_s[phase], within, stalls)
         print(json.dumps(figures))
 
 
