@@ -466,7 +466,7 @@ class ChannelMachine:
     def _send_settlement(self, settlement: Settlement, groups: dict[DeliverySource, list[Any]]) -> None:
         # What is requeued goes back at once, or the queue would send later messages between earlier ones.
         for source, seq_ids in groups.items():
-            limit = len(seq_ids) if settlement is Settlement.REQUEUE else SETTLE_LIMIT
+            limit = max(1, len(seq_ids)) if settlement is Settlement.REQUEUE else SETTLE_LIMIT
             for at in range(0, len(seq_ids), limit):
                 self.effects.append(Settle(settlement, source, seq_ids[at : at + limit]))
 

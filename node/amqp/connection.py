@@ -10,7 +10,7 @@
 SILENT: whoever has not logged in learns nothing and waits, as in the reference; only a client that announced
 ``authentication_failure_close`` is told why its login failed.
 
-The shell calls `receive` with what it read and then takes events with `next_event` until there is none; an event
+The shell calls `receive` with what it read and then takes events with `next_event` while it `has_input`; an event
 must be dealt with (`authenticated`, `entered`, ...) before the next is taken. Items of channels are events too.
 Frames are appended to ``output``. Time is an argument everywhere, in seconds, monotonic.
 

@@ -288,6 +288,11 @@ class QueueProcess:
             if limit is not None:
                 limit -= len(deliveries)
 
+    def _catch_up(self) -> None:
+        """Deliver what the last drain left to the next one: limits count what nobody can take."""
+        if self._has_more:
+            self._dispatch()
+
     def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         number = len(turn.consumers)
         for position, consumer in enumerate(turn.consumers):
@@ -367,6 +372,8 @@ class QueueProcess:
 
     def requeue(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
         """Give deliveries that ``channel`` holds back to their places."""
+        if self._options.is_limited:
+            self._catch_up()
         settled = self._release(channel, seq_ids)
         if settled:
             self._backing_queue.requeue(settled)
@@ -406,6 +413,8 @@ class QueueProcess:
         # Nobody is there to receive them: those to be acked are requeued below, the others are lost on the way.
         self._outgoing = [consumer for consumer in self._outgoing if consumer.channel != channel]
         if holdings.held:
+            if self._options.is_limited:
+                self._catch_up()
             self._backing_queue.requeue(sorted(holdings.held))
         del self._channels[channel]
         if self._options.is_limited:
@@ -422,6 +431,7 @@ class QueueProcess:
     def set_options(self, options: QueueOptions) -> None:
         """A policy changed: new limits hold at once."""
         assert options.single_active_consumer == self._options.single_active_consumer, "an argument, fixed for life"
+        self._catch_up()
         self._options = options
         self._drop_excess()
 

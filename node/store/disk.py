@@ -4,14 +4,15 @@
 tear, refuse and run full. Paths are plain strings with ``/``; errors of the system come out as `StorageError`.
 
 Threads. All methods are called on the loop's thread, except `DiskFile.sync` and `DirectorySync.sync`, which the group
-commit calls on its own thread. The owner may write on, close or unlink a file while it is being synced:
+commit calls on its own thread; what `DiskFile.begin_cut` asks for is done by that of `node.store.freeing`. The owner
+may write on, close or unlink a file while it is being synced, close or unlink it while it is being cut:
 
 - `DiskFile.close` of a file with unsynced writes keeps the descriptor until the next `sync` has made them durable, so
   that a file may be closed as soon as nobody writes to it any more and a confirm still never comes too early;
 - `DiskFile.abandon` gives the descriptor up without a sync: the file is to be unlinked, or the system may write it when
   it likes.
 
-Neither waits for a running sync: the last of the two to finish closes the descriptor.
+Neither waits for a sync or a cut under way: the last of them to finish closes the descriptor.
 
 A full disk. The system writes as much as there is room for, and only then refuses. By how much the file has grown is
 cut off again at once: at the end of a file that is only appended to, nothing may stand behind which a shorter record
@@ -230,7 +231,7 @@ class RealCut:
 class RealFile:
     """`DiskFile` on a descriptor of the operating system."""
 
-    __slots__ = ("_abandoned", "_closed", "_fd", "_lock", "_path", "_size", "_unsynced", "_users")
+    __slots__ = ("_abandoned", "_closed", "_cutting", "_fd", "_lock", "_path", "_size", "_unsynced", "_users")
 
     def __init__(self, path: str, fd: int, size: int, unsynced: bool) -> None:
         self._path = path
@@ -240,6 +241,8 @@ class RealFile:
         self._unsynced = unsynced
         #: Other threads that need the descriptor.
         self._users = 0
+        #: Cuts under way.
+        self._cutting = 0
         self._closed = False
         self._abandoned = False
         #: Guards the life of the descriptor only; never held during input or output.
@@ -255,7 +258,7 @@ class RealFile:
 
     @property
     def has_unsynced(self) -> bool:
-        return self._unsynced
+        return self._cutting > 0 or self._unsynced
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         offset = self._size
@@ -317,6 +320,7 @@ class RealFile:
         assert not self._closed, "a closed file cannot be cut"
         with self._lock:
             self._users += 1
+            self._cutting += 1
         self._size = size
         cut = RealCut(self, size)
         FREEING.run(cut.run)
@@ -330,9 +334,11 @@ class RealFile:
             raise _failure("truncate", self._path, error) from error
         finally:
             with self._lock:
-                self._users -= 1
-                # After the cut: a sync that began in between may or may not have covered it.
+                # A sync that began in between may or may not have covered it. Nobody syncs a closed file once more.
                 self._unsynced = self._unsynced or not self._closed
+                # Last: whoever looks without the lock sees one of the two.
+                self._cutting -= 1
+                self._users -= 1
                 self._close_if_done()
 
     def sync(self) -> None:

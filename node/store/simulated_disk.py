@@ -169,20 +169,34 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class SimulatedCut:
-    """`Cut` that happens when it is finished, the latest moment."""
+    """`Cut` that happens at once, the earliest moment, or when it is finished, the latest."""
 
-    __slots__ = ("_file", "_size")
+    __slots__ = ("_error", "_file", "_has_happened", "_size")
 
-    def __init__(self, file: SimulatedFile, size: int) -> None:
+    def __init__(self, file: SimulatedFile, size: int, *, is_early: bool) -> None:
         self._file = file
         self._size = size
+        self._has_happened = False
+        self._error: StorageError | None = None
+        if is_early:
+            self._happen()
+
+    def _happen(self) -> None:
+        self._has_happened = True
+        try:
+            self._file.cut(self._size)
+        except StorageError as error:
+            self._error = error
 
     @property
     def is_done(self) -> bool:
         return True
 
     def finish(self) -> None:
-        self._file.cut(self._size)
+        if not self._has_happened:
+            self._happen()
+        if self._error is not None:
+            raise self._error
 
 
 class SimulatedFile:
@@ -260,7 +274,9 @@ class SimulatedFile:
 
     def begin_cut(self, size: int) -> SimulatedCut:
         self._require_open()
-        return SimulatedCut(self, size)
+        self._disk.cuts += 1
+        every = self._disk.early_cut_every
+        return SimulatedCut(self, size, is_early=every > 0 and self._disk.cuts % every == 0)
 
     def cut(self, size: int) -> None:
         """The handle may have been closed since it was asked for: then it owes nothing for this."""
@@ -326,6 +342,9 @@ class SimulatedDisk:
         self.reads = 0
         #: Number of crashes; handles of an earlier life are dead.
         self.life = 0
+        #: Begun so far; every one of so many happens early (0: none).
+        self.cuts = 0
+        self.early_cut_every = 2
         self.fail_writes: str | None = None
         self.fail_syncs: str | None = None
         self.fail_reads: str | None = None
@@ -497,7 +516,8 @@ class SimulatedDisk:
     def twin(self) -> SimulatedDisk:
         """A disk of its own in the same state, without faults: a test tries several ends of one story."""
         other = SimulatedDisk(self.capacity_bytes)
-        other.operations, other.life = self.operations, self.life
+        other.operations, other.life, other.cuts = self.operations, self.life, self.cuts
+        other.early_cut_every = self.early_cut_every
         inodes: dict[int, _Inode] = {}
 
         def twins(names: Mapping[str, _Inode | None]) -> dict[str, _Inode | None]:

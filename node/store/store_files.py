@@ -215,7 +215,7 @@ class StoreFiles:
             self.look_at(number)
 
     def announce_cut(self, number: int, end: int) -> None:
-        """`cut` is due when the open generation is durable, and there will be something to sync in it."""
+        """`begin_cut` is due when the open generation is durable, and there will be something to sync in it."""
         self.disk.announce_cut(self.path(number), end)
         self.mark_names_dirty()
 

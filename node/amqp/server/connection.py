@@ -4,8 +4,9 @@ Output. Machines append frames to one list; `_flush`, at most once per turn of t
 writes everything with one call. Deliveries are reported to the broker as written only while the transport's buffer
 is below its high-water mark, so a client that does not read is given a bounded number of messages and no more.
 
-Reading stops for three reasons, each undone separately: the broker asks for it (nested), a channel has too much
-waiting behind a cold call, or the client lets an absurd amount of answers pile up.
+Reading stops for four reasons, each undone separately: the time that connections have in a turn is used up
+(`node.amqp.server.turns`), the broker asks for it (nested), a channel has too much waiting behind a cold call, or the
+client lets an absurd amount of answers pile up. Only the first counts once the connection is ending.
 
 Alarms. A publish that the broker does not take now (`BrokerConnection.may_publish`) stays here, and with it every frame
 that was read behind it, of whatever channel; the broker has stopped the reading, so that is one read at most.
@@ -190,6 +191,9 @@ class ConnectionShell(asyncio.Protocol):
             undone, self._undone = self._undone, {}
             for channel in undone:
                 channel.go_on()
+            if not self._undone and self._flush_scheduled:
+                # Now, for what comes next may be left undone again before the flush would come.
+                self._flush()
             self._process_events()
         except Exception:
             self.internal_error()

@@ -446,6 +446,7 @@ def acked(broker: FakeBroker) -> int:
 
 ACKS = -(-1000 // SETTLE_LIMIT)
 ACK_ALL = method_bytes(1, Basic.Ack(1000, True))
+QOS = method_bytes(1, Basic.Qos())
 
 
 async def test_a_flood_takes_several_turns_and_reading_waits(slow: Client, broker: FakeBroker) -> None:
@@ -509,6 +510,19 @@ async def test_a_commit_is_answered_when_all_that_belongs_to_it_is_done(consumer
         await asyncio.sleep(0)
     await consumer.settle()
     assert consumer.names() == ["Tx.CommitOk"]
+
+
+async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer: Client, broker: FakeBroker) -> None:
+    """Between what was left and what comes next, which may be left undone again before a later callback would write."""
+    # There is time for two calls.
+    call_s = 0.6 * TURN_S
+    consumer.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, lambda: len(broker.calls) * call_s)
+    consumer.shell.data_received(QOS + method_bytes(1, Basic.Ack(600, True)) + QOS + ACK_ALL)
+    assert (acked(broker), consumer.names()) == (2 * SETTLE_LIMIT, [])
+    await asyncio.sleep(0)
+    assert (acked(broker), consumer.names()) == (600 + SETTLE_LIMIT, ["Basic.QosOk"])
+    await consumer.settle()
+    assert acked(broker) == 1000
 
 
 async def test_connections_take_turns(slow: Client, broker: FakeBroker) -> None:

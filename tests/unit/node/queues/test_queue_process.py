@@ -202,6 +202,32 @@ def test_a_queue_with_a_maximal_length_drops_nothing_that_a_consumer_can_take() 
     assert delivered == "x" * (DISPATCH_MAX + 1) + "y" * (DISPATCH_MAX + 1)
 
 
+@pytest.mark.parametrize("how", ["requeue", "channel down", "new limit"])
+def test_a_limit_counts_only_what_nobody_can_take(how: str) -> None:
+    """Though the last drain left some for which there is a consumer to the next."""
+    bench = QueueBench(max_length=DISPATCH_MAX + 10)
+    held = DISPATCH_MAX + 50
+    bench.consume(2, prefetch_count=held)
+    bench.publish(held, body=b"held")
+    bench.drain()
+    bench.publish(DISPATCH_MAX + 10, body=b"x")
+    bench.consume(1, no_ack=True)
+    delivered = bench.deliveries()[0]
+    assert (delivered.count("x"), bench.process.has_more) == (DISPATCH_MAX, True)
+    if how == "requeue":
+        bench.process.cancel(channel(2), "t")
+        bench.requeue(2, *range(1, held + 1))
+    elif how == "channel down":
+        bench.process.channel_down(channel(2))
+    else:
+        bench.process.set_options(QueueOptions(max_length=1))
+    delivered = ""
+    while not delivered or bench.process.has_more:
+        delivered += " ".join(bench.deliveries())
+    # And of those that came back as many as the limit allows.
+    assert (delivered.count("x"), delivered.count("held")) == (10, 0 if how == "new limit" else DISPATCH_MAX + 10)
+
+
 def test_the_delivery_window_stops_a_consumer_until_it_is_granted_more() -> None:
     bench = QueueBench()
     bench.consume(no_ack=True)

@@ -55,6 +55,20 @@ def test_a_cut_is_begun_and_finished(place: tuple[Disk, str]) -> None:
     assert read_whole(disk, f"{directory}/f") == b"ab"
 
 
+def test_a_simulated_cut_happens_early_or_late() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    file.append(b"abcdef")
+    lengths = []
+    for size in (5, 4, 3, 2):
+        cut = file.begin_cut(size)
+        lengths.append(len(read_whole(disk, "/d/f")))
+        cut.finish()
+        assert len(read_whole(disk, "/d/f")) == size
+    assert lengths == [6, 4, 4, 2]
+
+
 def test_names(place: tuple[Disk, str]) -> None:
     disk, directory = place
     disk.create(f"{directory}/b").close()
@@ -345,6 +359,20 @@ def test_nobody_waits_for_a_cut(tmp_path: Path, held_back: HeldBack) -> None:
     assert path.read_bytes() == b"ab"
     file.sync()
     file.close()
+
+
+def test_a_file_owes_a_sync_while_it_is_being_cut(tmp_path: Path, held_back: HeldBack) -> None:
+    """Or who closes it would not see to it that there is one."""
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.append(b"abcdef")
+    cut = file.begin_cut(2)
+    owes = []
+    for step in (file.sync, held_back.let_go, cut.finish, file.sync):
+        step()
+        owes.append(file.has_unsynced)
+    assert owes == [True, True, True, False]
+    file.close()
+    assert open_descriptors(tmp_path) == 0
 
 
 def test_a_descriptor_lives_until_its_file_is_cut(tmp_path: Path, held_back: HeldBack) -> None:
