@@ -43,13 +43,14 @@ class AmqpServerConfig:
 
 
 class AmqpServer:
-    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; all in the loop that serves."""
+    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves."""
 
     def __init__(self, broker: BrokerPort, config: AmqpServerConfig) -> None:
         self.broker = broker
         self.config = config
         self.chance = random.Random(config.seed)
-        self.turns = InputTurns(asyncio.get_running_loop().call_soon)
+        # The server may be made before its loop runs.
+        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback))
         self._connections: set[ConnectionShell] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
