@@ -399,7 +399,7 @@ class QueueSet:
                     self._drain_mirror(role)
         if dirty:
             # Before those that were touched meanwhile, which may be the same again and again.
-            touched, self._dirty = self._dirty, dict.fromkeys(dirty)
+            touched, self._dirty = self._dirty, {}
             for queue_id in (*dirty, *touched):
                 self._drain_soon(queue_id)
         self._port.request_sync()

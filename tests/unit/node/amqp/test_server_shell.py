@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pamqp import commands
 
 from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server import AmqpServer, AmqpServerConfig
@@ -17,29 +15,7 @@ from node.errors import ChannelError
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
-from tests.support.server_client import Client, calls
-
-Basic, Channel, Confirm, Connection, Queue, Tx = (
-    commands.Basic,
-    commands.Channel,
-    commands.Confirm,
-    commands.Connection,
-    commands.Queue,
-    commands.Tx,
-)
-
-
-@pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[Client]:
-    client = await Client(AmqpServer(broker, AmqpServerConfig(seed=1))).open()
-    yield client
-    client.transport.close()
-    await client.settle()
+from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, calls
 
 
 async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, broker: FakeBroker) -> None:

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pamqp import commands
 
 from node.amqp.channel import SETTLE_LIMIT
 from node.amqp.codec import READ_LIMIT
 from node.amqp.connection import ConnectionState
 from node.amqp.frames import HEARTBEAT_FRAME
-from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.turns import TURN_S, InputTurns
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
-from tests.support.server_client import Client, calls
-
-Basic, Channel, Confirm, Connection, Queue, Tx = (
-    commands.Basic,
-    commands.Channel,
-    commands.Confirm,
-    commands.Connection,
-    commands.Queue,
-    commands.Tx,
-)
-
-
-@pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[Client]:
-    client = await Client(AmqpServer(broker, AmqpServerConfig(seed=1))).open()
-    yield client
-    client.transport.close()
-    await client.settle()
-
+from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
 
 BYE = method_bytes(0, Connection.Close(200, "", 0, 0))
 BYE_OK = method_bytes(0, Connection.CloseOk())

@@ -269,13 +269,19 @@ def test_a_file_that_is_replaced_is_noted_again_when_it_was_synced_under_its_nam
     assert GuardedDisk(twin, VHOST, GroupCommit()).short_files_in(QUEUE) == []
 
 
-@pytest.mark.parametrize("announced", [True, False])
-def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
+def about_to_be_cut(node: Node, announced: bool) -> DiskFile:
+    """A file of 100 bytes, all of them noted, which will have 40."""
     file = node.create(SEGMENT, 100)
     node.write_notes()
     if announced:
         node.disk.announce_cut(SEGMENT, 40)
         run_sync_round(node.group_commit)
+    return file
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
+    file = about_to_be_cut(node, announced)
     before = node.below.operations
     file.truncate(40)
     assert node.below.operations - before == (1 if announced else 3), "the notes are written and synced first"
@@ -286,11 +292,7 @@ def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
 @pytest.mark.parametrize("announced", [True, False])
 def test_who_opens_a_file_on_its_way_to_a_new_end_raises_no_note(node: Node, announced: bool) -> None:
     """It looks longer than it will be."""
-    file = node.create(SEGMENT, 100)
-    node.write_notes()
-    if announced:
-        node.disk.announce_cut(SEGMENT, 40)
-        run_sync_round(node.group_commit)
+    file = about_to_be_cut(node, announced)
     cut = file.begin_cut(40)
     other = node.disk.open(SEGMENT)
     assert other.size == 100
@@ -306,11 +308,7 @@ def test_who_opens_a_file_on_its_way_to_a_new_end_raises_no_note(node: Node, ann
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_file_that_got_shorter_before_anybody_looked_is_no_damage(node: Node, announced: bool) -> None:
-    file = node.create(SEGMENT, 100)
-    node.write_notes()
-    if announced:
-        node.disk.announce_cut(SEGMENT, 40)
-        run_sync_round(node.group_commit)
+    file = about_to_be_cut(node, announced)
     file.begin_cut(40)
     node.disk.open(SEGMENT).sync()
     node.write_notes()

@@ -1,0 +1,24 @@
+"""A client of a server with a broker that writes down what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node.amqp.server import AmqpServer, AmqpServerConfig
+from tests.support.fake_broker import FakeBroker
+from tests.support.server_client import Client
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[Client]:
+    client = await Client(AmqpServer(broker, AmqpServerConfig(seed=1))).open()
+    yield client
+    client.transport.close()
+    await client.settle()
