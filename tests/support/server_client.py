@@ -9,7 +9,7 @@ from pamqp import base, commands
 
 from node.amqp.connection import ConnectionState
 from node.amqp.frames import PROTOCOL_HEADER
-from node.amqp.server import AmqpServer
+from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.connection import ConnectionShell
 from tests.support.amqp_frames import method_bytes, unmarshal_all
 from tests.support.fake_broker import FakeBroker
@@ -66,6 +66,11 @@ class MemoryTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.close()
+
+
+def server_of(broker: FakeBroker, connections_max: int = 10) -> AmqpServer:
+    """A server whose clock stands still: however slow the machine, all that came is done in one turn."""
+    return AmqpServer(broker, AmqpServerConfig(connections_max=connections_max, seed=1), clock=lambda: 0.0)
 
 
 class Client:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,14 +44,19 @@ class AmqpServerConfig:
 
 
 class AmqpServer:
-    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves."""
+    """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves.
 
-    def __init__(self, broker: BrokerPort, config: AmqpServerConfig) -> None:
+    ``clock`` (seconds) says when a turn of the connections is over.
+    """
+
+    def __init__(
+        self, broker: BrokerPort, config: AmqpServerConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.broker = broker
         self.config = config
         self.chance = random.Random(config.seed)
         # The server may be made before its loop runs.
-        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback))
+        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock)
         self._connections: set[ConnectionShell] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.amqp.server import AmqpServer, AmqpServerConfig
 from tests.support.fake_broker import FakeBroker
-from tests.support.server_client import Client
+from tests.support.server_client import Client, server_of
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 async def client(broker: FakeBroker) -> AsyncIterator[Client]:
-    client = await Client(AmqpServer(broker, AmqpServerConfig(seed=1))).open()
+    client = await Client(server_of(broker)).open()
     yield client
     client.transport.close()
     await client.settle()

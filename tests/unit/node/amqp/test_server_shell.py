@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from node.amqp.frames import PROTOCOL_HEADER
-from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
 from node.errors import ChannelError
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
-from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, calls
+from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, calls, server_of
 
 
 async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, broker: FakeBroker) -> None:
@@ -235,7 +234,7 @@ async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(client:
 
 
 async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
-    server = AmqpServer(broker, AmqpServerConfig(connections_max=1))
+    server = server_of(broker, connections_max=1)
     first, second = Client(server), Client(server)
     assert second.transport.is_closed
     assert not first.transport.is_closed
@@ -245,7 +244,7 @@ async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
 
 
 async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    client = Client(AmqpServer(broker, AmqpServerConfig()))
+    client = Client(server_of(broker))
     client.shell.data_received(PROTOCOL_HEADER)
     properties: Any = {"capabilities": {"authentication_failure_close": True}}
     await client.send(Connection.StartOk(properties, "PLAIN", "\0guest\0hunter2"), channel=0)
@@ -259,7 +258,7 @@ async def test_who_leaves_before_logging_in_is_no_warning(broker: FakeBroker, ca
     """Health checks and load balancers do: connect, perhaps say hello, and hang up."""
     caplog.set_level(logging.INFO)
     for hello in (b"", PROTOCOL_HEADER):
-        probe = Client(AmqpServer(broker, AmqpServerConfig(seed=1)))
+        probe = Client(server_of(broker))
         if hello:
             probe.shell.data_received(hello)
         probe.transport.close()

@@ -84,7 +84,6 @@ async def test_a_read_that_took_all_the_time_holds_the_next_one_back_for_a_turn(
 
 
 async def test_a_read_in_time_holds_nothing_back(client: Client) -> None:
-    client.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, lambda: 0.0)
     client.shell.data_received(numbered(0, 10 * READ_LIMIT))
     assert not client.is_held_back()
 
