@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,8 +41,13 @@ async def consumer(client: Client, broker: FakeBroker) -> Client:
 async def slow_down(client: Client, broker: FakeBroker) -> Client:
     await client.settle()
     broker.calls.clear()
-    client.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, lambda: len(broker.calls) * TURN_S)
+    use_clock(client, lambda: len(broker.calls) * TURN_S)
     return client
+
+
+def use_clock(client: Client, clock: Callable[[], float]) -> None:
+    """From now on it tells the server of ``client`` when a turn is over."""
+    client.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, clock)
 
 
 def numbered(first: int, count: int, channel: int = 1) -> bytes:
@@ -92,7 +98,7 @@ async def test_a_read_in_time_holds_nothing_back(client: Client) -> None:
 async def test_what_comes_to_nothing_takes_time_too(data: bytes, client: Client) -> None:
     """Only connections that are closing drop publishes, and then there may be very many."""
     looks = itertools.count()
-    client.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, lambda: next(looks) * TURN_S / 2)
+    use_clock(client, lambda: next(looks) * TURN_S / 2)
     if data is not HEARTBEAT_FRAME:
         client.shell.close(320, "shutdown")
     client.shell.data_received(data * 6 * READ_LIMIT)
@@ -129,7 +135,7 @@ async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer
     """Between what was left and what comes next, which may be left undone again before a later callback would write."""
     # There is time for two calls.
     call_s = 0.6 * TURN_S
-    consumer.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, lambda: len(broker.calls) * call_s)
+    use_clock(consumer, lambda: len(broker.calls) * call_s)
     consumer.shell.data_received(QOS + method_bytes(1, Basic.Ack(600, True)) + QOS + ACK_ALL)
     assert (acked(broker), consumer.names()) == (2 * SETTLE_LIMIT, [])
     await asyncio.sleep(0)
@@ -138,11 +144,10 @@ async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer
     assert acked(broker) == 1000
 
 
-async def test_connections_take_turns(slow: Client, broker: FakeBroker) -> None:
-    server = slow.shell._server
-    server.turns = InputTurns(asyncio.get_running_loop().call_soon)
-    other = await Client(server).open()
-    await slow_down(slow, broker)
+async def test_connections_take_turns(client: Client, broker: FakeBroker) -> None:
+    await client.send(Queue.Declare(queue="q"))
+    other = await Client(client.shell._server).open()
+    slow = await slow_down(client, broker)
     slow.shell.data_received(numbered(0, 4 * READ_LIMIT))
     other.shell.data_received(numbered(10_000, 1))
     assert published(broker) == list(range(READ_LIMIT))
