@@ -171,9 +171,54 @@ class MoveMaster:
     node: NodeName
 
 
-MirrorCommand = MirrorSynchronised | MirrorUnsynchronised | DropMirror | AddMirror | MoveMaster
+@dataclass(frozen=True, slots=True)
+class MirrorFollows:
+    """The master of ``epoch`` says that a mirror hears of every operation, whatever it lacks of what was before.
+
+    ``as_of_index`` as in `MirrorSynchronised`: a mirror that restarted after that index is not meant.
+    """
+
+    queue_id: QueueId
+    epoch: Epoch
+    node: NodeName
+    as_of_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeService:
+    """``node`` has opened its copies of these queues and serves them as the master of these epochs.
+
+    From here on it goes on without the complete copies that are not among its mirrors: they are complete no longer.
+    Queues whose record has moved on meanwhile are left alone.
+    """
+
+    node: NodeName
+    queues: tuple[tuple[QueueId, Epoch], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForcePromote:
+    """An operator stops waiting for the complete copies of a queue that nobody serves: ``node`` is to serve it with
+    what it has. What it lacks is lost, and counted."""
+
+    queue_id: QueueId
+    node: NodeName
+
+
+MirrorCommand = MirrorSynchronised | MirrorUnsynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
 UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
-Command = ChangeTopology | NodeUp | NodeDown | ForgetNode | SetPolicy | ClearPolicy | UserCommand | MirrorCommand
+Command = (
+    ChangeTopology
+    | NodeUp
+    | NodeDown
+    | ForgetNode
+    | SetPolicy
+    | ClearPolicy
+    | UserCommand
+    | MirrorCommand
+    | TakeService
+    | ForcePromote
+)
 
 
 @dataclass(frozen=True, slots=True)
