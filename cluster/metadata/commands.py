@@ -38,12 +38,16 @@ class ChangeTopology:
 
 @dataclass(frozen=True, slots=True)
 class NodeUp:
-    """A node has started (or became reachable again, under the same incarnation)."""
+    """A node has started (or became reachable again, under the same incarnation).
+
+    ``rules_version``: of the rules of mastership that the node follows; the highest that was announced holds.
+    """
 
     node: NodeName
     incarnation: Incarnation
     cluster_address: str
     amqp_address: str
+    rules_version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +168,15 @@ class AddMirror:
 
 @dataclass(frozen=True, slots=True)
 class MoveMaster:
-    """Make a synchronised mirror the master; the old master stays as the youngest mirror, synchronised."""
+    """Make a synchronised mirror the master; the old master stays as the youngest mirror, synchronised.
+
+    ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts as complete.
+    """
 
     queue_id: QueueId
     epoch: Epoch
     node: NodeName
+    is_old_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,3 +45,16 @@ class NoSuchNodeError(RefusedChangeError):
 
 class StaleMastershipError(RefusedChangeError):
     """The command names another epoch, or a mirror, that the record no longer has."""
+
+
+class StillServedError(RefusedChangeError):
+    def __init__(self, queue: str, master: str) -> None:
+        super().__init__(
+            f"queue '{queue}' is served by {master}, so nobody waits for it; "
+            f"to have it elsewhere, change its policy or stop {master}"
+        )
+
+
+class NodeNotUpError(RefusedChangeError):
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} is not running: start it first, or name a node that runs")

@@ -10,12 +10,20 @@ from node.ids import NodeName, QueueId
 from node.topology.records import QueueRecord
 
 #: Why a mastership record changed.
-#: ``promoted``: a synchronised mirror took over; ``promoted_lossy``: an unsynchronised one did;
-#: ``master_down``: nobody can; ``master_returned``: a replica of a queue that was down came back;
-#: ``master_restarted``: the same node, another process, a new epoch; ``moved``: on request or by policy;
-#: ``mirrors``: only mirrors came, went or changed between synchronised and not.
+#: ``elected``: another node is to take over; ``in_service``: the master has; ``in_service_lossy``: it has, and its copy
+#: was not complete; ``master_down``: nobody can; ``master_returned``: a complete copy of a queue that was down came
+#: back; ``master_restarted``: the same node, another process, a new epoch; ``moved``: on request or by policy;
+#: ``forced``: an operator gave up waiting; ``mirrors``: only mirrors came, went, caught up or fell behind.
 ChangeReason = Literal[
-    "promoted", "promoted_lossy", "master_down", "master_returned", "master_restarted", "moved", "mirrors"
+    "elected",
+    "in_service",
+    "in_service_lossy",
+    "master_down",
+    "master_returned",
+    "master_restarted",
+    "moved",
+    "forced",
+    "mirrors",
 ]
 
 
@@ -39,6 +47,8 @@ class MastershipChanged:
     old: MastershipRecord
     new: MastershipRecord
     reason: ChangeReason
+    #: Mirrors whose copy the policy no longer wants: they delete it.
+    discarded: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

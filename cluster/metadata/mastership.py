@@ -1,16 +1,37 @@
 """The rules of mastership: what each event does to the record of one queue. Pure functions, a record in, a record out.
 
-Definitions. A *live* replica is on a node that is up. A *synchronised* one holds everything that was ever confirmed
-and is not settled. The record names one master; while ``is_down`` it is a dead one and nobody serves the queue.
+Definitions. A copy is *complete* if it holds everything that was ever confirmed, is not settled and survives a restart
+(of a durable queue: the persistent messages; a copy of another queue ends with its process). A mirror is *synchronised*
+if it holds the transient messages too, in memory. It is *following* if it hears of every operation of the master in
+service, whatever it lacks from before. The record remembers all three, of nodes that are up; of those that are down it
+remembers who is complete.
 
-Why this never promotes over a better copy. A master confirms a publish only when every replica in the record has it,
-and leaves a replica out only by a committed change of the record that names its own epoch. So, at any point of the log,
-the synchronised mirrors in the record and the master hold everything confirmed; promoting any of them loses nothing. A
-node that leaves the record while others go on serving may miss what they confirm from then on: it is forgotten at
-once. Only the replicas in the record at the moment when service stops stay complete, because nobody can confirm
-anything after; those are ``recoverable``.
+What the cluster knows of life and death is always old: a node counts as up until its `NodeDown` or the `NodeUp` of its
+next life is committed, and after a loss of power every node counts as up although none is. So an election proves
+nothing. It names somebody who may serve; whoever is named *takes service* by a commit of its own, which only a node
+that lives and has opened its copy can propose. The rules:
 
-Every change of master, and every return to service, raises the epoch; whoever acts under a lower one is refused.
+1. **Only the master in service makes copies incomplete.** It confirms nothing as long as a complete copy is not among
+   its mirrors, and of those that are it waits for each. To go on without one it takes service once more; that commit
+   is what ends the completeness of the copy. So at any point of the log every copy called complete is, however
+   stale the news that led to the elections before; and it stays so through any number of restarts of its node.
+2. **Before it takes service a master touches nothing**: it attaches to no mirror, so no copy is trimmed to one that
+   was merely named, and it neither delivers nor confirms.
+3. **Who is elected** when the master is gone: the oldest synchronised mirror; else the oldest complete one; else, if
+   the policy says ``always``, the oldest following one, which may lack something (`lossy_promotions` counts it when it
+   takes service). Else nobody: the queue is down until a complete copy comes back, and the first that does is elected.
+   A copy that only restarted is not following, so that it came back first gives it no claim. An incomplete master that
+   has not taken service yet gives way to a complete copy that returns.
+4. **Placement waits for service.** No mirror is added or discarded by policy while the queue waits: a newcomer
+   could only be filled from nothing, and what would be discarded may be the only complete copy.
+5. **An operator may give up waiting** (`force_promote`, `forget_node`); what is lost by it is counted like any other.
+
+The cost is one commit more per failover, batched over the queues of a node (`TakeService`). Kafka keeps complete
+replicas that are down for the same reason (KIP-966, *eligible leader replicas*); it has them lapse by the controller's
+word instead of the master's, which is why it needs their clean shutdown to be recorded.
+
+Every change of master, and every return to service after a restart, raises the epoch; whoever acts under a lower one
+is refused.
 """
 
 from __future__ import annotations
@@ -25,126 +46,274 @@ FIRST_EPOCH = Epoch(1)
 
 
 def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
-    """A new queue is empty: every mirror holds all of it."""
-    return MastershipRecord(queue_id, FIRST_EPOCH, placement.master, placement.mirrors, placement.mirrors)
+    """A new queue is empty: every copy holds all of it, and nobody has to be asked."""
+    mirrors = placement.mirrors
+    return MastershipRecord(
+        queue_id,
+        FIRST_EPOCH,
+        placement.master,
+        mirrors,
+        synchronised=mirrors,
+        complete=(placement.master, *mirrors),
+        following=mirrors,
+    )
 
 
 def placement_of(record: MastershipRecord) -> CurrentPlacement:
     return CurrentPlacement(record.master, record.mirrors, record.synchronised)
 
 
+def is_settled(record: MastershipRecord) -> bool:
+    """The master is in service, and every complete copy is its own or one of its mirrors': it may confirm."""
+    return record.in_service and all(node == record.master or node in record.mirrors for node in record.complete)
+
+
 def _without(nodes: tuple[NodeName, ...], gone: NodeName) -> tuple[NodeName, ...]:
     return tuple(node for node in nodes if node != gone)
 
 
+# --- mirrors
+
+
 def drop_mirror(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    """Service goes on without ``node``."""
-    return replace(record, mirrors=_without(record.mirrors, node), synchronised=_without(record.synchronised, node))
+    """``node`` is no mirror any more. It stays complete, if it was, until the master takes service without it."""
+    return replace(
+        record,
+        mirrors=_without(record.mirrors, node),
+        synchronised=_without(record.synchronised, node),
+        following=_without(record.following, node),
+    )
+
+
+def discard_mirror(record: MastershipRecord, node: NodeName) -> MastershipRecord:
+    """The policy does not want a copy on ``node``, which deletes it; the master, in service, has everything."""
+    assert record.in_service, "a copy is discarded only beside one that serves"
+    return replace(drop_mirror(record, node), complete=_without(record.complete, node))
 
 
 def add_mirror(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    """A new youngest mirror, which lacks everything so far."""
+    """A new youngest mirror. Nothing is known of what it has, unless it is complete."""
     assert node not in (record.master, *record.mirrors), f"{node} holds queue {record.queue_id} already"
     return replace(record, mirrors=(*record.mirrors, node))
 
 
+def mark_following(record: MastershipRecord, node: NodeName) -> MastershipRecord:
+    """From now on a mirror hears of everything. The order of ``following`` is that of ``mirrors``."""
+    following = tuple(mirror for mirror in record.mirrors if mirror == node or mirror in record.following)
+    return replace(record, following=following)
+
+
 def mark_synchronised(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    """A mirror has caught up. The order of ``synchronised`` is that of ``mirrors``."""
-    if node not in record.mirrors:
-        return record
+    """A mirror has caught up. The order of ``synchronised`` is that of ``mirrors``.
+
+    The news may come when the master that sent it is dead and the queue is down: then the mirror is elected, for that
+    master has confirmed nothing without it since.
+    """
     synchronised = tuple(mirror for mirror in record.mirrors if mirror == node or mirror in record.synchronised)
-    return replace(record, synchronised=synchronised)
+    complete = record.complete if node in record.complete else (*record.complete, node)
+    marked = mark_following(replace(record, synchronised=synchronised, complete=complete), node)
+    return _elect(marked, node) if record.is_down else marked
 
 
 def mark_unsynchronised(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    return replace(record, synchronised=_without(record.synchronised, node))
+    return replace(record, synchronised=_without(record.synchronised, node), complete=_without(record.complete, node))
 
 
-def promote(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    """Make a mirror the master; the old master leaves the record."""
-    assert node in record.mirrors, f"{node} is no mirror of queue {record.queue_id}"
-    is_lossy = node not in record.synchronised
+# --- service
+
+
+def take_service(record: MastershipRecord) -> MastershipRecord:
+    """The master lives, has opened its copy, and goes on with the mirrors that it has now."""
+    assert not record.is_down, "nobody is there to serve"
+    is_lossy = record.master not in record.complete
+    complete = () if is_lossy else tuple(mirror for mirror in record.mirrors if mirror in record.complete)
     return replace(
         record,
-        epoch=Epoch(record.epoch + 1),
-        master=node,
-        mirrors=_without(record.mirrors, node),
-        # After a lossy promotion nobody holds what was lost; the others are compared with the new master anew.
-        synchronised=() if is_lossy else _without(record.synchronised, node),
-        recoverable=(),
-        is_down=False,
+        complete=(record.master, *complete),
         lossy_promotions=record.lossy_promotions + is_lossy,
+        # Who followed an earlier master has yet to hear of this one.
+        following=record.following if record.in_service else record.synchronised,
+        in_service=True,
     )
 
 
-def move_master(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-    """Make a synchronised mirror the master; the old one, which holds everything too, becomes the youngest mirror."""
+def _elect(record: MastershipRecord, node: NodeName) -> MastershipRecord:
+    """Name ``node`` the master of a new epoch; the old master leaves the record."""
+    elected = replace(
+        drop_mirror(record, node), epoch=Epoch(record.epoch + 1), master=node, is_down=False, in_service=False
+    )
+    # What an incomplete master lacks is lost, and the others are compared with it anew.
+    return elected if node in record.complete else replace(elected, synchronised=())
+
+
+def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRecord:
+    """The master is gone: name the best of the mirrors, or wait for a complete copy (rule 3)."""
+    complete = record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
+    if complete:
+        return _elect(record, complete[0])
+    if is_loss_allowed and record.following:
+        return _elect(record, record.following[0])
+    if not record.complete:
+        # Nobody has the content, and nobody ever will: the best of what is left, or an empty queue.
+        return _elect(record, (*record.following, *record.mirrors, record.master)[0])
+    awaited = record.master if record.master in record.complete else record.complete[0]
+    return replace(record, master=awaited, is_down=True, in_service=False)
+
+
+def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
+    """The master is the same node in another life; by announcing that it has said that it lives."""
+    restarted = replace(record, epoch=Epoch(record.epoch + 1), is_down=False, in_service=False)
+    return take_service(restarted) if record.complete == (record.master,) else restarted
+
+
+def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = False) -> MastershipRecord:
+    """Make a synchronised mirror the master; the old one becomes the youngest mirror.
+
+    It holds everything, too, unless ``is_old_lost``: its disk has failed.
+    """
     assert node in record.synchronised, "a planned move never loses anything"
-    moved = promote(record, node)
-    return replace(moved, mirrors=(*moved.mirrors, record.master), synchronised=(*moved.synchronised, record.master))
+    old = record.master
+    moved = add_mirror(_elect(record, node), old)
+    if is_old_lost:
+        return replace(moved, complete=_without(moved.complete, old))
+    return replace(moved, synchronised=(*moved.synchronised, old), following=(*moved.following, old))
+
+
+# --- members
 
 
 def node_down(
-    record: MastershipRecord, node: NodeName, promotes_unsynchronised: bool, is_durable: bool
+    record: MastershipRecord, node: NodeName, is_loss_allowed: bool, is_durable: bool
 ) -> MastershipRecord | None:
-    """``node`` is gone. ``None``: nothing of the queue is left, it is to be deleted."""
-    if node != record.master:
-        return drop_mirror(record, node)
-    if record.is_down:
-        return record
-    if record.synchronised:
-        return promote(record, record.synchronised[0])
-    if record.mirrors and promotes_unsynchronised:
-        return promote(record, record.mirrors[0])
-    if record.mirrors or is_durable:
-        return replace(record, is_down=True, recoverable=(node,))
-    return None
+    """``node`` is gone. ``is_loss_allowed``: a following mirror may take over (``always``).
 
-
-def node_up(record: MastershipRecord, node: NodeName, is_content_lost: bool) -> MastershipRecord:
-    """``node`` is back. If the queue waited for it, it is the master again.
-
-    ``is_content_lost``: its copy lived in memory only and the process is another one.
+    ``None``: nothing of the queue is left, it is to be deleted.
     """
-    if not record.is_down or (node != record.master and node not in record.recoverable):
+    if node != record.master or record.is_down:
+        return drop_mirror(record, node)
+    if not record.mirrors and not is_durable:
+        return None
+    return _elect_any(record, is_loss_allowed)
+
+
+def node_up(record: MastershipRecord, node: NodeName, is_copy_lost: bool) -> MastershipRecord:
+    """``node`` is up, in whatever life. ``is_copy_lost``: its copy lived in memory only and the process is another."""
+    if is_copy_lost:
+        record = replace(record, complete=_without(record.complete, node))
+    if record.is_down:
+        if node in record.complete:
+            return _return_to(record, node)
+        return record if record.complete else _elect_any(replace(record, master=node), is_loss_allowed=True)
+    is_stranger = node not in (record.master, *record.mirrors)
+    if record.in_service or node not in record.complete or not is_stranger:
         return record
-    return replace(
-        drop_mirror(record, node),
-        epoch=Epoch(record.epoch + 1),
-        master=node,
-        recoverable=(),
-        is_down=False,
-        lossy_promotions=record.lossy_promotions + is_content_lost,
-    )
+    if record.master not in record.complete:
+        return add_mirror(_elect(record, node), record.master)
+    return add_mirror(record, node)
 
 
-def master_restarted(record: MastershipRecord) -> MastershipRecord:
-    """The master's process was replaced by another one on the same disk before anybody noticed."""
-    return replace(record, epoch=Epoch(record.epoch + 1))
+def _return_to(record: MastershipRecord, node: NodeName) -> MastershipRecord:
+    """The first complete copy of a queue that is down is back."""
+    return _restart_epoch(replace(drop_mirror(record, node), master=node))
+
+
+def node_restarted(
+    record: MastershipRecord, node: NodeName, is_loss_allowed: bool, is_durable: bool
+) -> MastershipRecord | None:
+    """``node`` runs in a new life although nobody saw the one before end: what lived in its memory is gone.
+
+    ``None`` as in `node_down`.
+    """
+    if not is_durable:
+        record = replace(record, complete=_without(record.complete, node))
+    if node in record.mirrors:
+        # The youngest now: others have followed for longer.
+        record = add_mirror(drop_mirror(record, node), node)
+    elif node == record.master and not record.is_down:
+        if record.synchronised:
+            # Transient messages were in its memory only; the oldest synchronised mirror has them still.
+            record = _elect(record, record.synchronised[0])
+        elif node in record.complete:
+            return _restart_epoch(record)
+        elif not record.mirrors and not is_durable:
+            return None
+        else:
+            record = _elect_any(record, is_loss_allowed)
+    return node_up(record, node, is_copy_lost=not is_durable)
+
+
+# --- operators and policies
+
+
+def force_promote(record: MastershipRecord, node: NodeName) -> MastershipRecord:
+    """``node``, which is up, is to serve a queue that nobody serves, with what it has."""
+    assert not record.in_service, "what is served needs no force"
+    elected = _elect(record, node)
+    is_old_up = not record.is_down and record.master != node
+    return add_mirror(elected, record.master) if is_old_up else elected
+
+
+def forget_node(record: MastershipRecord, node: NodeName) -> MastershipRecord | None:
+    """``node`` is down and never comes back. ``None``: nobody else has anything of the queue, it is to be deleted."""
+    if node not in record.complete:
+        return record
+    left = replace(record, complete=_without(record.complete, node))
+    if left.complete:
+        return replace(left, master=left.complete[0]) if record.is_down else left
+    if not record.is_down:
+        # Whoever is elected has what is left, and need not wait for its service to be the one to come back.
+        return replace(left, complete=(record.master,), lossy_promotions=record.lossy_promotions + 1)
+    return _elect_any(left, is_loss_allowed=True) if record.mirrors else None
 
 
 def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
-    """Bring the record to where the policy wants it: move the master, drop the surplus, add what is missing."""
-    assert not record.is_down, "nobody serves the queue, so nobody can fill a new mirror"
+    """Bring the record to where the policy wants it: move the master, discard the surplus, add what is missing.
+
+    After a move the rest has to wait until the new master is in service.
+    """
+    assert record.in_service, "nobody serves the queue, so nobody can fill a new mirror"
     if wanted.master != record.master:
-        record = move_master(record, wanted.master)
+        return move_master(record, wanted.master)
     for node in record.mirrors:
         if node not in wanted.mirrors:
-            record = drop_mirror(record, node)
+            record = discard_mirror(record, node)
     for node in wanted.mirrors:
         if node not in record.mirrors:
             record = add_mirror(record, node)
     return record
 
 
+# --- the first version of these rules, and what always holds
+
+
+def as_in_version_1(record: MastershipRecord) -> MastershipRecord:
+    """A record as the rules before `TakeService` meant it: a promotion was the service, and made the rest incomplete.
+
+    For logs and snapshots of that time (`cluster.metadata.state`).
+    """
+    if record.is_down:
+        return replace(record, complete=record.complete or (record.master,), following=(), in_service=False)
+    return replace(
+        record,
+        complete=(record.master, *record.synchronised),
+        following=record.synchronised,
+        in_service=True,
+    )
+
+
 def check_record(record: MastershipRecord) -> None:
     """The relations that hold between the fields of every record."""
     assert record.epoch >= FIRST_EPOCH, "epochs begin with 1"
     assert record.master not in record.mirrors, "one node holds a queue once"
-    assert len(set(record.mirrors)) == len(record.mirrors), "one node holds a queue once"
-    in_order = tuple(mirror for mirror in record.mirrors if mirror in record.synchronised)
-    assert record.synchronised == in_order, "synchronised mirrors are mirrors, in the same order"
-    assert record.is_down == bool(record.recoverable), "a queue that is down waits for somebody"
+    for nodes in (record.mirrors, record.complete):
+        assert len(set(nodes)) == len(nodes), "one node holds a queue once"
+    for some in (record.synchronised, record.following):
+        assert some == tuple(mirror for mirror in record.mirrors if mirror in some), "mirrors, in the same order"
+    assert set(record.synchronised) <= set(record.complete), "who is synchronised is complete"
+    assert set(record.synchronised) <= set(record.following), "who is synchronised is following"
+    if record.in_service:
+        assert not record.is_down, "nobody serves a queue that is down"
+        assert record.master in record.complete, "who serves holds everything that it confirms"
     if record.is_down:
-        assert not record.synchronised, "a synchronised mirror that is up would have been promoted"
-        assert not set(record.recoverable) & set(record.mirrors), "who is up need not be waited for"
+        assert record.master in record.complete, "a queue that is down waits for somebody"
+        assert not set(record.complete) & set(record.mirrors), "a complete mirror that is up would have been elected"

@@ -39,19 +39,29 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class MastershipRecord:
-    """Who holds a queue. Changed only by the metadata state machine, so the same on every node."""
+    """Who holds a queue. Changed only by the metadata state machine, so the same on every node.
+
+    What the fields promise, and who may change them: `cluster.metadata.mastership`.
+    """
 
     queue_id: QueueId
     epoch: Epoch
-    #: Node of the master. It may be down: then the queue is down until that node, or a recoverable one, returns.
+    #: Node of the master. While ``is_down`` nobody serves the queue, and this is a complete copy that is waited for.
     master: NodeName
     #: Nodes of the mirrors, oldest first; all of them up, as far as the cluster knows. Never contains the master.
     mirrors: tuple[NodeName, ...] = ()
-    #: Those mirrors that hold everything confirmed. Subset of ``mirrors``, same order.
+    #: Those mirrors that hold everything confirmed, transient messages too. Subset of ``mirrors``, same order.
     synchronised: tuple[NodeName, ...] = ()
-    #: Down nodes whose copy holds everything that was ever confirmed in this queue and is unsettled.
-    recoverable: tuple[NodeName, ...] = ()
+    #: Nodes, up or down, whose copy holds everything confirmed and unsettled that survives a restart. A master confirms
+    #: nothing that one of them lacks. (In records of the first version of the rules: only of queues that are down.)
+    complete: tuple[NodeName, ...] = ()
     #: True while no live node may act as master.
     is_down: bool = False
-    #: Number of promotions of an unsynchronised mirror in the life of the queue (each may have lost messages).
+    #: How often in the life of the queue a copy that was not complete took service (each may have lost messages).
     lossy_promotions: int = 0
+    #: Those mirrors that hear of every operation of the master that is, or was last, in service. Subset of ``mirrors``,
+    #: same order.
+    following: tuple[NodeName, ...] = ()
+    #: True once the master has said in this epoch that it serves: before that it touches no other copy, and confirms
+    #: and delivers nothing.
+    in_service: bool = True

@@ -28,8 +28,10 @@ from cluster.metadata.commands import (
     Command,
     DeleteUser,
     DropMirror,
+    ForcePromote,
     ForgetNode,
     MirrorCommand,
+    MirrorFollows,
     MirrorSynchronised,
     MirrorUnsynchronised,
     MoveMaster,
@@ -39,9 +41,11 @@ from cluster.metadata.commands import (
     SetPermissions,
     SetPolicy,
     SetUserTags,
+    TakeService,
     UserCommand,
 )
 from cluster.metadata.errors import (
+    NodeNotUpError,
     NodeStillUpError,
     NoSuchNodeError,
     NoSuchPolicyError,
@@ -49,6 +53,7 @@ from cluster.metadata.errors import (
     NoSuchVhostError,
     RefusedChangeError,
     StaleMastershipError,
+    StillServedError,
     UserExistsError,
 )
 from cluster.metadata.events import (
@@ -81,8 +86,12 @@ from node.topology.topology import Topology
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
 DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
 DEFAULT_MASTER_LOCATOR = "client-local"
-#: Format of `MetadataState.snapshot`.
-SNAPSHOT_VERSION = 1
+#: Format of `MetadataState.snapshot`; those of version 1 can be read.
+SNAPSHOT_VERSION = 2
+#: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
+#: (`TakeService`) from the first `NodeUp` that announces it: masters of before never took service, and copies that they
+#: had left behind must not pass for complete.
+RULES_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,8 @@ class MetadataState:
         self.masterships: dict[QueueId, MastershipRecord] = {}
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
+        #: Version of the rules that hold now, see `RULES_VERSION`.
+        self.rules_version = 1
         self._requests = AppliedRequests()
         #: Per queue and mirror: index of the entry that took the mirror into the record.
         self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
@@ -177,8 +188,10 @@ class MetadataState:
         match command:
             case ChangeTopology():
                 return self._change_topology(command)
-            case MirrorSynchronised() | MirrorUnsynchronised() | DropMirror() | AddMirror() | MoveMaster():
-                return self._change_mirrors(command)
+            case TakeService():
+                return self._take_service(command)
+            case ForcePromote():
+                return self._force_promote(command)
             case NodeUp():
                 return self._node_up(command)
             case NodeDown():
@@ -189,8 +202,10 @@ class MetadataState:
                 return self._set_policy(command.policy)
             case ClearPolicy():
                 return self._clear_policy(command)
-            case _:
+            case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
                 return self._change_users(command)
+            case _:
+                return self._change_mirrors(command)
 
     # --- topology
 
@@ -279,6 +294,8 @@ class MetadataState:
             self._replica_count[node] += change
 
     def _put_record(self, record: MastershipRecord) -> None:
+        if self.rules_version < RULES_VERSION:
+            record = rules.as_in_version_1(record)
         old = self.masterships.get(record.queue_id)
         if old is not None:
             self._count(old, -1)
@@ -287,27 +304,61 @@ class MetadataState:
         since = self._mirror_since.get(record.queue_id, {})
         self._mirror_since[record.queue_id] = {node: since.get(node, self.applied_index) for node in record.mirrors}
 
-    def _change_record(self, new: MastershipRecord, reason: ChangeReason) -> None:
+    def _change_record(self, new: MastershipRecord, reason: ChangeReason, discarded: tuple[NodeName, ...] = ()) -> None:
         old = self.masterships[new.queue_id]
         if new != old:
             self._put_record(new)
-            self._events.append(MastershipChanged(new.queue_id, old, new, reason))
+            self._events.append(MastershipChanged(new.queue_id, old, self.masterships[new.queue_id], reason, discarded))
 
     def _queues(self) -> list[QueueRecord]:
         """All queues in the order of their ids, which is the same on every node."""
         return sorted(self.topology.all_queues(), key=lambda queue: queue.queue_id)
 
     def _place(self, queue: QueueRecord, only_mode: str | None = None) -> None:
-        """Bring a queue to where its policy wants it, as far as that is safe now, if its mode is ``only_mode``."""
+        """Bring a queue to where its policy wants it, if somebody serves it and its mode is ``only_mode``."""
         record = self.masterships[queue.queue_id]
-        if record.is_down:
+        if not record.in_service:
             return
         definition = self._mirroring(queue)
         if only_mode is not None and definition.get("ha-mode") != only_mode:
             return
         wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
         placed = rules.place(record, wanted)
-        self._change_record(placed, "moved" if placed.master != record.master else "mirrors")
+        is_moved = placed.master != record.master
+        discarded = () if is_moved else tuple(node for node in record.mirrors if node not in placed.mirrors)
+        self._change_record(placed, "moved" if is_moved else "mirrors", discarded)
+
+    # --- service
+
+    def _take_service(self, command: TakeService) -> None:
+        for queue_id, epoch in command.queues:
+            record = self.masterships.get(queue_id)
+            if record is None or record.is_down or (record.master, record.epoch) != (command.node, epoch):
+                continue
+            served = rules.take_service(record)
+            is_lossy = served.lossy_promotions > record.lossy_promotions
+            self._change_record(served, "in_service_lossy" if is_lossy else "in_service")
+            if not record.in_service:
+                self._place(self._queue_of(queue_id))
+
+    def _force_promote(self, command: ForcePromote) -> None:
+        queue = self.topology.queue_by_id(command.queue_id)
+        if queue is None:
+            raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
+        record = self.masterships[command.queue_id]
+        if record.in_service:
+            raise StillServedError(queue.name, record.master)
+        member = self.members.get(command.node)
+        if member is None:
+            raise NoSuchNodeError(command.node)
+        if not member.is_up:
+            raise NodeNotUpError(command.node)
+        self._change_record(rules.force_promote(record, command.node), "forced")
+
+    def _queue_of(self, queue_id: QueueId) -> QueueRecord:
+        queue = self.topology.queue_by_id(queue_id)
+        assert queue is not None, "a record goes with its queue"
+        return queue
 
     # --- mirrors
 
@@ -326,34 +377,45 @@ class MetadataState:
         if node not in record.mirrors:
             raise StaleMastershipError(f"{node} is no mirror of queue {command.queue_id}")
         match command:
-            case MirrorSynchronised():
-                if command.as_of_index < self._mirror_since[command.queue_id][node]:
-                    raise StaleMastershipError(f"{node} became a mirror of queue {command.queue_id} after that")
-                self._change_record(rules.mark_synchronised(record, node), "mirrors")
-                self._place_by_id(command.queue_id)
-            case MirrorUnsynchronised():
-                self._change_record(rules.mark_unsynchronised(record, node), "mirrors")
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
             case MoveMaster():
                 if node not in record.synchronised:
                     raise StaleMastershipError(f"{node} is not synchronised: moving there would lose messages")
-                self._change_record(rules.move_master(record, node), "moved")
+                self._change_record(rules.move_master(record, node, command.is_old_lost), "moved")
+            case _:
+                self._hear_of_mirror(command, record)
 
-    def _place_by_id(self, queue_id: QueueId) -> None:
-        """A master that the policy does not want goes as soon as a listed mirror is synchronised."""
-        queue = self.topology.queue_by_id(queue_id)
-        assert queue is not None, "a record goes with its queue"
-        self._place(queue, "nodes")
+    def _hear_of_mirror(
+        self, command: MirrorSynchronised | MirrorUnsynchronised | MirrorFollows, record: MastershipRecord
+    ) -> None:
+        """What a master says about the copy of one of its mirrors."""
+        node = command.node
+        if isinstance(command, MirrorUnsynchronised):
+            if not record.in_service:
+                raise StaleMastershipError(f"queue {command.queue_id} is not in service")
+            self._change_record(rules.mark_unsynchronised(record, node), "mirrors")
+            return
+        if command.as_of_index < self._mirror_since[command.queue_id][node]:
+            raise StaleMastershipError(f"{node} became a mirror of queue {command.queue_id} after that")
+        if isinstance(command, MirrorSynchronised) and record.is_down:
+            self._change_record(rules.mark_synchronised(record, node), "elected")
+        elif not record.in_service:
+            raise StaleMastershipError(f"queue {command.queue_id} is not in service")
+        elif isinstance(command, MirrorFollows):
+            self._change_record(rules.mark_following(record, node), "mirrors")
+        else:
+            self._change_record(rules.mark_synchronised(record, node), "mirrors")
+            # A master that the policy does not want goes as soon as a listed mirror is synchronised.
+            self._place(self._queue_of(command.queue_id), "nodes")
 
     def _take_back(self, record: MastershipRecord, node: NodeName) -> None:
-        queue = self.topology.queue_by_id(record.queue_id)
-        assert queue is not None, "a record goes with its queue"
         member = self.members.get(node)
-        is_possible = not record.is_down and node not in (record.master, *record.mirrors)
+        is_possible = record.in_service and node not in (record.master, *record.mirrors)
         if member is None or not member.is_up or not is_possible:
             raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
-        wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), self.running_nodes())
+        mirroring = self._mirroring(self._queue_of(record.queue_id))
+        wanted = suggest_nodes(mirroring, rules.placement_of(record), self.running_nodes())
         if node not in wanted.mirrors:
             raise StaleMastershipError(f"no policy wants queue {record.queue_id} on {node}")
         self._change_record(rules.add_mirror(record, node), "mirrors")
@@ -365,33 +427,52 @@ class MetadataState:
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
             return  # about a life that is over
+        self.rules_version = max(self.rules_version, min(command.rules_version, RULES_VERSION))
         is_restart = old is not None and command.incarnation > old.incarnation
-        was_up = old is not None and old.is_up
+        is_unnoticed = is_restart and old is not None and old.is_up
         self._put_member(
             MemberRecord(node, command.cluster_address, command.amqp_address, command.incarnation, is_up=True)
         )
-        if is_restart and was_up:
-            self._restarted_unnoticed(node)
         for queue in self._queues():
-            record = self.masterships[queue.queue_id]
-            returned = rules.node_up(record, node, is_content_lost=is_restart and not queue.durable)
-            self._change_record(returned, "master_returned")
+            if is_unnoticed:
+                self._restarted_unnoticed(queue, node)
+            else:
+                self._returned(queue, node, is_copy_lost=is_restart and not queue.durable)
         for queue in self._queues():
             self._place(queue)
 
-    def _restarted_unnoticed(self, node: NodeName) -> None:
+    def _returned(self, queue: QueueRecord, node: NodeName, is_copy_lost: bool) -> None:
+        record = self.masterships[queue.queue_id]
+        returned = rules.node_up(record, node, is_copy_lost)
+        reason: ChangeReason = "mirrors"
+        if returned.epoch != record.epoch:
+            reason = "master_returned" if record.is_down else "elected"
+        self._change_record(returned, reason)
+
+    def _restarted_unnoticed(self, queue: QueueRecord, node: NodeName) -> None:
         """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
-        for queue in self._queues():
-            record = self.masterships[queue.queue_id]
-            if self._is_owned_by_connection_of(queue, node):
-                self._delete_queue(queue)
-            elif not queue.durable:
-                self._lose_replica(queue, node, "failure")
-            elif record.master == node and record.synchronised:
-                # Transient messages were in its memory only; the oldest synchronised mirror has them still.
-                self._change_record(rules.promote(record, record.synchronised[0]), "promoted")
-            elif record.master == node and not record.is_down:
-                self._change_record(rules.master_restarted(record), "master_restarted")
+        if self._is_owned_by_connection_of(queue, node):
+            self._delete_queue(queue)
+            return
+        record = self.masterships[queue.queue_id]
+        restarted = rules.node_restarted(record, node, self._is_loss_allowed(queue, "failure"), queue.durable)
+        if restarted is None:
+            self._delete_queue(queue)
+            return
+        reason: ChangeReason = "mirrors"
+        if restarted.is_down and not record.is_down:
+            reason = "master_down"
+        elif restarted.epoch != record.epoch:
+            reason = "master_restarted" if restarted.master == node else "elected"
+        self._change_record(restarted, reason)
+        if node in restarted.mirrors:
+            # What was said of it before this moment was said of its life before.
+            self._mirror_since[queue.queue_id][node] = self.applied_index
+
+    def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
+        """Whether a mirror that lacks something may take over from a master that went for this reason."""
+        wanted = self._mirroring(queue).get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason])
+        return bool(wanted == "always")
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -409,10 +490,7 @@ class MetadataState:
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
-        if node not in (record.master, *record.mirrors):
-            return
-        promote = self._mirroring(queue).get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason])
-        left = rules.node_down(record, node, promote == "always", queue.durable)
+        left = rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable)
         if left is None:
             self._delete_queue(queue)
             return
@@ -420,7 +498,7 @@ class MetadataState:
         if left.is_down and not record.is_down:
             change = "master_down"
         elif left.epoch != record.epoch:
-            change = "promoted_lossy" if left.lossy_promotions > record.lossy_promotions else "promoted"
+            change = "elected"
         self._change_record(left, change)
 
     @staticmethod
@@ -435,14 +513,11 @@ class MetadataState:
             raise NodeStillUpError(node)
         for queue in self._queues():
             record = self.masterships[queue.queue_id]
-            if record.master != node:
-                continue
-            assert record.is_down, "a node that is down masters only queues that are down"
-            if record.mirrors:
-                self._change_record(rules.promote(record, record.mirrors[0]), "promoted_lossy")
-                self._place(queue)
-            else:
+            left = rules.forget_node(record, node)
+            if left is None:
                 self._delete_queue(queue)
+            else:
+                self._change_record(left, "forced" if left.epoch != record.epoch else "mirrors")
         self._requests.forget(node)
         del self.members[node]
         self._events.append(MemberChanged(node, member, None))
@@ -516,6 +591,7 @@ class MetadataState:
             {
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
+                "rules_version": self.rules_version,
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
                 "members": _sorted_values(self.members),
@@ -532,13 +608,17 @@ class MetadataState:
         """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
         content = decode(data)
         version = content["version"]
-        assert version == SNAPSHOT_VERSION, f"snapshot version {version} is not supported by this release"
+        assert version in (1, SNAPSHOT_VERSION), f"snapshot version {version} is not supported by this release"
         self.applied_index = content["applied_index"]
+        self.rules_version = content["rules_version"] if version >= SNAPSHOT_VERSION else 1
         self.topology.restore(content["topology"])
         self.users.restore(content["users"])
         self.members = {member.node: member for member in content["members"]}
         self.policies = {(policy.vhost, policy.name): policy for policy in content["policies"]}
-        self.masterships = {record.queue_id: record for record in content["masterships"]}
+        records = content["masterships"]
+        if version < SNAPSHOT_VERSION:
+            records = [rules.as_in_version_1(record) for record in records]
+        self.masterships = {record.queue_id: record for record in records}
         self._mirror_since = {queue_id: dict(since) for queue_id, since in content["mirror_since"]}
         self._requests.restore(content["requests"])
         self._master_count.clear()
@@ -563,7 +643,7 @@ class MetadataState:
                 assert self.members[node].is_up, "a mirror that is down leaves the record at once"
             if record.master in self.members:
                 is_up = self.members[record.master].is_up
-                assert is_up != record.is_down, "a queue is down exactly as long as its master is"
+                assert is_up or record.is_down, "a queue whose master is down is down itself"
         assert masters == +self._master_count, "the derived counters agree with the records"
         for vhost, _ in self.policies:
             assert self.topology.has_vhost(vhost), "policies go with their vhost"

@@ -12,10 +12,12 @@ from cluster.metadata.commands import (
     Request,
     RequestId,
     SetPolicy,
+    TakeService,
 )
+from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.metadata.state import Applied, MetadataState
-from node.ids import Incarnation, NodeName
+from cluster.metadata.state import RULES_VERSION, Applied, MetadataState
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import CreateVhost, DeclareQueue
 
 PROPOSER = NodeName("proposer")
@@ -45,10 +47,20 @@ class StateUnderTest:
         return self.last
 
     def up(self, node: str, incarnation: int = 1) -> Applied:
-        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2"))
+        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", RULES_VERSION))
 
     def down(self, node: str, incarnation: int = 1, reason: Any = "failure") -> Applied:
         return self.apply(NodeDown(NodeName(node), Incarnation(incarnation), reason))
+
+    def serve(self, *nodes: str) -> Applied:
+        """The masters on ``nodes`` (all, if none is named) take service where they have to."""
+        waiting: dict[NodeName, list[tuple[QueueId, Epoch]]] = {}
+        for queue_id, record in sorted(self.state.masterships.items()):
+            if not record.is_down and not is_settled(record) and record.master in (nodes or (record.master,)):
+                waiting.setdefault(record.master, []).append((queue_id, record.epoch))
+        for node, queues in waiting.items():
+            self.apply(TakeService(node, tuple(queues)))
+        return self.last
 
     def policy(self, definition: dict[str, Any], name: str = "ha", pattern: str = "^", priority: int = 0) -> Applied:
         return self.apply(SetPolicy(PolicyRecord("/", name, pattern, definition, priority, "all")))
@@ -74,11 +86,17 @@ class StateUnderTest:
 
 
 def show(record: MastershipRecord) -> str:
-    """``n1 | n2 n3* | epoch 1``: master, mirrors (``*`` synchronised), epoch, and what else is remarkable."""
-    mirrors = " ".join(f"{node}{'*' if node in record.synchronised else ''}" for node in record.mirrors)
+    """``n1 | n2* n3+ n4 | epoch 1``: master, mirrors (``*`` synchronised, ``+`` only following), epoch, and what else
+    is remarkable: nobody serves, or the master is only elected; who is complete besides it and the synchronised."""
+    marks = {node: "+" for node in record.following} | {node: "*" for node in record.synchronised}
+    mirrors = " ".join(f"{node}{marks.get(node, '')}" for node in record.mirrors)
     parts = [str(record.master), mirrors or "-", f"epoch {record.epoch}"]
     if record.is_down:
-        parts.append("down, recoverable " + " ".join(record.recoverable))
+        parts.append("down")
+    elif not record.in_service:
+        parts.append("elected")
+    if set(record.complete) != {record.master, *record.synchronised}:
+        parts.append("complete " + (" ".join(record.complete) or "nobody"))
     if record.lossy_promotions:
         parts.append(f"lossy {record.lossy_promotions}")
     return " | ".join(parts)
