@@ -203,7 +203,9 @@ def node_up(record: MastershipRecord, node: NodeName, is_copy_lost: bool) -> Mas
     if record.is_down:
         if node in record.complete:
             return _return_to(record, node)
-        return record if record.complete else _elect_any(replace(record, master=node), is_loss_allowed=True)
+        if not record.complete:
+            return _elect_any(replace(record, master=node), is_loss_allowed=True)
+        return record if record.master in record.complete else replace(record, master=record.complete[0])
     is_stranger = node not in (record.master, *record.mirrors)
     if record.in_service or node not in record.complete or not is_stranger:
         return record

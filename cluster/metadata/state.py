@@ -216,7 +216,7 @@ class MetadataState:
             case DeclareQueue():
                 is_new = topology.queue(command.vhost, command.name) is None
                 origin = self.members.get(change.origin)
-                if is_new and origin is not None and not origin.is_up:
+                if is_new and (origin is None or not origin.is_up):
                     raise ConnectionFailure(541, f"node {change.origin} was declared down before it could declare")
                 queue: QueueRecord = topology.apply(command, QueueId(self.applied_index))
                 if is_new:

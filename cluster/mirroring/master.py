@@ -11,6 +11,7 @@ protocol is described in `cluster.mirroring.messages`, the argument why nothing 
   difference is read after the turn, so it holds nothing that the frame before it settles.
 - Answers advance `MirrorProgress`; the least advanced holding mirror releases confirms (`ConfirmLedger`) and its
   horizon limits deliveries.
+- `Service` says what the record lets this master do at all: before it is in service it attaches to nobody.
 
 Bounds. `mirrors_in_flight` says what each mirror that holds confirms has still to do; publishers are slowed by credit
 (`node.flow.credit`) before the window is full. What is in flight to a mirror and not applied is limited by
@@ -42,7 +43,16 @@ from cluster.mirroring.progress import RECEIVING, MirrorInput, MirrorProgress, M
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
 from cluster.mirroring.published import PublishedTurns
 from cluster.mirroring.ranges import gaps_between
-from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.mirroring.reports import (
+    MirroringReport,
+    MirrorReport,
+    ReportFenced,
+    ReportFollows,
+    ReportMirrorStalled,
+    ReportSynchronised,
+    ReportTakesService,
+)
+from cluster.mirroring.service import REPORT_REPEAT_MS, Service
 from cluster.mirroring.sync import (
     SYNC_BATCH_BYTES,
     SYNC_BATCH_MESSAGES,
@@ -69,8 +79,6 @@ MIRROR_STALL_MS = 30_000
 #: An attach that arrives before its node knows that it is a mirror is lost: attach again after this, then after longer
 #: and longer, up to the stall time, so that a mirror that needs long to compare is left in peace.
 ATTACH_RETRY_MS = 500
-#: A proposal may be lost with a Raft leader: say again.
-REPORT_REPEAT_MS = 1_000
 
 _NO_LIMIT = SeqId(2**63)
 #: States in which the next turn may have something to send, though nothing happened to the queue.
@@ -120,6 +128,7 @@ class MirroredQueue:
         self.local = local
         self.settings = settings or MirroringSettings()
         self.record = record
+        self._service = Service(record)
         #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
         self._fencing_epoch = record.epoch
@@ -167,6 +176,7 @@ class MirroredQueue:
             self._left_horizons.clear()
             self.is_fenced = record.epoch < self._fencing_epoch
         self.record = record
+        self._service.follow(record)
         self._adopt_mirrors()
 
     def _adopt_mirrors(self) -> None:
@@ -179,7 +189,7 @@ class MirroredQueue:
             if horizon is not None:
                 self._left_horizons[node] = horizon
         for node in record.mirrors:
-            is_required = node in record.synchronised
+            is_required = node in record.complete or node in record.synchronised
             progress = self._mirrors.get(node)
             if progress is None:
                 progress = MirrorProgress(node, is_required, self._left_horizons.pop(node, None))
@@ -265,6 +275,8 @@ class MirroredQueue:
         if progress.state is MirrorState.ATTACHING and ack.applied_index >= progress.attach_index:
             is_wanted = progress.is_required or progress.is_sync_wanted or not progress.lacking
             progress.step(MirrorInput.FILL_WANTED if is_wanted else MirrorInput.FILL_NOT_WANTED)
+            if progress.lacking:  # otherwise it is about to be synchronised
+                self._report_state(progress)
         if not is_new:
             return
         progress.last_progress_ms = None
@@ -273,12 +285,17 @@ class MirroredQueue:
         if progress.state is MirrorState.FILLING and progress.is_filled:
             progress.require()
             progress.complete()
-            self._report_synchronised(progress)
+            self._report_state(progress)
         self._answers_changed()
 
-    def _report_synchronised(self, progress: MirrorProgress) -> None:
-        if progress.node not in self.record.synchronised:
-            self._reports.append(ReportSynchronised(progress.node))
+    def _report_state(self, progress: MirrorProgress) -> None:
+        """Say what the record does not know of the mirror."""
+        record = self.record
+        if progress.is_complete:
+            if progress.node not in record.synchronised:
+                self._reports.append(ReportSynchronised(progress.node))
+        elif progress.node not in record.following:
+            self._reports.append(ReportFollows(progress.node))
 
     def _answers_changed(self) -> None:
         """Release what the least advanced mirrors allow."""
@@ -294,7 +311,9 @@ class MirroredQueue:
                 limit = min(limit, progress.known_horizon)
         self._delivery_limit = limit
         self._published.forget(int(min(durable, self._cut_turn)))
-        self._ledger.release(applied, durable)
+        if self._service.may_confirm:
+            # Not before: a complete copy that is no mirror at the moment may be one again, and lacks it then.
+            self._ledger.release(applied, durable)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -308,7 +327,7 @@ class MirroredQueue:
             for progress in self._mirrors.values():
                 if progress.is_attached:
                     self._send_difference(progress)
-            if probing and not self.is_fenced:
+            if probing and self._service.may_deliver and not self.is_fenced:
                 self._begin_attaches(probing)
         outbox = self._outbox
         self._outbox = []
@@ -472,14 +491,17 @@ class MirroredQueue:
         """What the node should propose to the metadata group now."""
         reports = self._reports
         self._reports = []
+        if not self.is_fenced and self._service.take_request():
+            reports.append(ReportTakesService())
         return reports
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttle, repeated reports, silent mirrors. Some times a second is right."""
         self._throttle.tick(now_ms)
+        self._service.tick(now_ms)
         for progress in self._mirrors.values():
-            if progress.is_complete and progress.state is MirrorState.SYNCHRONISED:
-                self._repeat_synchronised(progress, now_ms)
+            if progress.state in RECEIVING:
+                self._repeat_state(progress, now_ms)
             if progress.is_idle:
                 progress.last_progress_ms = None
                 continue
@@ -503,15 +525,20 @@ class MirroredQueue:
 
         A queue whose mirrors have all heard everything sleeps until it is used.
         """
-        return bool(self._reports) or any(progress.state in _WORKING for progress in self._mirrors.values())
+        return (
+            bool(self._reports)
+            or not self._service.may_confirm
+            or any(progress.state in _WORKING for progress in self._mirrors.values())
+        )
 
-    def _repeat_synchronised(self, progress: MirrorProgress, now_ms: int) -> None:
-        if progress.node in self.record.synchronised:
+    def _repeat_state(self, progress: MirrorProgress, now_ms: int) -> None:
+        record = self.record
+        if progress.node in (record.synchronised if progress.is_complete else record.following):
             self._reported_ms.pop(progress.node, None)
             return
         if now_ms - self._reported_ms.setdefault(progress.node, now_ms) >= REPORT_REPEAT_MS:
             self._reported_ms[progress.node] = now_ms
-            self._report_synchronised(progress)
+            self._report_state(progress)
 
     @property
     def in_flight_messages(self) -> int:
@@ -612,7 +639,7 @@ class MirroredQueue:
         return fresh
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
-        if self.is_fenced:
+        if self.is_fenced or not self._service.may_deliver:
             return []
         if self._delivery_limit != _NO_LIMIT:
             count_max = min(count_max, self._deliverable())
@@ -710,7 +737,7 @@ class MirroredQueue:
         self._answers_changed()
 
     def drain_confirmed(self) -> list[Hashable]:
-        if self.is_fenced:
+        if self.is_fenced or not self._service.may_confirm:
             return []
         if self._has_published and not self._is_held and not self._turn:
             # Nobody to hear of the turn or to wait for: cut it here, so that its confirms need only this node.
@@ -753,4 +780,4 @@ class MirroredQueue:
 
 
 def _is_about(report: MirroringReport, node: NodeName) -> bool:
-    return not isinstance(report, ReportFenced) and report.node == node
+    return isinstance(report, MirrorReport) and report.node == node

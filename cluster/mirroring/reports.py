@@ -21,6 +21,19 @@ class ReportSynchronised:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportFollows:
+    """The mirror lacks something, and hears of every operation from now on. Repeated as above."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTakesService:
+    """This node is ready to serve as the master that the record names, without the complete copies that are not among
+    its mirrors. It confirms nothing before the record shows it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportFenced:
     """A mirror knows a higher epoch: this mastership is over, nothing is delivered or confirmed any more."""
 
@@ -36,4 +49,6 @@ class ReportMirrorStalled:
     silent_ms: int
 
 
-MirroringReport = ReportSynchronised | ReportFenced | ReportMirrorStalled
+#: What is said of one mirror.
+MirrorReport = ReportSynchronised | ReportFollows | ReportMirrorStalled
+MirroringReport = MirrorReport | ReportTakesService | ReportFenced

@@ -36,6 +36,7 @@ STATIC_QUEUE_COLUMNS = frozenset(
         "mirror_pids",
         "synchronised_mirror_pids",
         "recoverable_slaves",
+        "complete_nodes",
         "lossy_promotions",
     )
 )
@@ -85,7 +86,8 @@ def static_queue_row(
         "mirror_pids": mirrors,
         "synchronised_slave_pids": synchronised,
         "synchronised_mirror_pids": synchronised,
-        "recoverable_slaves": list(record.recoverable),
+        "recoverable_slaves": list(record.complete) if record.is_down else [],
+        "complete_nodes": list(record.complete),
         "lossy_promotions": record.lossy_promotions,
         "state": "down" if record.is_down else None,
     }

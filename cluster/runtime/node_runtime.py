@@ -29,6 +29,7 @@ from cluster.metadata.commands import (
     AddMirror,
     Command,
     DropMirror,
+    MirrorFollows,
     MirrorSynchronised,
     MoveMaster,
     NodeDown,
@@ -43,9 +44,17 @@ from cluster.metadata.events import (
     QueueDeleted,
 )
 from cluster.metadata.records import MastershipRecord
+from cluster.metadata.state import RULES_VERSION
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, AttachReply, MirrorMessage, Ops, OpsAck
-from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.mirroring.reports import (
+    MirroringReport,
+    ReportFenced,
+    ReportFollows,
+    ReportMirrorStalled,
+    ReportSynchronised,
+    ReportTakesService,
+)
 from cluster.raft.messages import Message as RaftMessage
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -53,6 +62,7 @@ from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.resource_alarms import ResourceAlarms
+from cluster.runtime.service_requests import ServiceRequests
 from cluster.runtime.sync_thread import SyncThread
 from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
 from cluster.sessions.entry import ClusterGateway
@@ -177,6 +187,7 @@ class NodeRuntime:
             self.node, self.queues, self, self.mastership, self.find_queue, self._loop, self.flow
         )
         self.sessions = SessionHost(self.queues, self.send)
+        self._service_requests = ServiceRequests(self.node, self.metadata.change, self.spawn)
         peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
         self._detector = FailureDetector(detector_config, peers, self._now_ms())
@@ -260,6 +271,7 @@ class NodeRuntime:
                 self.incarnation,
                 str(self.config.cluster_advertised_address),
                 str(self.config.amqp_advertised_address),
+                RULES_VERSION,
             )
         )
 
@@ -396,22 +408,40 @@ class NodeRuntime:
 
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self.queue_record(event.queue_id)
-        if event.new.epoch != event.old.epoch or event.new.is_down != event.old.is_down:
+        self._log_change(queue, event)
+        self.queues.follow(queue, event.new, is_discarded=self.node in event.discarded)
+        self.gateway.mastership_changed(event.new)
+
+    @staticmethod
+    def _log_change(queue: QueueRecord, event: MastershipChanged) -> None:
+        old, new = event.old, event.new
+        if new.is_down:
+            if not old.is_down:
+                log.warning(
+                    "%s: nobody can serve it without losing messages; it waits for %s "
+                    "(`warrenctl force_promote` has another node serve it with what that one has)",
+                    queue.queue_name,
+                    " or ".join(new.complete),
+                )
+        elif event.reason == "in_service_lossy":
+            log.warning(
+                "%s: %s serves it without having everything that was confirmed: what it lacked is lost (loss %d)",
+                queue.queue_name,
+                new.master,
+                new.lossy_promotions,
+            )
+        elif (new.epoch, new.in_service) != (old.epoch, old.in_service):
             log.info(
-                "%s: %s, master %s -> %s, epoch %d, mirrors %s, synchronised %s",
+                "%s: %s, master %s -> %s, epoch %d, mirrors %s, synchronised %s, complete %s",
                 queue.queue_name,
                 event.reason,
-                event.old.master,
-                event.new.master,
-                event.new.epoch,
-                list(event.new.mirrors),
-                list(event.new.synchronised),
+                old.master,
+                new.master,
+                new.epoch,
+                list(new.mirrors),
+                list(new.synchronised),
+                list(new.complete),
             )
-        was_here = self.node == event.old.master or self.node in event.old.mirrors
-        member = self.metadata.state.members.get(self.node)
-        dropped = was_here and member is not None and member.is_up
-        self.queues.follow(queue, event.new, dropped_by_policy=dropped)
-        self.gateway.mastership_changed(event.new)
 
     def _member_changed(self, event: MemberChanged) -> None:
         is_up = event.new is not None and event.new.is_up
@@ -587,7 +617,7 @@ class NodeRuntime:
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
         elif record.synchronised:
-            self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0]))
+            self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0], is_old_lost=True))
         else:
             log.error(
                 "queue %d has no synchronised mirror: it is unavailable until the disk of this node has room again, "
@@ -600,6 +630,10 @@ class NodeRuntime:
             self._propose(
                 MirrorSynchronised(record.queue_id, record.epoch, report.node, self.metadata.state.applied_index)
             )
+        elif isinstance(report, ReportFollows):
+            self._propose(MirrorFollows(record.queue_id, record.epoch, report.node, self.metadata.state.applied_index))
+        elif isinstance(report, ReportTakesService):
+            self._service_requests.ask(record)
         elif isinstance(report, ReportMirrorStalled):
             log.warning("queue %d: mirror on %s does not answer, dropping it", record.queue_id, report.node)
             self._dropped.add((record.queue_id, report.node))

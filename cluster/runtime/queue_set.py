@@ -195,15 +195,18 @@ class QueueSet:
 
     # --- roles ---
 
-    def follow(self, queue: QueueRecord, record: MastershipRecord, *, dropped_by_policy: bool = False) -> None:
-        """Take the role that a newly applied record gives this node."""
+    def follow(self, queue: QueueRecord, record: MastershipRecord, *, is_discarded: bool = False) -> None:
+        """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
         role = self.roles.get(queue_id)
         if role is not None and record.epoch < role.record.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
         if not is_master and self._node not in record.mirrors:
-            self._leave(queue, delete=dropped_by_policy)
+            # A copy that failed here is of use only as long as no other has everything that it has.
+            is_failed = queue_id in self._failed
+            if not is_failed or self._node not in record.complete:
+                self._leave(queue, delete=is_discarded or is_failed)
             return
         if (reported := self._failed.get(queue_id)) is not None:
             if record != reported:
@@ -245,6 +248,9 @@ class QueueSet:
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._open(queue)
+            if self._node not in record.complete:
+                # Others have served meanwhile; what they have delivered is not on this disk.
+                local.mark_delivered_below(local.next_seq_id)
             mirrored = MirroredQueue(
                 self._node,
                 local,
@@ -282,6 +288,7 @@ class QueueSet:
             self._demote(queue, record, role)
         else:
             local = self._open(queue)
+            local.mark_none_delivered()
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         for node, message in self._early.pop(record.queue_id, ()):
@@ -298,7 +305,9 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
-        was_failed = self._failed.pop(queue.queue_id, None) is not None
+        was_failed = queue.queue_id in self._failed
+        if queue.queue_id not in self._starved:
+            self._failed.pop(queue.queue_id, None)  # else not before there is room (`forgive`)
         if role is not None:
             self._close(role, delete=delete)
         if delete and (role is not None or was_failed):
@@ -313,8 +322,11 @@ class QueueSet:
         try:
             if delete:
                 role.local.delete()
-            else:
-                role.local.terminate()
+                return
+            if isinstance(role, MirrorRole):
+                # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
+                role.local.mark_delivered_below(role.local.next_seq_id)
+            role.local.terminate()
         except StorageError as error:
             log.warning("%s: its files could not be closed cleanly: %s", role.queue.queue_name, error)
 
@@ -431,7 +443,7 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole) and role.record.mirrors:
+            if isinstance(role, MasterRole) and (role.record.mirrors or role.mirrored.wants_turn):
                 role.mirrored.tick(now_ms)
                 if role.mirrored.wants_turn:
                     self.touch(queue_id)

@@ -314,6 +314,10 @@ class LocalReplica(VariableQueue):
         """See `ReplicaQueue.mark_delivered_below`."""
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, seq_id)
 
+    def mark_none_delivered(self) -> None:
+        """See `ReplicaQueue.mark_none_delivered`."""
+        self._next_deliver_seq_id = 0
+
     @property
     def write_generation(self) -> int:
         """See `ReplicaQueue.write_generation`."""

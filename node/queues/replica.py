@@ -100,6 +100,9 @@ class ReplicaQueue(BackingQueue, Protocol):
     def mark_delivered_below(self, seq_id: SeqId) -> None:
         """Every live message below ``seq_id`` counts as possibly delivered: its next delivery is flagged."""
 
+    def mark_none_delivered(self) -> None:
+        """Nothing counts as delivered any more. For a mirror: its master knows, and says so as long as they talk."""
+
     @property
     def write_generation(self) -> int:
         """Generation of the group commit that a write made now belongs to."""

@@ -267,6 +267,9 @@ class MemoryReplicaQueue:
     def mark_delivered_below(self, seq_id: SeqId) -> None:
         self._delivered.update(live for live in self._messages if live < seq_id)
 
+    def mark_none_delivered(self) -> None:
+        self._delivered.clear()
+
     def check_invariants(self) -> None:
         assert self._unacked <= self._messages.keys(), "unacked messages are live"
         assert all(seq_id < self._next_seq_id for seq_id in self._messages), "positions are below the next one"

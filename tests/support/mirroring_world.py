@@ -1,29 +1,32 @@
-"""One mirrored queue on three nodes under a seeded adversary, in one process and without a clock.
+"""One mirrored queue on some nodes under a seeded adversary, in one process and without a clock.
 
-Nodes crash (losing what they had not synced) and restart, links break (losing a suffix) and heal, commits of a small
-metadata group reach the nodes late and one by one, nodes are declared dead that are not. One publisher sends again what
-was not confirmed whenever it changes masters; one consumer fetches and settles. `check` states what must always hold.
+Nodes crash (losing what they had not synced) and restart, all of them at once or one by one, seen to be gone or not;
+links break (losing a suffix) and heal; commits of the metadata group, whose state machine is the real one, reach the
+nodes late and one by one; nodes are declared dead that are not. One publisher sends again what was not confirmed
+whenever it changes masters; one consumer fetches and settles. `check` states what must always hold.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from cluster.metadata.commands import Command, MirrorFollows, MirrorSynchronised, TakeService
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.mirror import MirrorReplica, demote
-from cluster.mirroring.reports import ReportSynchronised
-from node.ids import Epoch, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportTakesService
+from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import Publication
 from tests.support.memory_replica_queue import MemoryReplicaQueue
+from tests.support.metadata_state import StateUnderTest
 
-NODES = (NodeName("n1"), NodeName("n2"), NodeName("n3"))
-QUEUE = QueueId(7)
+FIRST_LIFE = Incarnation(1)
 
 
 @dataclass
@@ -32,79 +35,64 @@ class Node:
     local: MemoryReplicaQueue
     role: MirroredQueue | MirrorReplica | None = None
     is_running: bool = True
+    #: Its process has started, and waits for its `NodeUp`.
+    is_starting: bool = False
+    incarnation: Incarnation = FIRST_LIFE
     #: Commits it has learned.
     learned: int = 0
 
 
-@dataclass
 class Metadata:
-    """The promotion rules, as a log of records. ``lives`` tells copies of a node apart, as incarnations do."""
+    """The record of the queue after each commit of the real state machine."""
 
-    log: list[tuple[MastershipRecord, dict[NodeName, int]]]
-    up: set[NodeName] = field(default_factory=lambda: set(NODES))
+    def __init__(self, nodes: tuple[NodeName, ...], policy: dict[str, Any]) -> None:
+        self.cluster = StateUnderTest(*nodes)
+        self.cluster.policy(policy)
+        first = self.cluster.declare()
+        self.queue_id = first.queue_id
+        #: With the index of the log up to which it holds.
+        self.log: list[tuple[MastershipRecord, int]] = [(first, self.cluster.index)]
 
     @property
     def record(self) -> MastershipRecord:
         return self.log[-1][0]
 
-    @property
-    def lives(self) -> dict[NodeName, int]:
-        return self.log[-1][1]
-
-    def commit(self, record: MastershipRecord, lives: dict[NodeName, int] | None = None) -> None:
-        self.log.append((record, lives or self.lives))
+    def is_up(self, node: NodeName) -> bool:
+        return self.cluster.state.members[node].is_up
 
     def node_down(self, node: NodeName) -> None:
-        self.up.discard(node)
-        record = self.record
-        lives = {**self.lives, node: self.lives[node] + 1}
-        mirrors = tuple(n for n in record.mirrors if n != node)
-        synchronised = tuple(n for n in record.synchronised if n != node)
-        if record.master == node and not record.is_down:
-            if synchronised:
-                master = synchronised[0]
-                record = MastershipRecord(
-                    QUEUE,
-                    Epoch(record.epoch + 1),
-                    master,
-                    tuple(n for n in mirrors if n != master),
-                    synchronised[1:],
-                )
-            else:
-                record = replace(record, mirrors=mirrors, synchronised=(), recoverable=(node,), is_down=True)
-        else:
-            record = replace(record, mirrors=mirrors, synchronised=synchronised)
-        self.commit(record, lives)
+        self.cluster.down(node, self.cluster.state.members[node].incarnation)
+        self._note()
 
-    def node_up(self, node: NodeName) -> None:
-        self.up.add(node)
-        record = self.record
-        if record.is_down and node == record.master:
-            record = replace(record, epoch=Epoch(record.epoch + 1), is_down=False, recoverable=())
-        elif node != record.master and node not in record.mirrors:
-            record = replace(record, mirrors=(*record.mirrors, node))
-        self.commit(record)
+    def node_up(self, node: NodeName, incarnation: Incarnation) -> None:
+        self.cluster.up(node, incarnation)
+        self._note()
 
-    def synchronised(self, epoch: Epoch, node: NodeName, life: int) -> None:
-        record = self.record
-        if record.epoch == epoch and node in record.mirrors and self.lives[node] == life:
-            wanted = {*record.synchronised, node}
-            self.commit(replace(record, synchronised=tuple(n for n in record.mirrors if n in wanted)))
+    def propose(self, proposer: NodeName, incarnation: Incarnation, command: Command) -> None:
+        """Carried out unless the proposer lives another life meanwhile."""
+        if self.cluster.state.members[proposer].incarnation == incarnation:
+            self.cluster.apply(command)
+            self._note()
+
+    def _note(self) -> None:
+        self.log.append((self.cluster.state.masterships[self.queue_id], self.cluster.index))
 
 
 class World:
-    def __init__(self, seed: int, settings: MirroringSettings) -> None:
+    def __init__(
+        self, seed: int, settings: MirroringSettings, node_count: int = 3, policy: dict[str, Any] | None = None
+    ) -> None:
         self.chance = Random(seed)
         self.settings = settings
-        record = MastershipRecord(QUEUE, Epoch(1), NODES[0], NODES[1:], NODES[1:])
-        self.metadata = Metadata([(record, dict.fromkeys(NODES, 1))])
-        self.nodes = {name: Node(name, MemoryReplicaQueue()) for name in NODES}
+        self.names = names = tuple(NodeName(f"n{number}") for number in range(1, node_count + 1))
+        self.metadata = Metadata(names, policy or {"ha-mode": "all", "ha-promote-on-failure": "when-synced"})
+        self.nodes = {name: Node(name, MemoryReplicaQueue()) for name in names}
         self.links: dict[tuple[NodeName, NodeName], deque[MirrorMessage]] = {
-            (a, b): deque() for a in NODES for b in NODES if a != b
+            (a, b): deque() for a in names for b in names if a != b
         }
         self.broken: set[frozenset[NodeName]] = set()
         self.events: list[Callable[[], None]] = []  # commits on their way, in order
-        self.proposals: list[tuple[Epoch, NodeName, int]] = []
+        self.proposals: list[tuple[NodeName, Incarnation, Command]] = []
         self.now_ms = 0
         # The publisher and the consumer.
         self.counter = 0
@@ -117,7 +105,11 @@ class World:
         self.delivered: set[MsgId] = set()
         self.held: dict[SeqId, MsgId] = {}
         self.counts = dict.fromkeys(
-            ("promotions", "duplicates", "redelivered", "fills", "confirms", "lagging", "recoveries"), 0
+            (
+                *("promotions", "duplicates", "redelivered", "fills", "confirms", "lagging", "recoveries"),
+                *("power_losses", "unserved_elections", "losses"),
+            ),
+            0,
         )
         for node in self.nodes.values():
             self._learn(node)
@@ -133,27 +125,52 @@ class World:
         role = node.role
         if record.master == node.name and not record.is_down:
             if isinstance(role, MirroredQueue):
-                role.set_record(record)
-                return
-            if role is None and record.epoch == 1:
-                node.role = MirroredQueue(node.name, node.local, record, self.settings)
-            else:
-                replica = role or MirrorReplica(QUEUE, node.local, Epoch(0))
-                if not replica.may_promote(record):
+                if role.record.epoch == record.epoch:
+                    role.set_record(record)
                     return
-                node.role = replica.promote(node.name, record, self.settings)
-                self.counts["promotions"] += 1
+                role = demote(role, record.epoch)
+            if role is not None and not role.may_promote(record):
+                return
+            node.role = self._become_master(node, role, record)
             self._announce_links(node)
+        elif node.name not in record.mirrors:
+            if role is not None:
+                self._leave(node)
         elif isinstance(role, MirroredQueue):
             node.role = demote(role, record.epoch)
         elif role is None:
-            node.role = MirrorReplica(QUEUE, node.local, record.epoch)
+            node.local.mark_none_delivered()
+            node.role = MirrorReplica(record.queue_id, node.local, record.epoch)
         else:
             role.adopt_epoch(record.epoch)
 
+    def _become_master(self, node: Node, replica: MirrorReplica | None, record: MastershipRecord) -> MirroredQueue:
+        attach_id_base = node.incarnation << 32
+        if record.epoch == 1:
+            return MirroredQueue(node.name, node.local, record, self.settings)
+        self.counts["promotions"] += 1
+        if replica is not None:
+            return replica.promote(node.name, record, self.settings, attach_id_base)
+        node.local.mark_delivered_below(node.local.next_seq_id)  # as recovery does
+        return MirroredQueue(
+            node.name,
+            node.local,
+            record,
+            self.settings,
+            delivered_below=node.local.next_seq_id,
+            trusted_origins={},
+            attach_id_base=attach_id_base,
+        )
+
+    def _leave(self, node: Node) -> None:
+        """The record has no part for this node: its copy is closed, and stays on its disk."""
+        node.role = None
+        node.local.sync()
+        node.local = node.local.crash(self.chance)
+
     def _announce_links(self, node: Node) -> None:
         assert isinstance(node.role, MirroredQueue)
-        for peer in NODES:
+        for peer in self.names:
             if peer != node.name and self._is_connected(node.name, peer):
                 node.role.mirror_link_up(peer)
 
@@ -161,51 +178,97 @@ class World:
         return frozenset((a, b)) not in self.broken and self.nodes[a].is_running and self.nodes[b].is_running
 
     def crash(self, node: Node) -> None:
+        """The process is gone; that it is may be noted soon, or when it is back already."""
+        node.is_starting = False
         if not node.is_running:
             return
-        for peer in NODES:
+        for peer in self.names:
             if peer != node.name:
                 self._cut(node.name, peer)
         node.is_running = False
         node.role = None
         node.local = node.local.crash(self.chance)
-        self.events.append(lambda: self._node_down(node.name))
 
-    def _node_down(self, name: NodeName) -> None:
-        self.metadata.node_down(name)
-        if self.metadata.record.is_down:
+    def lose_power(self) -> None:
+        self.counts["power_losses"] += 1
+        for node in self.nodes.values():
+            self.crash(node)
+
+    @property
+    def has_quorum(self) -> bool:
+        running = sum(node.is_running or node.is_starting for node in self.nodes.values())
+        return 2 * running > len(self.nodes)
+
+    def notice(self, node: Node) -> None:
+        """Somebody says that a dead node is dead."""
+        if not node.is_running and self.metadata.is_up(node.name):
+            incarnation = node.incarnation
+
+            def declare_down() -> None:
+                if node.incarnation == incarnation and not node.is_running:
+                    self._change(lambda: self.metadata.node_down(node.name))
+
+            self.events.append(declare_down)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """A commit. What a change of masters may cost: transient messages, if nobody has them in memory any more, and
+        what a master lacks that was not complete."""
+        before = self.metadata.record
+        change()
+        after = self.metadata.record
+        if after.epoch != before.epoch:
+            self.counts["unserved_elections"] += not before.in_service and not before.is_down
+            if after.master not in before.synchronised:
+                self._forgive(lambda message: not message.persistent)
+        if after.is_down and not before.is_down:
             self.counts["recoveries"] += 1
-            # Nobody but this node has the queue: what was only in its memory is gone, as at any restart.
-            for msg_id in [m for m, message in self.confirmed.items() if not message.persistent]:
-                del self.confirmed[msg_id]
+        if after.lossy_promotions > before.lossy_promotions:
+            self.counts["losses"] += 1
+            live = self.live(self.nodes[after.master])
+            self._forgive(lambda message: message.msg_id not in live)
+
+    def _forgive(self, is_lost: Callable[[Message], bool]) -> None:
+        for msg_id in [msg_id for msg_id, message in self.confirmed.items() if is_lost(message)]:
+            del self.confirmed[msg_id]
 
     def restart(self, node: Node) -> None:
-        if node.is_running:
+        if node.is_running or node.is_starting:
             return
+        node.is_starting = True
+        node.incarnation = incarnation = Incarnation(node.incarnation + 1)
 
         def up() -> None:
-            self.metadata.node_up(node.name)
+            if node.incarnation != incarnation or not node.is_starting:
+                return
+            self._change(lambda: self.metadata.node_up(node.name, incarnation))
+            node.is_starting = False
             node.is_running = True
             node.learned = len(self.metadata.log) - 1
             self._learn(node)
-            for peer in NODES:
+            for peer in self.names:
                 if peer != node.name:
                     self._connect(node.name, peer)
 
-        if not any(getattr(event, "__name__", "") == f"up {node.name}" for event in self.events):
-            up.__name__ = f"up {node.name}"
-            self.events.append(up)
+        self.events.append(up)
 
     def suspect(self, node: Node) -> None:
-        """The group believes a living node dead, and soon sees it again."""
-        if node.is_running and not self.events:
-            self.events.append(lambda: self._suspected(node.name))
-            self.events.append(lambda: self.metadata.node_up(node.name))
+        """The group believes a living node dead; when that one hears of it, it says that it lives."""
+        incarnation = node.incarnation
 
-    def _suspected(self, name: NodeName) -> None:
-        self._node_down(name)
-        if self.metadata.record.is_down and not self.nodes[name].is_running:
+        def declare_down() -> None:
+            if self.metadata.is_up(node.name) and node.incarnation == incarnation:
+                self._change(lambda: self.metadata.node_down(node.name))
+                self.events.append(lambda: self._announce(node, len(self.metadata.log)))
+
+        if node.is_running and not self.events:
+            self.events.append(declare_down)
+
+    def _announce(self, node: Node, declared_at: int) -> None:
+        if not node.is_running or node.learned < declared_at:
+            if node.is_running:
+                self.events.append(lambda: self._announce(node, declared_at))
             return
+        self._change(lambda: self.metadata.node_up(node.name, node.incarnation))
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -261,10 +324,17 @@ class World:
             for state in role.mirror_states().values():
                 self.counts["lagging"] += state.value == "lagging"
             for report in role.take_reports():
+                record, as_of_index = role.record, self.metadata.log[node.learned - 1][1]
                 if isinstance(report, ReportSynchronised):
-                    life = self.metadata.log[node.learned - 1][1][report.node]
-                    self.proposals.append((role.record.epoch, report.node, life))
+                    self._propose(node, MirrorSynchronised(record.queue_id, record.epoch, report.node, as_of_index))
                     self.counts["fills"] += 1
+                elif isinstance(report, ReportFollows):
+                    self._propose(node, MirrorFollows(record.queue_id, record.epoch, report.node, as_of_index))
+                elif isinstance(report, ReportTakesService):
+                    self._propose(node, TakeService(node.name, ((record.queue_id, record.epoch),)))
+
+    def _propose(self, node: Node, command: Command) -> None:
+        self.proposals.append((node.name, node.incarnation, command))
 
     def sync_disk(self, node: Node) -> None:
         if node.is_running:
@@ -402,10 +472,12 @@ class World:
         for node in self.nodes.values():
             if node.role is not None:
                 node.role.check_invariants()
+        for name in record.complete:
+            self._check_holds_on_disk(self.nodes[name])
         if record.is_down:
             return
         master = self.nodes[record.master]
-        if isinstance(master.role, MirroredQueue) and master.role.record.epoch == record.epoch:
+        if isinstance(master.role, MirroredQueue) and master.role.record.epoch == record.epoch and record.in_service:
             self._check_holds(master)
             ids = [h.msg_id for d in master.local.digests() for h in master.local.holdings(d.segment)]
             assert len(ids) == len(set(ids)), "a publish sent again was enqueued twice"
@@ -415,20 +487,22 @@ class World:
 
     def _check_holds(self, node: Node) -> None:
         live = self.live(node)
+        for msg_id in self.confirmed:
+            assert msg_id in live or msg_id in self.settled, f"{node.name} lacks confirmed {msg_id.hex()}"
+
+    def _check_holds_on_disk(self, node: Node) -> None:
         durable = {message.msg_id for message in node.local.disk.messages.values()}
         for msg_id, message in self.confirmed.items():
-            if msg_id not in self.settled:
-                assert msg_id in live, f"{node.name} lacks confirmed {msg_id.hex()}"
-                if message.persistent:
-                    assert msg_id in durable, f"{node.name} may lose confirmed {msg_id.hex()}"
+            if message.persistent and msg_id not in self.settled:
+                assert msg_id in durable, f"{node.name} counts as complete and may lose confirmed {msg_id.hex()}"
 
     # --- the adversary ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         chance = self.chance
-        node = self.nodes[chance.choice(NODES)]
-        a, b = chance.sample(NODES, 2)
-        actions: list[tuple[int, Callable[[], None]]] = [
+        node = self.nodes[chance.choice(self.names)]
+        a, b = chance.sample(self.names, 2)
+        actions: list[tuple[float, Callable[[], None]]] = [
             (30, self.run_on),
             (10, lambda: self.turn(node)),
             (10, lambda: self.transmit(a, b, chance.randint(1, 4))),
@@ -440,11 +514,13 @@ class World:
             (2, lambda: self.settle(requeue=True)),
             (1, lambda: self.remove(purge=chance.random() < 0.5)),
             (6, lambda: self._learn(node)),
-            (6, self.commit_next),
-            (4, self.commit_proposal),
+            (10, self.commit_next),
+            (12, self.commit_proposal),
             (1, lambda: self.break_link(a, b)),
             (6, lambda: self.heal_link(a, b)),
-            (1, lambda: self.crash(node)),
+            (2, lambda: self.crash(node)),
+            (0.4, self.lose_power),
+            (8, lambda: self.notice(node)),
             (6, lambda: self.restart(node)),
             (1, lambda: self.suspect(node)),
             (1, self.open_session),
@@ -465,13 +541,14 @@ class World:
                 self.sync_disk(node)
 
     def commit_next(self) -> None:
-        if self.events:
+        if self.events and self.has_quorum:
             self.events.pop(0)()
 
     def commit_proposal(self) -> None:
         """Proposals commit in any order and late."""
-        if self.proposals:
-            self.metadata.synchronised(*self.proposals.pop(self.chance.randrange(len(self.proposals))))
+        if self.proposals and self.has_quorum:
+            proposal = self.proposals.pop(self.chance.randrange(len(self.proposals)))
+            self._change(lambda: self.metadata.propose(*proposal))
 
     def change_sync(self) -> None:
         master = self._master()
@@ -493,6 +570,8 @@ class World:
             self.restart(node)
         while self.events:
             self.commit_next()
+            for node in self.nodes.values():
+                self._learn(node)
         for pair in list(self.broken):
             a, b = sorted(pair)
             self.heal_link(a, b)

@@ -42,15 +42,18 @@ def mastership(
     synchronised: Sequence[NodeName] | None = None,
     is_down: bool = False,
 ) -> MastershipRecord:
-    """Every mirror is synchronised unless ``synchronised`` says otherwise."""
+    """Every mirror is synchronised unless ``synchronised`` says otherwise; nobody else is complete."""
+    complete = tuple(mirrors if synchronised is None else synchronised)
     return MastershipRecord(
         queue.queue_id,
         Epoch(epoch),
         master,
         mirrors,
-        tuple(mirrors if synchronised is None else synchronised),
-        recoverable=(master,) if is_down else (),
+        complete,
+        complete=(master, *complete),
         is_down=is_down,
+        following=mirrors,
+        in_service=not is_down,
     )
 
 

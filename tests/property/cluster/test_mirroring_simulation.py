@@ -15,7 +15,7 @@ import cluster.mirroring.promotion
 import cluster.mirroring.sync
 import tests.support.memory_replica_queue
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from tests.support.mirroring_world import NODES, World
+from tests.support.mirroring_world import World
 
 SEEDS = 240
 STEPS = 250
@@ -44,7 +44,8 @@ def run(seed: int) -> World:
         sync_throughput_bytes=2000 if seed % 2 else 0,
         window_bytes=600 if seed % 5 == 0 else 10_000,
     )
-    world = World(seed, settings)
+    policy = {"ha-mode": "all", "ha-promote-on-failure": "always" if seed % 4 == 0 else "when-synced"}
+    world = World(seed, settings, 5 if seed % 3 == 1 else 3, policy)
     for _ in range(STEPS):
         world.step()
         world.check()
@@ -60,9 +61,9 @@ def test_nothing_confirmed_is_lost_and_replicas_converge(part: int) -> None:
             world = run(seed)
             record = world.metadata.record
             assert not world.unconfirmed, "every publish is confirmed in the end"
-            assert set(record.synchronised) == set(NODES) - {record.master}, "every mirror is synchronised in the end"
-            digests = {name: world.nodes[name].local.digests() for name in NODES}
-            assert digests[NODES[0]] == digests[NODES[1]] == digests[NODES[2]], "replicas agree when quiet"
+            assert {record.master, *record.synchronised} == set(world.names), "every mirror is synchronised in the end"
+            digests = [node.local.digests() for node in world.nodes.values()]
+            assert all(each == digests[0] for each in digests), "replicas agree when quiet"
             master = world.nodes[record.master].role
             assert isinstance(master, MirroredQueue)
             assert all(each[1:] == (0, 0, 0) for each in master.mirrors_in_flight()), "mirrors owe nothing when quiet"

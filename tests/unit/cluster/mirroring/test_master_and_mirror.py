@@ -23,7 +23,7 @@ from cluster.mirroring.messages import (
 )
 from cluster.mirroring.mirror import demote
 from cluster.mirroring.progress import MirrorState
-from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.mirroring.reports import ReportFenced, ReportFollows, ReportMirrorStalled, ReportSynchronised
 from node.ids import Epoch, SeqId
 from node.queues.backing_queue import MirrorInFlight
 from node.queues.replica import SeqRange
@@ -245,6 +245,7 @@ def test_an_unsynchronised_mirror_is_not_filled_unless_asked() -> None:
     pair.up().quiet()
     assert pair.state() is MirrorState.STREAMING
     assert pair.mirror_local.ready == 0
+    assert pair.master.take_reports() == [ReportFollows(N2)]
     pair.master.start_sync([N2])
     pair.quiet()
     assert pair.state() is MirrorState.SYNCHRONISED
@@ -502,7 +503,7 @@ def test_an_old_master_drops_its_diverged_tail_when_the_new_one_attaches() -> No
         for _, answer in old.take_messages():
             new_master.receive(N1, answer)
     assert pair.master_local.digests() == pair.mirror_local.digests()
-    assert new_master.take_reports() == [ReportSynchronised(N1)]
+    assert new_master.take_reports() == [ReportFollows(N1), ReportSynchronised(N1)]
     old.check_invariants()
     new_master.check_invariants()
 
@@ -570,6 +571,7 @@ def test_a_quiet_queue_sleeps_and_one_to_be_filled_does_not() -> None:
     lacking = Pair(synchronised=False)
     lacking.master.publish(publications(1, 3))
     lacking.up().quiet()
+    lacking.master.take_reports()
     lacking.master.tick(1_000)
     assert not lacking.master.wants_turn, "nobody asked to fill the mirror"
     lacking.master.start_sync()

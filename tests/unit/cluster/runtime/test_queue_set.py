@@ -195,7 +195,7 @@ def test_a_mirror_that_the_policy_drops_deletes_its_files() -> None:
     network[N1].publish(Q, 1)
     network.pump()
     assert network[N2].has_files(Q)
-    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    network[N2].queues.follow(Q, mastership(Q, N1), is_discarded=True)
     assert network[N2].role(Q) == "none"
     assert not network[N2].has_files(Q)
 
@@ -347,7 +347,7 @@ def test_a_mirror_whose_disk_fails_asks_to_be_left_out_and_does_not_confirm() ->
     network[N1].publish(Q, 3)  # what the master still sends reaches nobody, and harms nobody
     network.pump()
 
-    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    network[N2].queues.follow(Q, mastership(Q, N1), is_discarded=True)
     network[N1].queues.follow(Q, mastership(Q, N1))
     network.pump()
     assert network[N1].confirmed() == [1, 2, 3]
@@ -376,7 +376,7 @@ def test_a_copy_out_of_service_is_opened_again_after_the_node_left_the_record() 
     network.pump()
     assert network[N2].role(Q) == "none"
     network[N2].disk.fail_writes = None
-    network[N2].queues.follow(Q, mastership(Q, N1), dropped_by_policy=True)
+    network[N2].queues.follow(Q, mastership(Q, N1), is_discarded=True)
     assert not network[N2].has_files(Q)
     network[N1].queues.follow(Q, mastership(Q, N1))
     for node in network.nodes.values():

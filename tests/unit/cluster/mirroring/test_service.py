@@ -1,0 +1,121 @@
+"""What a master does before it is in service, and while a complete copy is not among its mirrors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.progress import MirrorState
+from cluster.mirroring.reports import ReportFollows, ReportTakesService
+from cluster.mirroring.service import REPORT_REPEAT_MS
+from node.ids import Epoch
+from tests.support.memory_replica_queue import MemoryReplicaQueue
+from tests.support.messages import publications
+from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
+
+SERVED = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,), complete=(N1, N2), following=(N2,))
+ELECTED = replace(SERVED, in_service=False, complete=(N3, N1, N2))
+
+
+def master(record: MastershipRecord) -> MirroredQueue:
+    queue = MirroredQueue(N1, MemoryReplicaQueue(), record, MirroringSettings())
+    queue.mirror_link_up(N2)
+    return queue
+
+
+def published_and_synced(queue: MirroredQueue, count: int = 2) -> MirroredQueue:
+    queue.publish(publications(1, count))
+    assert isinstance(queue.local, MemoryReplicaQueue)
+    queue.local.sync()
+    return queue
+
+
+def test_an_elected_master_touches_no_mirror_delivers_nothing_and_confirms_nothing() -> None:
+    queue = published_and_synced(master(ELECTED))
+    assert queue.take_messages() == []
+    assert queue.fetch(9, ack_required=True) == []
+    alone = published_and_synced(master(replace(ELECTED, mirrors=(), synchronised=(), complete=(N1, N3), following=())))
+    assert alone.drain_confirmed() == []
+    assert alone.fetch(9, ack_required=True) == []
+
+
+def test_it_asks_to_take_service_until_the_record_shows_it() -> None:
+    queue = master(ELECTED)
+    assert queue.take_reports() == [ReportTakesService()]
+    assert queue.take_reports() == [], "once is enough for a while"
+    assert queue.wants_turn
+    queue.tick(0)
+    queue.tick(REPORT_REPEAT_MS)
+    assert queue.take_reports() == [ReportTakesService()], "the proposal may have got lost"
+    queue.set_record(SERVED)
+    queue.tick(3 * REPORT_REPEAT_MS)
+    assert queue.take_reports() == []
+
+
+def test_in_service_it_delivers_and_confirms_what_has_waited() -> None:
+    alone = replace(SERVED, mirrors=(), synchronised=(), complete=(N1,), following=())
+    queue = published_and_synced(master(replace(alone, in_service=False, complete=(N1, N3))))
+    queue.set_record(alone)
+    assert queue.drain_confirmed() == [1, 2]
+    assert len(queue.fetch(9, ack_required=True)) == 2
+
+
+def test_a_fenced_master_does_not_ask() -> None:
+    queue = master(ELECTED)
+    pair = Pair()
+    pair.master = queue
+    pair.mirror.adopt_epoch(Epoch(2))
+    queue.set_record(SERVED)
+    pair.exchange()
+    assert queue.is_fenced
+    queue.take_reports()
+    queue.set_record(replace(SERVED, complete=(N1, N2, N3)))
+    assert queue.take_reports() == []
+
+
+def test_while_a_complete_copy_is_gone_it_delivers_but_confirms_nothing() -> None:
+    """It may come back, and would be promoted for what it has."""
+    pair = Pair().up().quiet()
+    record = replace(SERVED, complete=(N1, N2, N3))
+    pair.master.set_record(record)
+    assert pair.master.take_reports() == [ReportTakesService()]
+    pair.master.publish(publications(1, 2))
+    pair.quiet()
+    assert pair.master.drain_confirmed() == []
+    assert len(pair.master.fetch(1, ack_required=True)) == 1
+    pair.master.set_record(SERVED)
+    assert pair.master.drain_confirmed() == [1, 2]
+
+
+def test_what_was_confirmable_without_it_waits_again_when_it_is_a_mirror_again() -> None:
+    pair = Pair().up().quiet()
+    pair.master.set_record(replace(SERVED, complete=(N1, N2, N3)))
+    pair.master.publish(publications(1, 2))
+    pair.quiet()
+    pair.master.set_record(replace(SERVED, mirrors=(N2, N3), complete=(N1, N2, N3)))
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [], "n3 lacks them"
+    assert pair.master.streaming_mirrors() == [N2]
+
+
+def test_a_complete_mirror_is_filled_without_being_asked() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.set_record(replace(SERVED, synchronised=(), following=()))
+    pair.master.publish(publications(1, 3))
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    assert pair.master.drain_confirmed() == [1, 2, 3]
+
+
+def test_a_mirror_that_is_not_to_be_filled_is_said_to_follow_until_the_record_shows_it() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3))
+    pair.up().quiet()
+    assert pair.master.take_reports() == [ReportFollows(N2)]
+    pair.master.tick(0)
+    pair.master.tick(REPORT_REPEAT_MS)
+    assert pair.master.take_reports() == [ReportFollows(N2)]
+    pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,)))
+    pair.master.tick(3 * REPORT_REPEAT_MS)
+    assert pair.master.take_reports() == []
