@@ -1,4 +1,4 @@
-"""Queues: list, synchronise, purge, delete."""
+"""Queues: list, synchronise, promote, purge, delete."""
 
 from __future__ import annotations
 
@@ -65,6 +65,23 @@ def cancel_sync_queue(call: Call, queue: str, vhost: str) -> None:
     call.done()
 
 
+@tool_command("force_promote", usage="[--vhost <vhost>] <queue> <member>")
+@vhost_option
+@click.argument("queue")
+@click.argument("member")
+def force_promote(call: Call, queue: str, member: str, vhost: str) -> None:
+    """Give up waiting for a complete copy of a queue that is down: a member serves it with what it has.
+
+    What that member lacks is lost for good, even if a complete copy returns later. The loss is counted: see the column
+    lossy_promotions of list_queues.
+    """
+    call.banner(f"Promoting {member} to master of queue '{queue}' in vhost '{vhost}' whatever it lacks ...")
+    with call.client() as client:
+        client.force_promote(vhost, queue, member)
+    call.remark(f"{member} is the master now; what it lacked is lost")
+    call.done()
+
+
 @tool_command("purge_queue", usage="[--vhost <vhost>] <queue>")
 @vhost_option
 @click.argument("queue")
@@ -92,4 +109,11 @@ def delete_queue(call: Call, queue: str, vhost: str, *, if_empty: bool, if_unuse
     call.done()
 
 
-COMMANDS: tuple[ToolCommand, ...] = (list_queues, sync_queue, cancel_sync_queue, purge_queue, delete_queue)
+COMMANDS: tuple[ToolCommand, ...] = (
+    list_queues,
+    sync_queue,
+    cancel_sync_queue,
+    force_promote,
+    purge_queue,
+    delete_queue,
+)

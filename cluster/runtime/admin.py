@@ -23,6 +23,7 @@ from cluster.metadata.commands import (
     ClearPolicy,
     Command,
     DeleteUser,
+    ForcePromote,
     SetPermissions,
     SetPolicy,
     SetUserTags,
@@ -156,6 +157,9 @@ class NodeAdmin:
             return
         self._master_role(queue).mirrored.cancel_sync()
         self._runtime.queues.touch(queue.queue_id)
+
+    async def force_promote(self, vhost: str, name: str, node: str) -> None:
+        await self._change(ForcePromote(self._queue(vhost, name).queue_id, NodeName(node)))
 
     async def purge_queue(self, vhost: str, name: str) -> int:
         return await self._runtime.gateway.purge(self._queue(vhost, name).queue_id)

@@ -103,6 +103,10 @@ class AdminClient:
     def cancel_sync_queue(self, vhost: str, name: str) -> None:
         self._call(self._stub.CancelSyncQueue, pb.QueueRef(vhost=vhost, name=name))
 
+    def force_promote(self, vhost: str, name: str, node: str) -> None:
+        """``node`` serves a queue that waits for a complete copy, with what it has: what it lacks is lost."""
+        self._call(self._stub.ForcePromote, pb.ForcePromoteRequest(vhost=vhost, name=name, node=node))
+
     def purge_queue(self, vhost: str, name: str) -> int:
         """Number of ready messages that were removed."""
         return self._call(self._stub.PurgeQueue, pb.QueueRef(vhost=vhost, name=name)).messages

@@ -119,6 +119,12 @@ class AdminPort(Protocol):
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """Stop filling; success too when nothing is being filled."""
 
+    async def force_promote(self, vhost: str, name: str, node: str) -> None:
+        """Have ``node`` serve a queue that waits for a complete copy, with what it has: what it lacks is lost.
+
+        `ExitCode.SOFTWARE` if the queue is served, or if the node is not up or no member.
+        """
+
     async def purge_queue(self, vhost: str, name: str) -> int:
         """Number of ready messages that were removed."""
 

@@ -89,6 +89,10 @@ class AdminService(AdminServicer):
         await self._check_cookie(context)
         return await self._done(self._port.cancel_sync_queue(request.vhost, request.name), context)
 
+    async def ForcePromote(self, request: pb.ForcePromoteRequest, context: _Context) -> pb.Done:
+        await self._check_cookie(context)
+        return await self._done(self._port.force_promote(request.vhost, request.name, request.node), context)
+
     async def PurgeQueue(self, request: pb.QueueRef, context: _Context) -> pb.MessageCount:
         await self._check_cookie(context)
         return pb.MessageCount(messages=await self._run(self._port.purge_queue(request.vhost, request.name), context))

@@ -261,6 +261,32 @@ class QueueRef(_message.Message):
 Global___QueueRef: _TypeAlias = QueueRef  # noqa: Y015
 
 @_typing.final
+class ForcePromoteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VHOST_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    vhost: _builtins.str
+    name: _builtins.str
+    node: _builtins.str
+    """The node that is to serve the queue."""
+    def __init__(
+        self,
+        *,
+        vhost: _builtins.str = ...,
+        name: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node", "vhost", b"vhost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForcePromoteRequest: _TypeAlias = ForcePromoteRequest  # noqa: Y015
+
+@_typing.final
 class DeleteQueueRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -64,6 +64,11 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.QueueRef.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
                 _registered_method=True)
+        self.ForcePromote = channel.unary_unary(
+                '/warren.admin.Admin/ForcePromote',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.ForcePromoteRequest.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
+                _registered_method=True)
         self.PurgeQueue = channel.unary_unary(
                 '/warren.admin.Admin/PurgeQueue',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.QueueRef.SerializeToString,
@@ -220,6 +225,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelSyncQueue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForcePromote(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -401,6 +412,11 @@ def add_AdminServicer_to_server(servicer, server):
             'CancelSyncQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelSyncQueue,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.QueueRef.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
+            ),
+            'ForcePromote': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForcePromote,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.ForcePromoteRequest.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
             ),
             'PurgeQueue': grpc.unary_unary_rpc_method_handler(
@@ -685,6 +701,33 @@ class Admin:
             target,
             '/warren.admin.Admin/CancelSyncQueue',
             cluster_dot_wire_dot_admin__pb2.QueueRef.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForcePromote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/ForcePromote',
+            cluster_dot_wire_dot_admin__pb2.ForcePromoteRequest.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Done.FromString,
             options,
             channel_credentials,

@@ -41,6 +41,7 @@ class AdminStub:
     ListQueues: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
     SyncQueue: _grpc.UnaryStreamMultiCallable[_admin_pb2.QueueRef, _admin_pb2.SyncProgress]
     CancelSyncQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.Done]
+    ForcePromote: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForcePromoteRequest, _admin_pb2.Done]
     PurgeQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.MessageCount]
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
@@ -76,6 +77,7 @@ class AdminAsyncStub(AdminStub):
     ListQueues: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
     SyncQueue: _aio.UnaryStreamMultiCallable[_admin_pb2.QueueRef, _admin_pb2.SyncProgress]  # type: ignore[assignment]
     CancelSyncQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.Done]  # type: ignore[assignment]
+    ForcePromote: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForcePromoteRequest, _admin_pb2.Done]  # type: ignore[assignment]
     PurgeQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.MessageCount]  # type: ignore[assignment]
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]  # type: ignore[assignment]
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
@@ -142,6 +144,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     def CancelSyncQueue(
         self,
         request: _admin_pb2.QueueRef,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
+
+    @_abc_1.abstractmethod
+    def ForcePromote(
+        self,
+        request: _admin_pb2.ForcePromoteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
 

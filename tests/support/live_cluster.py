@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +58,9 @@ class QueueView(NamedTuple):
     unacked: int | None
     consumers: int | None
     state: str | None
+    #: Mirrors that hear of what is published now, synchronised or not.
+    streaming: tuple[str, ...]
+    lossy_promotions: int
 
     @property
     def is_synchronised(self) -> bool:
@@ -85,6 +91,11 @@ class LiveCluster:
         self.kill(node)
         self.wait_running(*self.local.running_nodes())
 
+    def start_one(self, node: str) -> None:
+        """Start a node again on its data, and wait only until it answers operators: alone it serves nobody."""
+        asyncio.run(self.local.restart(node))
+        eventually(lambda: self._answers(node), f"{node} answers")
+
     def restart(self, *nodes: str) -> None:
         """Start nodes again on their data, and wait until all that run see each other."""
 
@@ -108,6 +119,13 @@ class LiveCluster:
             return all(self._running_seen_by(node) == set(nodes) for node in nodes)
 
         eventually(agreed, f"all of {nodes} see exactly these running")
+
+    def _answers(self, node: str) -> bool:
+        try:
+            with self.admin(node) as client:
+                return bool(client.status())
+        except AdminError:
+            return False
 
     def _running_seen_by(self, node: str) -> set[str]:
         try:
@@ -138,6 +156,7 @@ class LiveCluster:
         columns = (
             *("name", "pid", "slave_pids", "synchronised_slave_pids"),
             *("messages_ready", "messages_unacknowledged", "consumers", "state"),
+            *("streaming_mirror_pids", "lossy_promotions"),
         )
         try:
             with self.admin(node) as client:
@@ -154,6 +173,8 @@ class LiveCluster:
                     row["messages_unacknowledged"],
                     row["consumers"],
                     row["state"],
+                    nodes_of_pids(row["streaming_mirror_pids"]),
+                    row["lossy_promotions"],
                 )
         return None
 
@@ -178,6 +199,14 @@ class LiveCluster:
             lambda view: len(view.mirrors) == mirror_count and view.is_synchronised,
             f"{mirror_count} synchronised mirrors",
         )
+
+    def warrenctl(self, *arguments: str) -> tuple[int, str, str]:
+        """Run the real program on this cluster: exit code, standard output, standard error."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("WARREN_")}
+        program = Path(sys.executable).parent / "warrenctl"
+        command = [str(program), "--dir", str(self.local.directory.path), *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        return result.returncode, result.stdout, result.stderr
 
     # --- clients ---
 
@@ -205,9 +234,9 @@ class LiveCluster:
 
 
 @contextmanager
-def run_cluster(path: Path, *settings: str) -> Iterator[LiveCluster]:
-    """Three nodes on free ports in ``path``; nothing of them is left afterwards."""
-    local = LocalCluster.create(path, settings=[*FAST_DETECTION, *settings])
+def run_cluster(path: Path, *settings: str, node_count: int = 3) -> Iterator[LiveCluster]:
+    """Nodes ``n1``, ``n2`` ... on free ports in ``path``; nothing of them is left afterwards."""
+    local = LocalCluster.create(path, node_count, settings=[*FAST_DETECTION, *settings])
 
     async def start() -> None:
         await local.start()

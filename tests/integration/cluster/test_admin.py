@@ -86,6 +86,7 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
         LISTED,
     ),
     (lambda c: c.cancel_sync_queue("/", "q"), ("cancel_sync_queue", "/", "q"), None),
+    (lambda c: c.force_promote("v", "q", "n2"), ("force_promote", "v", "q", "n2"), None),
     (lambda c: c.purge_queue("/", "q"), ("purge_queue", "/", "q"), 7),
     (
         lambda c: c.delete_queue("/", "q", if_empty=True),

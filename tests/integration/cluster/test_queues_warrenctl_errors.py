@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,15 +21,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         yield running
 
 
-def warrenctl(cluster: LiveCluster, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("WARREN_")}
-    program = Path(sys.executable).parent / "warrenctl"
-    command = [str(program), "--dir", str(cluster.local.directory.path), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    return result.returncode, result.stdout, result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "text"),
     [
@@ -50,6 +37,9 @@ def warrenctl(cluster: LiveCluster, *arguments: str) -> tuple[int, str, str]:
         (["sync_queue", "missing"], 65, "not_found"),
         (["cancel_sync_queue", "missing"], 65, "not_found"),
         (["sync_queue", "plain"], 70, "not_mirrored"),
+        (["force_promote", "missing", "n1"], 65, "not_found"),
+        (["force_promote", "-p", "nowhere", "ha.queue", "n1"], 65, "Virtual host 'nowhere' does not exist"),
+        (["force_promote", "ha.queue"], 64, "Error (argument validation): not enough arguments."),
         (["delete_queue", "missing"], 65, "not_found"),
         (["purge_queue", "missing"], 65, "not_found"),
         (["list_queues", "no_such_column"], 64, "no_such_column"),
@@ -62,24 +52,24 @@ def warrenctl(cluster: LiveCluster, *arguments: str) -> tuple[int, str, str]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_mistake(cluster: LiveCluster, arguments: list[str], exit_code: int, text: str) -> None:
-    policies = warrenctl(cluster, "-q", "list_policies")
-    queues = warrenctl(cluster, "-q", "list_queues", "name", "policy", "pid", "slave_pids")
+    policies = cluster.warrenctl("-q", "list_policies")
+    queues = cluster.warrenctl("-q", "list_queues", "name", "policy", "pid", "slave_pids")
     assert policies[0] == queues[0] == 0
     assert '/\tkept\t^ha\\.\tqueues\t{"ha-mode":"all"}\t0' in policies[1]
 
-    code, _, errors = warrenctl(cluster, *arguments)
+    code, _, errors = cluster.warrenctl(*arguments)
     assert (code, text in errors) == (exit_code, True), errors
     assert errors.lstrip().startswith(("Error", "Command"))
     assert "Traceback" not in errors
 
-    assert warrenctl(cluster, "-q", "list_policies") == policies
-    assert warrenctl(cluster, "-q", "list_queues", "name", "policy", "pid", "slave_pids") == queues
+    assert cluster.warrenctl("-q", "list_policies") == policies
+    assert cluster.warrenctl("-q", "list_queues", "name", "policy", "pid", "slave_pids") == queues
 
 
 def test_a_dead_node_is_told_from_a_mistake(cluster: LiveCluster) -> None:
     cluster.kill_and_notice("n3")
-    code, _, errors = warrenctl(cluster, "--node", "n3", "list_queues")
+    code, _, errors = cluster.warrenctl("--node", "n3", "list_queues")
     assert code == 69
     assert "Error: unable to perform an operation on node 'n3'" in errors
-    code, output, _ = warrenctl(cluster, "--node", "n2", "-s", "list_queues", "name")
+    code, output, _ = cluster.warrenctl("--node", "n2", "-s", "list_queues", "name")
     assert (code, output.split()) == (0, ["ha.queue", "plain"])

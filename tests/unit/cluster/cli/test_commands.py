@@ -189,6 +189,19 @@ def test_delete_queue_tells_how_many_messages_went(tool: Tool, client: Recording
     assert client.calls[0][2] == {"if_empty": True, "if_unused": True}
 
 
+def test_force_promote_tells_what_it_costs(tool: Tool, client: RecordingClient) -> None:
+    result = tool("force_promote", "-p", "v", "q", "n2", "-n", "127.0.0.1:1")
+    assert result == (
+        0,
+        "Promoting n2 to master of queue 'q' in vhost 'v' whatever it lacks ...\n"
+        "n2 is the master now; what it lacked is lost\n",
+        "",
+    )
+    assert client.calls == [("force_promote", ("v", "q", "n2"), {})]
+    assert tool("-q", "force_promote", "q", "n2") == (0, "", "")
+    assert tool("--formatter", "json", "force_promote", "q", "n2").out == '{"result":"ok","node":"127.0.0.1:25672"}\n'
+
+
 def test_add_user_reminds_of_permissions(tool: Tool, client: RecordingClient) -> None:
     assert tool("add_user", "u", "p").out == (
         'Adding user "u" ...\n'
@@ -213,6 +226,7 @@ def test_too_few_arguments(tool: Tool, client: RecordingClient) -> None:
     ("arguments", "complaint"),
     [
         (["clear_policy", "a", "b"], "too many arguments."),
+        (["force_promote", "q"], "not enough arguments."),
         (["list_queues", "--onlin"], "Invalid options for this command: --onlin"),
         (["list_queues", "name", "colour"], "Info key(s) colour are not supported"),
         (["list_queues", "--online", "--offline"], "--online and --offline exclude each other."),

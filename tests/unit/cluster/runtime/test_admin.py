@@ -9,8 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.metadata.commands import Command, NodeUp, Request, RequestId
-from cluster.metadata.errors import NoQuorumError, NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
+from cluster.metadata.commands import Command, ForcePromote, NodeUp, Request, RequestId
+from cluster.metadata.errors import (
+    NoQuorumError,
+    NoSuchPolicyError,
+    NoSuchUserError,
+    NoSuchVhostError,
+    RefusedChangeError,
+    UserExistsError,
+)
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
@@ -21,6 +28,7 @@ from node.auth import UserDirectory
 from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
 from node.ids import Incarnation, NodeName
+from tests.support.metadata_state import StateUnderTest
 
 POLICY = PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "queues")
 CHANGES: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
@@ -39,11 +47,13 @@ CHANGES: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
 class RefusingGroup:
     """A metadata group that commits nothing."""
 
-    def __init__(self, refusal: WarrenError) -> None:
+    def __init__(self, refusal: WarrenError, state: MetadataState | None = None) -> None:
         self.refusal = refusal
-        self.state = MetadataState(UserDirectory(frozenset()))
+        self.state = state or MetadataState(UserDirectory(frozenset()))
+        self.proposed: list[Command] = []
 
-    async def change_everywhere(self, _command: Command) -> Any:
+    async def change_everywhere(self, command: Command) -> Any:
+        self.proposed.append(command)
         raise self.refusal
 
 
@@ -86,6 +96,33 @@ async def test_a_policy_that_makes_no_sense_is_not_proposed() -> None:
     with pytest.raises(AdminRefused, match="is not a valid ha-mode value") as caught:
         await admin_of(group).set_policy(bad)
     assert caught.value.exit_code is ExitCode.SOFTWARE
+
+
+async def test_a_promotion_by_force_names_the_queue_by_its_id_and_hands_on_why_it_is_refused() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    record = cluster.declare("q")
+    group = RefusingGroup(RefusedChangeError("the queue is being served: there is nothing to give up"), cluster.state)
+    with pytest.raises(RefusedChangeError, match="is being served") as caught:
+        await admin_of(group).force_promote("/", "q", "n2")
+    assert exit_code_of(caught.value) is ExitCode.SOFTWARE
+    assert group.proposed == [ForcePromote(record.queue_id, NodeName("n2"))]
+
+
+@pytest.mark.parametrize(
+    ("vhost", "name", "text"),
+    [
+        ("/", "missing", "no queue 'missing' in vhost '/' (not_found)"),
+        ("nowhere", "q", "Virtual host 'nowhere' does not exist"),
+    ],
+)
+async def test_a_promotion_by_force_of_what_does_not_exist_is_not_proposed(vhost: str, name: str, text: str) -> None:
+    cluster = StateUnderTest("n1")
+    cluster.declare("q")
+    group = RefusingGroup(ProposalRefusedError("no leader"), cluster.state)
+    with pytest.raises(AdminRefused) as caught:
+        await admin_of(group).force_promote(vhost, name, "n1")
+    assert (caught.value.exit_code, caught.value.message) == (ExitCode.DATA, text)
+    assert group.proposed == []
 
 
 CONFIG = """
