@@ -27,7 +27,7 @@ LISTINGS: dict[str, Listing] = {
         "name durable auto_delete arguments policy pid exclusive owner_pid messages messages_ready "
         "messages_unacknowledged messages_ram messages_persistent message_bytes consumers memory slave_pids "
         "synchronised_slave_pids mirror_pids synchronised_mirror_pids streaming_mirror_pids "
-        "disk_full_pids recoverable_slaves complete_nodes lossy_promotions backing_queue_status flow_slowest_hop "
+        "disk_full_pids recoverable_slaves complete_replicas lossy_promotions backing_queue_status flow_slowest_hop "
         "flow_state flow_balance flow_blocked_ms state",
     ),
     "list_policies": _listing("vhost name pattern apply-to definition priority"),

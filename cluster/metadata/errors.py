@@ -55,6 +55,14 @@ class StillServedError(RefusedChangeError):
         )
 
 
+class CompleteMasterError(RefusedChangeError):
+    def __init__(self, queue: str, master: str) -> None:
+        super().__init__(
+            f"{master} has everything that is in queue '{queue}' and is about to serve it; "
+            f"if it does not within seconds, see its log, or stop {master} and try again"
+        )
+
+
 class NodeNotUpError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(f"{node} is not running: start it first, or name a node that runs")

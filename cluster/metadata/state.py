@@ -45,6 +45,7 @@ from cluster.metadata.commands import (
     UserCommand,
 )
 from cluster.metadata.errors import (
+    CompleteMasterError,
     NodeNotUpError,
     NodeStillUpError,
     NoSuchNodeError,
@@ -353,6 +354,8 @@ class MetadataState:
             raise NoSuchNodeError(command.node)
         if not member.is_up:
             raise NodeNotUpError(command.node)
+        if not record.is_down and record.master in record.complete and command.node not in record.complete:
+            raise CompleteMasterError(queue.name, record.master)
         self._change_record(rules.force_promote(record, command.node), "forced")
 
     def _queue_of(self, queue_id: QueueId) -> QueueRecord:

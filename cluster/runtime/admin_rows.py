@@ -36,7 +36,7 @@ STATIC_QUEUE_COLUMNS = frozenset(
         "mirror_pids",
         "synchronised_mirror_pids",
         "recoverable_slaves",
-        "complete_nodes",
+        "complete_replicas",
         "lossy_promotions",
     )
 )
@@ -87,9 +87,9 @@ def static_queue_row(
         "synchronised_slave_pids": synchronised,
         "synchronised_mirror_pids": synchronised,
         "recoverable_slaves": list(record.complete) if record.is_down else [],
-        "complete_nodes": list(record.complete),
+        "complete_replicas": list(record.complete),
         "lossy_promotions": record.lossy_promotions,
-        "state": "down" if record.is_down else None,
+        "state": "down" if record.is_down else None if record.in_service else "elected",
     }
 
 
@@ -127,8 +127,10 @@ def disk_full_nodes(role: MasterRole) -> list[NodeName]:
 
 
 def queue_state(role: MasterRole) -> str:
-    """``running``, ``flow``, ``disk_full`` (messages wait in memory for space, here or on a mirror), or
-    ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    """``running``, ``flow``, ``elected`` (about to serve), ``disk_full`` (messages wait in memory for space, here
+    or on a mirror), or ``{syncing, N}`` with the messages that the slowest mirror has got."""
+    if not role.record.in_service:
+        return "elected"
     if disk_full_nodes(role):
         return "disk_full"
     progress = role.mirrored.sync_progress()

@@ -7,6 +7,8 @@ from typing import Any
 from cluster.metadata.commands import (
     ChangeTopology,
     Command,
+    MirrorFollows,
+    MirrorSynchronised,
     NodeDown,
     NodeUp,
     Request,
@@ -14,6 +16,7 @@ from cluster.metadata.commands import (
     SetPolicy,
     TakeService,
 )
+from cluster.metadata.events import MastershipChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.metadata.state import RULES_VERSION, Applied, MetadataState
@@ -83,6 +86,44 @@ class StateUnderTest:
         """Put a record in place that would take many steps to reach."""
         self.state._put_record(record)
         self.state.check_invariants()
+
+
+N1, N2, N3, N4 = (NodeName(f"n{number}") for number in range(1, 5))
+ALL = {"ha-mode": "all"}
+
+
+def reasons(cluster: StateUnderTest) -> list[str]:
+    """Reasons of the mastership changes of the last command."""
+    return [event.reason for event in cluster.last.events if isinstance(event, MastershipChanged)]
+
+
+def synchronised(cluster: StateUnderTest, node: NodeName, name: str = "q") -> None:
+    record = cluster.record(name)
+    cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, node, cluster.index))
+
+
+def follows(cluster: StateUnderTest, *nodes: NodeName, name: str = "q") -> None:
+    for node in nodes:
+        record = cluster.record(name)
+        cluster.apply(MirrorFollows(record.queue_id, record.epoch, node, cluster.index))
+
+
+def mirrored(policy: dict[str, Any] | None = None, *up: str, **options: Any) -> StateUnderTest:
+    """Master n1 of a new queue on three nodes; by default the others are its mirrors."""
+    cluster = StateUnderTest(*(up or ("n1", "n2", "n3")))
+    cluster.policy(policy or ALL)
+    cluster.declare(**options)
+    return cluster
+
+
+def unsynchronised(**policy: str) -> StateUnderTest:
+    """Master n1, mirrors n2 and n3 that follow it, and lack what was there before the policy."""
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.declare()
+    cluster.policy({**ALL, **policy})
+    follows(cluster, N2, N3)
+    assert show(cluster.record()) == "n1 | n2+ n3+ | epoch 1"
+    return cluster
 
 
 def show(record: MastershipRecord) -> str:

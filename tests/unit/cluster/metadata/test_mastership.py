@@ -14,53 +14,30 @@ from cluster.metadata.commands import (
     ChangeTopology,
     ClearPolicy,
     DropMirror,
-    ForcePromote,
-    ForgetNode,
-    MirrorFollows,
     MirrorSynchronised,
     MirrorUnsynchronised,
     MoveMaster,
-    TakeService,
 )
 from cluster.metadata.errors import (
-    NodeNotUpError,
-    NodeStillUpError,
-    NoSuchNodeError,
     StaleMastershipError,
-    StillServedError,
 )
 from cluster.metadata.events import MastershipChanged, QueueCreated, QueueDeleted
 from node.errors import ConnectionFailure
-from node.ids import Epoch, NodeName, QueueId
+from node.ids import Epoch
 from node.topology.commands import DeclareQueue
-from tests.support.metadata_state import StateUnderTest, show
-
-N1, N2, N3, N4 = (NodeName(f"n{number}") for number in range(1, 5))
-ALL = {"ha-mode": "all"}
-
-
-def reasons(cluster: StateUnderTest) -> list[str]:
-    """Reasons of the mastership changes of the last command."""
-    return [event.reason for event in cluster.last.events if isinstance(event, MastershipChanged)]
-
-
-def synchronised(cluster: StateUnderTest, node: NodeName, name: str = "q") -> None:
-    record = cluster.record(name)
-    cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, node, cluster.index))
-
-
-def follows(cluster: StateUnderTest, *nodes: NodeName, name: str = "q") -> None:
-    for node in nodes:
-        record = cluster.record(name)
-        cluster.apply(MirrorFollows(record.queue_id, record.epoch, node, cluster.index))
-
-
-def mirrored(policy: dict[str, Any] | None = None, *up: str, **options: Any) -> StateUnderTest:
-    cluster = StateUnderTest(*(up or ("n1", "n2", "n3")))
-    cluster.policy(policy or ALL)
-    cluster.declare(**options)
-    return cluster
-
+from tests.support.metadata_state import (
+    ALL,
+    N1,
+    N2,
+    N3,
+    N4,
+    StateUnderTest,
+    mirrored,
+    reasons,
+    show,
+    synchronised,
+    unsynchronised,
+)
 
 # --- new queues
 
@@ -128,16 +105,6 @@ def test_a_node_that_was_declared_down_cannot_declare() -> None:
 # --- a node goes
 
 
-def test_a_dead_mirror_is_complete_until_the_master_goes_on_without_it() -> None:
-    cluster = mirrored()
-    cluster.down("n2")
-    assert show(cluster.record()) == "n1 | n3* | epoch 1 | complete n1 n2 n3"
-    assert reasons(cluster) == ["mirrors"]
-    cluster.serve("n1")
-    assert show(cluster.record()) == "n1 | n3* | epoch 1"
-    assert reasons(cluster) == ["in_service"]
-
-
 def test_the_oldest_synchronised_mirror_is_elected_and_takes_service() -> None:
     cluster = mirrored()
     cluster.down("n1")
@@ -148,26 +115,6 @@ def test_the_oldest_synchronised_mirror_is_elected_and_takes_service() -> None:
     assert reasons(cluster) == ["in_service"]
 
 
-def test_only_the_elected_master_of_the_epoch_takes_service() -> None:
-    cluster = mirrored()
-    cluster.down("n1")
-    elected = cluster.record()
-    for node, epoch in ((N3, elected.epoch), (N2, elected.epoch - 1), (N2, elected.epoch + 1)):
-        cluster.apply(TakeService(node, ((elected.queue_id, Epoch(epoch)), (QueueId(99), Epoch(1)))))
-        assert cluster.record() == elected
-
-
-def test_a_master_that_dies_before_it_takes_service_has_made_nobody_incomplete() -> None:
-    cluster = mirrored()
-    cluster.down("n1")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n3 | - | epoch 3 | elected | complete n1 n2 n3"
-    cluster.down("n3")
-    assert show(cluster.record()) == "n3 | - | epoch 3 | down | complete n1 n2 n3"
-    cluster.up("n1", 2)
-    assert show(cluster.record()) == "n1 | - | epoch 4 | elected | complete n1 n2 n3"
-
-
 def test_an_older_but_unsynchronised_mirror_is_passed_over() -> None:
     cluster = mirrored()
     record = cluster.record()
@@ -175,16 +122,6 @@ def test_an_older_but_unsynchronised_mirror_is_passed_over() -> None:
     cluster.down("n1")
     cluster.serve()
     assert show(cluster.record()) == "n3 | n2 | epoch 2"
-
-
-def unsynchronised(**policy: str) -> StateUnderTest:
-    """Master n1, mirrors n2 and n3 that follow it, and lack what was there before the policy."""
-    cluster = StateUnderTest("n1", "n2", "n3")
-    cluster.declare()
-    cluster.policy({**ALL, **policy})
-    follows(cluster, N2, N3)
-    assert show(cluster.record()) == "n1 | n2+ n3+ | epoch 1"
-    return cluster
 
 
 LOST = "n2 | n3 | epoch 2 | lossy 1"
@@ -210,118 +147,6 @@ def test_without_a_complete_mirror_the_policy_decides(policy: dict[str, str], re
     assert show(cluster.record()) == record
     if record is LOST:
         assert reasons(cluster) == ["in_service_lossy"]
-
-
-def test_a_mirror_that_the_master_never_reached_is_not_promoted_whatever_the_policy_says() -> None:
-    cluster = StateUnderTest("n1", "n2", "n3")
-    cluster.declare()
-    cluster.policy({**ALL, "ha-promote-on-failure": "always"})
-    cluster.down("n1")
-    assert show(cluster.record()) == "n1 | n2 n3 | epoch 1 | down"
-
-
-def test_a_mirror_has_followed_nobody_since_it_restarted() -> None:
-    cluster = unsynchronised()
-    as_of_index = cluster.index
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n1 | n3+ n2 | epoch 1"
-    record = cluster.record()
-    late = cluster.apply(MirrorFollows(record.queue_id, record.epoch, N2, as_of_index))
-    assert isinstance(late.error, StaleMastershipError)
-    cluster.up("n3", 2)
-    cluster.down("n1")
-    assert show(cluster.record()) == "n1 | n2 n3 | epoch 1 | down"
-
-
-def test_who_followed_the_master_before_has_yet_to_follow_this_one() -> None:
-    cluster = unsynchronised()
-    synchronised(cluster, N2)
-    cluster.down("n1")
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | complete n1 n2"
-    cluster.serve("n2")
-    assert show(cluster.record()) == "n2 | n3 | epoch 2"
-
-
-def test_an_incomplete_master_that_has_not_taken_service_gives_way_to_a_complete_copy() -> None:
-    cluster = unsynchronised()
-    cluster.down("n1")
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | complete n1"
-    cluster.up("n1", 2)
-    assert show(cluster.record()) == "n1 | n3+ n2 | epoch 3 | elected"
-    cluster.serve()
-    assert cluster.record().lossy_promotions == 0
-
-
-def test_an_incomplete_master_that_restarted_before_it_took_service_waits_for_a_complete_copy() -> None:
-    cluster = mirrored({"ha-mode": "nodes", "ha-params": ["n1"]})
-    cluster.policy({"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
-    follows(cluster, N2)
-    cluster.down("n1")
-    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1"
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n1 | - | epoch 2 | down"
-
-
-def test_the_last_copy_in_service_is_the_one_that_is_waited_for() -> None:
-    cluster = mirrored()
-    for node in ("n1", "n3", "n2"):
-        cluster.down(node)
-        cluster.serve()
-    assert show(cluster.record()) == "n2 | - | epoch 2 | down"
-    cluster.up("n1", 2)
-    assert show(cluster.record()) == "n2 | - | epoch 2 | down"
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n2 | n1 | epoch 3"
-
-
-@pytest.mark.parametrize("first", ["n1", "n2", "n3"])
-def test_after_a_loss_of_power_the_first_complete_copy_serves(first: str) -> None:
-    """All three were synchronised and none was seen to die: whichever comes first has everything."""
-    cluster = mirrored()
-    cluster.up("n4")
-    cluster.up("n5")
-    for node in ("n4", "n5", first):
-        cluster.up(node, 2)
-    for node in ("n1", "n2", "n3"):
-        if node != first:
-            cluster.down(node)
-    assert cluster.record().master == first
-    cluster.serve()
-    assert cluster.record().lossy_promotions == 0
-
-
-def test_after_a_loss_of_power_an_incomplete_copy_waits_for_a_complete_one() -> None:
-    """Master n1 and its mirror n2 had everything; n3 followed, and is the first to return."""
-    cluster = unsynchronised()
-    synchronised(cluster, N2)
-    cluster.up("n4")
-    cluster.policy({"ha-mode": "nodes", "ha-params": ["n1", "n2", "n3"]})
-    cluster.up("n3", 2)
-    cluster.up("n4", 2)
-    cluster.down("n1")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | n3 | epoch 2 | down | complete n1 n2"
-    cluster.up("n1", 2)
-    assert show(cluster.record()) == "n1 | n3 | epoch 3 | elected | complete n1 n2"
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n1 | n3 n2 | epoch 3 | elected | complete n1 n2"
-    cluster.serve()
-    assert show(cluster.record()) == "n1 | n3 n2 | epoch 3 | complete n1 n2", (
-        "n2 has to be filled before it is confirmed"
-    )
-
-
-def test_no_newcomer_is_placed_while_complete_copies_are_only_down() -> None:
-    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2}, "n1", "n2", "n3", "n4", "n5")
-    for node in ("n3", "n4", "n5"):
-        cluster.up(node, 2)
-    cluster.down("n1")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | - | epoch 2 | down | complete n1 n2"
-    cluster.up("n1", 2)
-    assert show(cluster.record()) == "n1 | - | epoch 3 | elected | complete n1 n2"
-    cluster.serve()
-    assert show(cluster.record()) == "n1 | n3 | epoch 3"
 
 
 def test_exactly_replaces_a_dead_mirror_at_once() -> None:
@@ -393,16 +218,6 @@ def test_a_returning_node_becomes_the_youngest_mirror_unsynchronised() -> None:
     cluster.serve()
     cluster.up("n2", 2)
     assert show(cluster.record()) == "n1 | n3* n2 | epoch 1"
-
-
-def test_a_mirror_that_returns_before_anybody_went_on_without_it_is_still_complete() -> None:
-    cluster = mirrored()
-    cluster.down("n2")
-    cluster.up("n2", 2)
-    assert show(cluster.record()) == "n1 | n3* n2 | epoch 1 | complete n1 n2 n3"
-    cluster.down("n3")
-    cluster.down("n1")
-    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1 n2 n3"
 
 
 def test_a_new_node_gets_mirrors_where_the_policy_says_all() -> None:
@@ -638,26 +453,6 @@ def test_a_sync_from_before_the_mirror_left_and_came_back_does_not_count() -> No
     assert show(cluster.record()) == "n1 | n3+ n2* | epoch 1"
 
 
-def test_a_sync_that_is_heard_of_when_its_master_is_dead_ends_the_wait() -> None:
-    """The master confirmed nothing without the mirror since it said so, and confirms nothing any more."""
-    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
-    record, as_of_index = cluster.record(), cluster.index
-    cluster.down("n1")
-    assert show(cluster.record()) == WAITS
-    cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, N3, as_of_index))
-    assert show(cluster.record()) == "n3 | n2+ | epoch 2 | elected | complete n1 n3"
-
-
-@pytest.mark.parametrize("command", [MirrorSynchronised, MirrorFollows])
-def test_nobody_hears_of_mirrors_from_a_master_that_is_not_in_service(command: Any) -> None:
-    cluster = unsynchronised()
-    cluster.down("n1")
-    record = cluster.record()
-    applied = cluster.apply(command(record.queue_id, record.epoch, N3, cluster.index))
-    assert isinstance(applied.error, StaleMastershipError)
-    assert cluster.record() == record
-
-
 def test_a_dropped_mirror_comes_back_as_the_youngest() -> None:
     cluster = mirrored()
     record = cluster.record()
@@ -698,88 +493,3 @@ def test_a_move_to_an_unsynchronised_mirror_is_refused() -> None:
     applied = cluster.apply(MoveMaster(record.queue_id, record.epoch, N2))
     assert isinstance(applied.error, StaleMastershipError)
     assert cluster.record() == record
-
-
-# --- forgetting a node
-
-
-def test_only_a_known_node_that_is_down_can_be_forgotten() -> None:
-    cluster = StateUnderTest("n1", "n2")
-    assert isinstance(cluster.apply(ForgetNode(N2)).error, NodeStillUpError)
-    assert isinstance(cluster.apply(ForgetNode(N3)).error, NoSuchNodeError)
-
-
-def test_forgetting_a_node_gives_up_what_only_it_held() -> None:
-    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
-    cluster.policy({"max-length": 9}, name="plain", pattern="^alone$", priority=1)
-    cluster.declare("alone")
-    cluster.down("n1")
-    cluster.apply(ForgetNode(N1))
-    assert reasons(cluster) == ["forced"]
-    cluster.serve()
-    assert show(cluster.record()) == "n2 | n3 | epoch 2 | lossy 1"
-    assert not cluster.exists("alone")
-    assert N1 not in cluster.state.members
-
-
-def test_forgetting_one_of_two_complete_copies_leaves_the_other_to_be_waited_for() -> None:
-    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
-    cluster.down("n1")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | - | epoch 2 | down | complete n1 n2"
-    cluster.apply(ForgetNode(N2))
-    assert show(cluster.record()) == "n1 | - | epoch 2 | down"
-
-
-def test_forgetting_the_only_complete_copy_leaves_the_elected_master_what_it_has() -> None:
-    cluster = unsynchronised()
-    cluster.down("n1")
-    cluster.apply(ForgetNode(N1))
-    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | lossy 1"
-    cluster.serve()
-    assert cluster.record().lossy_promotions == 1, "one loss is counted once"
-
-
-# --- an operator gives up waiting
-
-
-def test_an_operator_may_have_an_incomplete_copy_serve() -> None:
-    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
-    cluster.down("n1")
-    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
-    assert show(cluster.record()) == "n3 | n2+ | epoch 2 | elected | complete n1"
-    assert reasons(cluster) == ["forced"]
-    cluster.serve()
-    assert show(cluster.record()) == "n3 | n2 | epoch 2 | lossy 1"
-
-
-def test_an_operator_may_have_a_queue_begin_empty_where_it_never_was() -> None:
-    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
-    cluster.down("n1")
-    cluster.down("n2")
-    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
-    cluster.serve()
-    assert show(cluster.record()) == "n3 | - | epoch 3 | lossy 1"
-
-
-def test_an_operator_may_take_another_than_the_elected_master() -> None:
-    """For instance because its disk does not let it take service."""
-    cluster = mirrored()
-    cluster.down("n1")
-    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
-    assert show(cluster.record()) == "n3 | n2 | epoch 3 | elected | complete n1 n2 n3"
-    cluster.serve()
-    assert cluster.record().lossy_promotions == 0
-
-
-def test_force_is_refused_where_it_is_not_needed_or_cannot_help() -> None:
-    cluster = mirrored()
-    queue_id = cluster.record().queue_id
-    assert isinstance(cluster.apply(ForcePromote(queue_id, N2)).error, StillServedError)
-    cluster.down("n3")
-    cluster.down("n1")
-    before = cluster.record()
-    assert isinstance(cluster.apply(ForcePromote(queue_id, N3)).error, NodeNotUpError)
-    assert isinstance(cluster.apply(ForcePromote(queue_id, N4)).error, NoSuchNodeError)
-    assert isinstance(cluster.apply(ForcePromote(QueueId(99), N2)).error, StaleMastershipError)
-    assert cluster.record() == before

@@ -1,0 +1,409 @@
+"""Who is known to hold everything, through losses of power, and what happens while nobody like that is up.
+
+Records as in `test_mastership`. The last part tries every order of starting after every loss of power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from cluster.metadata.commands import (
+    ForcePromote,
+    ForgetNode,
+    MirrorFollows,
+    MirrorSynchronised,
+    TakeService,
+)
+from cluster.metadata.errors import (
+    CompleteMasterError,
+    NodeNotUpError,
+    NodeStillUpError,
+    NoSuchNodeError,
+    StaleMastershipError,
+    StillServedError,
+)
+from node.ids import Epoch, NodeName, QueueId
+from tests.support.metadata_state import (
+    ALL,
+    N1,
+    N2,
+    N3,
+    N4,
+    StateUnderTest,
+    follows,
+    mirrored,
+    reasons,
+    show,
+    synchronised,
+    unsynchronised,
+)
+
+
+def test_a_dead_mirror_is_complete_until_the_master_goes_on_without_it() -> None:
+    cluster = mirrored()
+    cluster.down("n2")
+    assert show(cluster.record()) == "n1 | n3* | epoch 1 | complete n1 n2 n3"
+    assert reasons(cluster) == ["mirrors"]
+    cluster.serve("n1")
+    assert show(cluster.record()) == "n1 | n3* | epoch 1"
+    assert reasons(cluster) == ["in_service"]
+
+
+def test_only_the_elected_master_of_the_epoch_takes_service() -> None:
+    cluster = mirrored()
+    cluster.down("n1")
+    elected = cluster.record()
+    for node, epoch in ((N3, elected.epoch), (N2, elected.epoch - 1), (N2, elected.epoch + 1)):
+        cluster.apply(TakeService(node, ((elected.queue_id, Epoch(epoch)), (QueueId(99), Epoch(1)))))
+        assert cluster.record() == elected
+
+
+def test_a_master_that_dies_before_it_takes_service_has_made_nobody_incomplete() -> None:
+    cluster = mirrored()
+    cluster.down("n1")
+    cluster.down("n2")
+    assert show(cluster.record()) == "n3 | - | epoch 3 | elected | complete n1 n2 n3"
+    cluster.down("n3")
+    assert show(cluster.record()) == "n3 | - | epoch 3 | down | complete n1 n2 n3"
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n1 | - | epoch 4 | elected | complete n1 n2 n3"
+
+
+def test_a_mirror_that_the_master_never_reached_is_not_promoted_whatever_the_policy_says() -> None:
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.declare()
+    cluster.policy({**ALL, "ha-promote-on-failure": "always"})
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | n2 n3 | epoch 1 | down"
+
+
+def test_a_mirror_has_followed_nobody_since_it_restarted() -> None:
+    cluster = unsynchronised()
+    as_of_index = cluster.index
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n1 | n3+ n2 | epoch 1"
+    record = cluster.record()
+    late = cluster.apply(MirrorFollows(record.queue_id, record.epoch, N2, as_of_index))
+    assert isinstance(late.error, StaleMastershipError)
+    cluster.up("n3", 2)
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | n2 n3 | epoch 1 | down"
+
+
+def test_who_followed_the_master_before_has_yet_to_follow_this_one() -> None:
+    cluster = unsynchronised()
+    synchronised(cluster, N2)
+    cluster.down("n1")
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | complete n1 n2"
+    cluster.serve("n2")
+    assert show(cluster.record()) == "n2 | n3 | epoch 2"
+
+
+def test_an_incomplete_master_that_has_not_taken_service_gives_way_to_a_complete_copy() -> None:
+    cluster = unsynchronised()
+    cluster.down("n1")
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | complete n1"
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n1 | n3+ n2 | epoch 3 | elected"
+    cluster.serve()
+    assert cluster.record().lossy_promotions == 0
+
+
+def test_an_incomplete_master_that_restarted_before_it_took_service_waits_for_a_complete_copy() -> None:
+    cluster = mirrored({"ha-mode": "nodes", "ha-params": ["n1"]})
+    cluster.policy({"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
+    follows(cluster, N2)
+    cluster.down("n1")
+    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1"
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n1 | - | epoch 2 | down"
+
+
+def test_the_last_copy_in_service_is_the_one_that_is_waited_for() -> None:
+    cluster = mirrored()
+    for node in ("n1", "n3", "n2"):
+        cluster.down(node)
+        cluster.serve()
+    assert show(cluster.record()) == "n2 | - | epoch 2 | down"
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n2 | - | epoch 2 | down"
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n2 | n1 | epoch 3"
+
+
+@pytest.mark.parametrize("first", ["n1", "n2", "n3"])
+def test_after_a_loss_of_power_the_first_complete_copy_serves(first: str) -> None:
+    """All three were synchronised and none was seen to die: whichever comes first has everything."""
+    cluster = mirrored()
+    cluster.up("n4")
+    cluster.up("n5")
+    for node in ("n4", "n5", first):
+        cluster.up(node, 2)
+    for node in ("n1", "n2", "n3"):
+        if node != first:
+            cluster.down(node)
+    assert cluster.record().master == first
+    cluster.serve()
+    assert cluster.record().lossy_promotions == 0
+
+
+def test_after_a_loss_of_power_an_incomplete_copy_waits_for_a_complete_one() -> None:
+    """Master n1 and its mirror n2 had everything; n3 followed, and is the first to return."""
+    cluster = unsynchronised()
+    synchronised(cluster, N2)
+    cluster.up("n4")
+    cluster.policy({"ha-mode": "nodes", "ha-params": ["n1", "n2", "n3"]})
+    cluster.up("n3", 2)
+    cluster.up("n4", 2)
+    cluster.down("n1")
+    cluster.down("n2")
+    assert show(cluster.record()) == "n2 | n3 | epoch 2 | down | complete n1 n2"
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n1 | n3 | epoch 3 | elected | complete n1 n2"
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n1 | n3 n2 | epoch 3 | elected | complete n1 n2"
+    cluster.serve()
+    assert show(cluster.record()) == "n1 | n3 n2 | epoch 3 | complete n1 n2", (
+        "n2 has to be filled before it is confirmed"
+    )
+
+
+def test_no_newcomer_is_placed_while_complete_copies_are_only_down() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2}, "n1", "n2", "n3", "n4", "n5")
+    for node in ("n3", "n4", "n5"):
+        cluster.up(node, 2)
+    cluster.down("n1")
+    cluster.down("n2")
+    assert show(cluster.record()) == "n2 | - | epoch 2 | down | complete n1 n2"
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n1 | - | epoch 3 | elected | complete n1 n2"
+    cluster.serve()
+    assert show(cluster.record()) == "n1 | n3 | epoch 3"
+
+
+def test_a_mirror_that_returns_before_anybody_went_on_without_it_is_still_complete() -> None:
+    cluster = mirrored()
+    cluster.down("n2")
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n1 | n3* n2 | epoch 1 | complete n1 n2 n3"
+    cluster.down("n3")
+    cluster.down("n1")
+    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1 n2 n3"
+
+
+@pytest.mark.parametrize("command", [MirrorSynchronised, MirrorFollows])
+def test_nobody_hears_of_mirrors_from_a_master_that_is_not_in_service(command: Any) -> None:
+    cluster = unsynchronised()
+    cluster.down("n1")
+    record = cluster.record()
+    applied = cluster.apply(command(record.queue_id, record.epoch, N3, cluster.index))
+    assert isinstance(applied.error, StaleMastershipError)
+    assert cluster.record() == record
+
+
+def test_a_sync_that_is_heard_of_when_its_master_is_dead_ends_the_wait() -> None:
+    """The master confirmed nothing without the mirror since it said so, and confirms nothing any more."""
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    record, as_of_index = cluster.record(), cluster.index
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | n2+ n3+ | epoch 1 | down"
+    cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, N3, as_of_index))
+    assert show(cluster.record()) == "n3 | n2+ | epoch 2 | elected | complete n1 n3"
+
+
+# --- forgetting a node
+
+
+def test_only_a_known_node_that_is_down_can_be_forgotten() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    assert isinstance(cluster.apply(ForgetNode(N2)).error, NodeStillUpError)
+    assert isinstance(cluster.apply(ForgetNode(N3)).error, NoSuchNodeError)
+
+
+def test_forgetting_a_node_gives_up_what_only_it_held() -> None:
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    cluster.policy({"max-length": 9}, name="plain", pattern="^alone$", priority=1)
+    cluster.declare("alone")
+    cluster.down("n1")
+    cluster.apply(ForgetNode(N1))
+    assert reasons(cluster) == ["forced"]
+    cluster.serve()
+    assert show(cluster.record()) == "n2 | n3 | epoch 2 | lossy 1"
+    assert not cluster.exists("alone")
+    assert N1 not in cluster.state.members
+
+
+def test_forgetting_one_of_two_complete_copies_leaves_the_other_to_be_waited_for() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
+    cluster.down("n1")
+    cluster.down("n2")
+    assert show(cluster.record()) == "n2 | - | epoch 2 | down | complete n1 n2"
+    cluster.apply(ForgetNode(N2))
+    assert show(cluster.record()) == "n1 | - | epoch 2 | down"
+
+
+def test_forgetting_the_only_complete_copy_leaves_the_elected_master_what_it_has() -> None:
+    cluster = unsynchronised()
+    cluster.down("n1")
+    cluster.apply(ForgetNode(N1))
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | lossy 1"
+    cluster.serve()
+    assert cluster.record().lossy_promotions == 1, "one loss is counted once"
+
+
+# --- an operator gives up waiting
+
+
+def test_an_operator_may_have_an_incomplete_copy_serve() -> None:
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    cluster.down("n1")
+    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
+    assert show(cluster.record()) == "n3 | n2+ | epoch 2 | elected | complete n1"
+    assert reasons(cluster) == ["forced"]
+    cluster.serve()
+    assert show(cluster.record()) == "n3 | n2 | epoch 2 | lossy 1"
+
+
+def test_an_operator_may_have_a_queue_begin_empty_where_it_never_was() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
+    cluster.down("n1")
+    cluster.down("n2")
+    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
+    cluster.serve()
+    assert show(cluster.record()) == "n3 | - | epoch 3 | lossy 1"
+
+
+def test_an_operator_may_take_another_than_the_elected_master() -> None:
+    """For instance because its disk does not let it take service."""
+    cluster = mirrored()
+    cluster.down("n1")
+    cluster.apply(ForcePromote(cluster.record().queue_id, N3))
+    assert show(cluster.record()) == "n3 | n2 | epoch 3 | elected | complete n1 n2 n3"
+    cluster.serve()
+    assert cluster.record().lossy_promotions == 0
+
+
+def test_nobody_is_forced_over_a_complete_copy_that_is_about_to_serve() -> None:
+    cluster = unsynchronised(**{"ha-promote-on-failure": "when-synced"})
+    synchronised(cluster, N2)
+    cluster.down("n1")
+    before = cluster.record()
+    assert before.master == N2
+    assert isinstance(cluster.apply(ForcePromote(before.queue_id, N3)).error, CompleteMasterError)
+    assert cluster.record() == before
+
+
+def test_force_is_refused_where_it_is_not_needed_or_cannot_help() -> None:
+    cluster = mirrored()
+    queue_id = cluster.record().queue_id
+    assert isinstance(cluster.apply(ForcePromote(queue_id, N2)).error, StillServedError)
+    cluster.down("n3")
+    cluster.down("n1")
+    before = cluster.record()
+    assert isinstance(cluster.apply(ForcePromote(queue_id, N3)).error, NodeNotUpError)
+    assert isinstance(cluster.apply(ForcePromote(queue_id, N4)).error, NoSuchNodeError)
+    assert isinstance(cluster.apply(ForcePromote(QueueId(99), N2)).error, StaleMastershipError)
+    assert cluster.record() == before
+
+
+# --- every order of starting
+
+NAMES = tuple(NodeName(f"n{number}") for number in range(1, 6))
+
+
+class PowerLoss:
+    """A queue of which some copies are complete; then every node stops at once, and some start again one by one.
+
+    A master takes service only if its process lives: what the records say of dead ones is a mistake of theirs.
+    """
+
+    def __init__(self, node_count: int, policy: dict[str, Any], holders: Sequence[NodeName], lacking: int) -> None:
+        """The master is the first of ``holders``, the others are mirrors; ``lacking``: bit set of those that only
+        follow."""
+        self.nodes = NAMES[:node_count]
+        cluster = self.cluster = StateUnderTest(*self.nodes)
+        cluster.declare(origin=holders[0])
+        cluster.policy(policy)
+        record = cluster.record()
+        assert {record.master, *record.mirrors} == set(holders)
+        follows(cluster, *record.mirrors)
+        self.complete = {record.master}
+        for number, node in enumerate(record.mirrors):
+            if not lacking >> number & 1:
+                synchronised(cluster, node)
+                self.complete.add(node)
+        self.living: list[NodeName] = []
+
+    def start(self, node: NodeName) -> None:
+        self.living.append(node)
+        self.cluster.up(node, 2)
+
+    def notice_the_dead(self) -> None:
+        for node in self.nodes:
+            if node not in self.living:
+                self.cluster.down(node)
+
+    def serve(self) -> None:
+        if self.living:
+            self.cluster.serve(*self.living)
+
+    def check(self) -> None:
+        """Nothing is lost, and whoever is in service has everything."""
+        record = self.cluster.record()
+        assert record.lossy_promotions == 0
+        if not record.in_service or record.master not in self.living:
+            return
+        assert record.master in self.complete, f"{record.master} serves what it has only a part of"
+
+    @property
+    def is_served(self) -> bool:
+        record = self.cluster.record()
+        return record.in_service and record.master in self.living
+
+
+def run_power_loss(power: PowerLoss, order: Sequence[NodeName], noticed_after: int, *, is_served_late: bool) -> None:
+    """Start in this order; that the others are dead is noticed once, when so many are up."""
+    for count, node in enumerate(order, 1):
+        power.start(node)
+        if count == noticed_after:
+            power.notice_the_dead()
+        if not is_served_late:
+            power.serve()
+        power.check()
+        if count >= noticed_after and not is_served_late:
+            assert power.is_served == bool(power.complete & set(power.living)), "the first complete copy serves"
+    power.serve()
+    power.check()
+    assert power.is_served, "with everybody back it is served"
+
+
+PLACEMENTS: list[tuple[dict[str, Any], int]] = [
+    ({"ha-mode": "all"}, 5),
+    ({"ha-mode": "exactly", "ha-params": 2}, 2),
+    ({"ha-mode": "exactly", "ha-params": 3}, 3),
+    ({"ha-mode": "nodes", "ha-params": ["n1", "n2", "n3"]}, 3),
+]
+
+
+@pytest.mark.parametrize(("policy", "copies"), PLACEMENTS)
+@pytest.mark.parametrize("node_count", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_nothing_is_lost_in_whatever_order_nodes_start_after_a_loss_of_power(
+    node_count: int, policy: dict[str, Any], copies: int
+) -> None:
+    holders = NAMES[: min(copies, node_count)]
+    majority = node_count // 2 + 1
+    for lacking in range(2 ** (len(holders) - 1)):
+        for order in permutations(NAMES[:node_count]):
+            for noticed_after in range(majority, node_count + 1):
+                for is_served_late in (False, True):
+                    power = PowerLoss(node_count, policy, holders, lacking)
+                    try:
+                        run_power_loss(power, order, noticed_after, is_served_late=is_served_late)
+                    except AssertionError as error:
+                        story = f"complete {sorted(power.complete)}, order {order}, noticed after {noticed_after}"
+                        error.add_note(f"{story}, served late: {is_served_late}")
+                        raise
