@@ -558,9 +558,10 @@ class MirroredQueue:
         ]
 
     def streaming_mirrors(self) -> list[NodeName]:
-        """Mirrors that receive every operation now, oldest first: what is confirmed from here on is on them too."""
+        """Mirrors that receive every operation, oldest first: what is confirmed from here on is on them too, and the
+        cluster knows it."""
         states = self.mirror_states()
-        return [node for node in self.record.mirrors if states[node] in RECEIVING]
+        return [node for node in self.record.following if states[node] in RECEIVING]
 
     def disk_full_mirrors(self) -> list[NodeName]:
         """Mirrors that wait for space on their disks, oldest first: confirms wait with them."""

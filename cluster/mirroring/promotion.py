@@ -3,20 +3,24 @@
 **The argument.** Let *the record* be the mastership record, which changes only by commits of the metadata group.
 
 1. A publish is confirmed only when the master has it and every holding mirror of the record has it: durably if it is
-   persistent, applied if it is transient. A mirror holds back confirms if the record calls it synchronised, if this
-   master reported it as synchronised, or (for what was published since) once an attach was sent to it.
-2. A mirror that the record calls synchronised therefore has everything that is confirmed and unsettled. It was called
-   so only after the master had seen it lack nothing (`MirrorProgress.is_filled`), and from the moment of that report
-   on rule 1 held back every confirm until it had the message too. When its link breaks, its position in the stream
-   stands still, and confirms with it, until a new attach has found and filled the difference.
-3. A mirror stops counting only by a commit that takes it out of the record *of this epoch*. A master that cannot get
-   commits cannot shed a mirror, so it confirms nothing the mirror lacks.
-4. A promotion is a commit with a higher epoch and picks a mirror the record calls synchronised. It has everything
-   confirmed (2). From its first attach on, every mirror that hears the new epoch refuses the old master; and the
-   promoted node itself was a holding mirror of the old master and answers it no more. So the old master confirms
-   nothing after the promotion, whatever it believes, except what the new master had before it.
-5. Promotion of any other mirror (``ha-promote-on-failure = always``) may lose what that mirror lacked; the metadata
-   group counts it (`MastershipRecord.lossy_promotions`). That is the only way to lose.
+   persistent, applied if it is transient. A mirror holds back confirms if the record calls it complete or synchronised,
+   if this master reported it as synchronised, or (for what was published since) once an attach was sent to it. Nothing
+   at all is confirmed before the record shows the master in service, or while it calls a copy complete that is not
+   among the mirrors.
+2. A copy that the record calls complete therefore has everything that is confirmed, unsettled and persistent; one that
+   it calls synchronised has the transient messages too. It was called so only after the master had seen it lack nothing
+   (`MirrorProgress.is_filled`), and from the moment of that report on rule 1 held back every confirm until it had the
+   message too. When its link breaks, its position in the stream stands still, and confirms with it, until a new attach
+   has found and filled the difference.
+3. A copy stops counting only by a commit of the master *of this epoch*, in service, that it goes on without it. A
+   master that cannot get commits cannot shed a copy, so it confirms nothing the copy lacks. Nobody else's commit does
+   it, so what the cluster wrongly believes of life and death cannot either (`cluster.metadata.mastership`).
+4. An election is a commit with a higher epoch and names a copy the record calls complete. It has everything confirmed
+   (2). From its first attach on, every mirror that hears the new epoch refuses the old master; and the elected node
+   itself was a holding mirror of the old master and answers it no more. So the old master confirms nothing after the
+   elected one has taken service, whatever it believes, except what that one had before.
+5. Service by any other copy (``ha-promote-on-failure = always``, or an operator's word) may lose what it lacks; the
+   metadata group counts it (`MastershipRecord.lossy_promotions`). That is the only way to lose.
 
 **Differences after a promotion.** Synchronised mirrors may differ from the new master only in messages that are
 unconfirmed (the old master's frames reached one mirror and not the other) or settled (likewise). So at the new

@@ -81,7 +81,11 @@ class LiveCluster:
         return self.local.nodes
 
     def kill(self, *nodes: str) -> None:
+        """All of them at once, as when the power fails: none lives long enough to see another one die."""
+
         async def kill_together() -> None:
+            for node in nodes:
+                await self.local.pause(node)
             await asyncio.gather(*(self.local.kill(node) for node in nodes))
 
         asyncio.run(kill_together())
