@@ -317,8 +317,11 @@ class MirroredQueue:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
-        """Cut the turn: everything to send now, in order. Call once per turn of the loop; cheap if nothing happened."""
+    def take_messages(self, as_of_index: int = 0) -> list[tuple[NodeName, MirrorMessage]]:
+        """Cut the turn: everything to send now, in order. Call once per turn of the loop; cheap if nothing happened.
+
+        ``as_of_index``: how far this node has applied the metadata log.
+        """
         if self._mirrors:
             probing = [progress for progress in self._mirrors.values() if progress.state is MirrorState.PROBING]
             self._extend_horizon(self._horizon_step if probing else self._horizon_step // 2)
@@ -328,7 +331,7 @@ class MirroredQueue:
                 if progress.is_attached:
                     self._send_difference(progress)
             if probing and self._service.may_deliver and not self.is_fenced:
-                self._begin_attaches(probing)
+                self._begin_attaches(probing, as_of_index)
         outbox = self._outbox
         self._outbox = []
         return outbox
@@ -403,7 +406,7 @@ class MirroredQueue:
             progress.has_end_of_fill = True
             progress.end_of_fill_index = progress.sent_index
 
-    def _begin_attaches(self, probing: Sequence[MirrorProgress]) -> None:
+    def _begin_attaches(self, probing: Sequence[MirrorProgress], as_of_index: int) -> None:
         local, record = self.local, self.record
         digests = tuple(local.digests())
         origins = dict(self._vouched_origins())
@@ -419,6 +422,7 @@ class MirroredQueue:
                 self._horizon,
                 origins,
                 digests,
+                as_of_index,
             )
             self._outbox.append((progress.node, attach))
         self._answers_changed()

@@ -101,6 +101,8 @@ class Attach:
     horizon: SeqId
     origins: Mapping[OriginId, int]
     digests: tuple[SegmentDigest, ...]
+    #: Index of the metadata log that the master's node had applied: see `cluster.mirroring.early`.
+    as_of_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,10 @@ class NodeRuntime:
     def uptime_s(self) -> float:
         return self._loop.time() - self._started_s
 
+    @property
+    def applied_index(self) -> int:
+        return self.metadata.state.applied_index
+
     def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
         return self.metadata.state.masterships.get(queue_id)
 
@@ -508,7 +512,8 @@ class NodeRuntime:
     # --- RaftListener ---
 
     def on_applied(self, index: int) -> None:
-        """What was applied was heard of through `on_committed`."""
+        """What was applied was heard of through `on_committed`; masters that were ahead of it are heard now."""
+        self.queues.log_applied()
 
     def on_leader_change(self, leader: NodeName | None) -> None:
         """A new leader proposes what the one before it could not."""

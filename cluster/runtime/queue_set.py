@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
@@ -52,10 +53,6 @@ log = logging.getLogger(__name__)
 
 #: No queue is drained after so much of a turn: the others of this node wait for the next one, after the sockets.
 TURN_S = 0.002
-#: Queues whose master may speak before its record is applied here: a whole node's failover, with room to spare.
-EARLY_QUEUES_MAX = 10_000
-
-
 #: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
 ATTACH_IDS_PER_LIFE = 1 << 20
 
@@ -74,6 +71,10 @@ class RuntimePort(Protocol):
     """What a queue set needs of the node around it."""
 
     def send_to_node(self, node: NodeName, message: MirrorMessage) -> None: ...
+
+    @property
+    def applied_index(self) -> int:
+        """How far this node has applied the metadata log."""
 
     def linked_nodes(self) -> Sequence[NodeName]:
         """Nodes that can be reached now."""
@@ -129,8 +130,8 @@ class QueueSet:
         self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
         self._turn_is_scheduled = False
-        #: What masters said before the record that makes us their mirror was applied here.
-        self._early: dict[QueueId, list[tuple[NodeName, Attach | Ops]]] = {}
+        #: What masters said that have applied more of the log than we.
+        self._early = EarlyMessages()
         #: generation -> queues touched while it was open.
         self._touched: dict[int, set[QueueId]] = {}
 
@@ -224,7 +225,7 @@ class QueueSet:
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._starved.discard(queue.queue_id)
-        self._early.pop(queue.queue_id, None)
+        self._early.forget_queue(queue.queue_id)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
@@ -291,8 +292,7 @@ class QueueSet:
             local.mark_none_delivered()
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
-        for node, message in self._early.pop(record.queue_id, ()):
-            self.receive(node, message)
+        self._hear_early(record.queue_id)
         self.touch(record.queue_id)
 
     def _demote(self, queue: QueueRecord, record: MastershipRecord, role: MasterRole) -> MirrorRole:
@@ -351,30 +351,28 @@ class QueueSet:
             with self._guarded(queue_id):
                 role.mirrored.receive(node, message)
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
-                self._keep_early(node, message)
+                self._early.keep(node, message)
         elif isinstance(message, Attach | Ops):
-            if role is None:
+            if role is None or self._early.is_early(message, self._port.applied_index):
                 if queue_id not in self._failed:
-                    self._keep_early(node, message)
+                    self._early.keep(node, message)
                 return
+            self._early.forget_queue(queue_id)
             with self._guarded(queue_id):
                 role.replica.receive(node, message)
         else:
             return
         self.touch(queue_id)
 
-    def _keep_early(self, node: NodeName, message: Attach | Ops) -> None:
-        """A master that has applied its record before we have: what it says waits until we are its mirror.
+    def _hear_early(self, queue_id: QueueId) -> None:
+        for node, message in self._early.take(queue_id, self._port.applied_index):
+            self.receive(node, message)
 
-        Bounded by the master, which streams no more than its window before our first answer, and in number of queues.
-        """
-        if isinstance(message, Attach):
-            self._early.pop(message.queue_id, None)
-            self._early[message.queue_id] = [(node, message)]
-            if len(self._early) > EARLY_QUEUES_MAX:
-                del self._early[next(iter(self._early))]
-        elif (waiting := self._early.get(message.queue_id)) is not None:
-            waiting.append((node, message))
+    def log_applied(self) -> None:
+        """This node has applied more of the metadata log: masters that were ahead are heard now."""
+        for queue_id in self._early.due(self._port.applied_index):
+            if isinstance(self.roles.get(queue_id), MirrorRole):
+                self._hear_early(queue_id)
 
     def link_up(self, node: NodeName) -> None:
         for queue_id, role in self.roles.items():
@@ -389,9 +387,7 @@ class QueueSet:
                 self.touch(queue_id)
             elif role.record.master == node:
                 role.replica.link_lost()
-        for queue_id, waiting in list(self._early.items()):
-            if waiting[0][0] == node:
-                del self._early[queue_id]
+        self._early.forget_node(node)
 
     # --- the turn ---
 
@@ -422,7 +418,7 @@ class QueueSet:
             self._drain_soon(role.queue.queue_id)
         if effects:
             self._port.dispatch_effects(role.queue, effects)
-        for node, message in role.mirrored.take_messages():
+        for node, message in role.mirrored.take_messages(self._port.applied_index):
             self._port.send_to_node(node, message)
         for report in role.mirrored.take_reports():
             self._port.report(role.record, report)
@@ -487,6 +483,7 @@ class QueueSet:
             self._close(role, delete=False)
 
     def check_invariants(self) -> None:
+        self._early.check_invariants()
         masters = {queue_id for queue_id, role in self.roles.items() if isinstance(role, MasterRole)}
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
         assert not self.roles.keys() & self._failed.keys(), "a copy out of service plays no role"

@@ -57,6 +57,7 @@ def _attach_to_wire(m: Attach) -> pb.Attach:
         digest_segments=[d.segment for d in m.digests],
         digest_entries=[d.entries for d in m.digests],
         digests=[d.digest for d in m.digests],
+        as_of_index=m.as_of_index,
     )
 
 
@@ -71,6 +72,7 @@ def _attach_from_wire(w: pb.Attach) -> Attach:
         SeqId(w.horizon),
         _origins_from_wire(w.origins),
         tuple(map(SegmentDigest, w.digest_segments, w.digest_entries, w.digests)),
+        w.as_of_index,
     )
 
 

@@ -32,12 +32,14 @@ class Attach(_message.Message):
     DIGEST_SEGMENTS_FIELD_NUMBER: _builtins.int
     DIGEST_ENTRIES_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
+    AS_OF_INDEX_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
     index: _builtins.int
     next_seq_id: _builtins.int
     horizon: _builtins.int
+    as_of_index: _builtins.int
     @_builtins.property
     def origins(self) -> Global___Origins: ...
     @_builtins.property
@@ -61,10 +63,11 @@ class Attach(_message.Message):
         digest_segments: _abc.Iterable[_builtins.int] | None = ...,
         digest_entries: _abc.Iterable[_builtins.int] | None = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
+        as_of_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origins", b"origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "horizon", b"horizon", "index", b"index", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_index", b"as_of_index", "attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "horizon", b"horizon", "index", b"index", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cluster.metadata.commands import Command, MirrorFollows, MirrorSynchronised, TakeService
+from cluster.metadata.commands import AddMirror, Command, DropMirror, MirrorFollows, MirrorSynchronised, TakeService
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from cluster.mirroring.messages import MirrorMessage
+from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportTakesService
 from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId, make_msg_id
@@ -40,6 +41,7 @@ class Node:
     incarnation: Incarnation = FIRST_LIFE
     #: Commits it has learned.
     learned: int = 0
+    early: EarlyMessages = field(default_factory=EarlyMessages)
 
 
 class Metadata:
@@ -128,8 +130,14 @@ class World:
         """The node applies the next commit."""
         if not node.is_running or node.learned == len(self.metadata.log):
             return
-        record, _ = self.metadata.log[node.learned]
+        record, applied_index = self.metadata.log[node.learned]
         node.learned += 1
+        self._follow(node, record)
+        if isinstance(node.role, MirrorReplica):
+            for sender, message in node.early.take(record.queue_id, applied_index):
+                node.role.receive(sender, message)
+
+    def _follow(self, node: Node, record: MastershipRecord) -> None:
         role = node.role
         if record.master == node.name and not record.is_down:
             if isinstance(role, MirroredQueue):
@@ -285,6 +293,7 @@ class World:
                 self._arrive(sender, receiver, link.popleft())
             link.clear()
         for one, other in ((a, b), (b, a)):
+            self.nodes[one].early.forget_node(other)
             role = self.nodes[one].role
             if isinstance(role, MirroredQueue):
                 role.mirror_link_down(other)
@@ -307,9 +316,18 @@ class World:
             self._connect(a, b)
 
     def _arrive(self, sender: NodeName, receiver: NodeName, message: MirrorMessage) -> None:
-        role = self.nodes[receiver].role
+        node = self.nodes[receiver]
+        role = node.role
+        if isinstance(role, MirrorReplica) and isinstance(message, Attach | Ops):
+            if node.early.is_early(message, self._applied_index(node)):
+                node.early.keep(sender, message)
+                return
+            node.early.forget_queue(message.queue_id)
         if role is not None:
             role.receive(sender, message)
+
+    def _applied_index(self, node: Node) -> int:
+        return self.metadata.log[node.learned - 1][1] if node.learned else 0
 
     def transmit(self, a: NodeName, b: NodeName, count: int) -> None:
         link = self.links[a, b]
@@ -321,7 +339,9 @@ class World:
         role = node.role
         if role is None:
             return
-        for receiver, message in role.take_messages():
+        as_of_index = self._applied_index(node)
+        messages = role.take_messages(as_of_index) if isinstance(role, MirroredQueue) else role.take_messages()
+        for receiver, message in messages:
             if self._is_connected(node.name, receiver):
                 self.links[node.name, receiver].append(message)
         if isinstance(role, MirroredQueue):
@@ -329,7 +349,7 @@ class World:
             for state in role.mirror_states().values():
                 self.counts["lagging"] += state.value == "lagging"
             for report in role.take_reports():
-                record, as_of_index = role.record, self.metadata.log[node.learned - 1][1]
+                record = role.record
                 if isinstance(report, ReportSynchronised):
                     self._propose(node, MirrorSynchronised(record.queue_id, record.epoch, report.node, as_of_index))
                     self.counts["fills"] += 1
@@ -340,6 +360,15 @@ class World:
 
     def _propose(self, node: Node, command: Command) -> None:
         self.proposals.append((node.name, node.incarnation, command))
+
+    def drop_or_take_back(self, mirror: Node) -> None:
+        """The master finds that a mirror does not answer, or that one it had dropped does again."""
+        record = self.metadata.record
+        node = self.nodes[record.master]
+        if isinstance(node.role, MirroredQueue) and node.role.record == record and mirror is not node:
+            if mirror.name in record.mirrors:
+                self._propose(node, DropMirror(record.queue_id, record.epoch, mirror.name))
+            self._propose(node, AddMirror(record.queue_id, record.epoch, mirror.name))
 
     def sync_disk(self, node: Node) -> None:
         if node.is_running:
@@ -526,6 +555,7 @@ class World:
             (2, lambda: self.crash(node)),
             (0.4, self.lose_power),
             (8, lambda: self.notice(node)),
+            (1, lambda: self.drop_or_take_back(node)),
             (6, lambda: self.restart(node)),
             (1, lambda: self.suspect(node)),
             (1, self.open_session),
@@ -586,6 +616,9 @@ class World:
             master = self._master()
             if master is not None:
                 master.start_sync()
+            for node in self.nodes.values():
+                if node.name not in (record.master, *record.mirrors) and node.is_running:
+                    self.drop_or_take_back(node)
             self.run_round()
 
     def run_round(self) -> None:

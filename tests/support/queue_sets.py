@@ -72,6 +72,8 @@ class QueueSetNode:
         self.failed: list[MastershipRecord] = []
         self.reports: list[tuple[MastershipRecord, MirroringReport]] = []
         self.incarnation = 0
+        #: How far this node has applied the metadata log.
+        self.applied_index = 1
         self.now_s = self.look_s = 0.0
         self.start()
 
@@ -213,3 +215,21 @@ class QueueSetNetwork:
             for (sender, receiver), wire in busy:
                 while wire:
                     self.nodes[receiver].queues.receive(sender, wire.popleft())
+
+
+Q, OTHER = queue_record(7), queue_record(8)
+
+
+def alone(queue: QueueRecord = Q) -> QueueSetNode:
+    """One node that masters one queue."""
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(queue, mastership(queue, N1))
+    return node
+
+
+def pair(record: MastershipRecord | None = None) -> QueueSetNetwork:
+    """n1 masters the queue, n2 mirrors it, and they have met."""
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, record or mastership(Q, N1, N2))
+    network.pump()
+    return network

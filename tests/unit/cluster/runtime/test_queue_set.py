@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
-from cluster.mirroring.reports import ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.mirroring.reports import ReportFenced, ReportSynchronised
 from cluster.runtime.queue_set import TURN_S
 from node.errors import DiskFullError
 from node.flow.credit import Credit
@@ -21,29 +20,17 @@ from tests.support.queue_sets import (
     CLIENT,
     N1,
     N2,
+    OTHER,
+    Q,
     QueueSetNetwork,
     QueueSetNode,
+    alone,
     mastership,
+    pair,
     queue_record,
 )
 
-Q, OTHER = queue_record(7), queue_record(8)
 NOWHERE = SeqId(0)
-
-
-def alone(queue: QueueRecord = Q) -> QueueSetNode:
-    """One node that masters one queue."""
-    node = QueueSetNetwork(N1)[N1]
-    node.queues.follow(queue, mastership(queue, N1))
-    return node
-
-
-def pair(record: MastershipRecord | None = None) -> QueueSetNetwork:
-    """n1 masters the queue, n2 mirrors it, and they have met."""
-    network = QueueSetNetwork(N1, N2)
-    network.follow(Q, record or mastership(Q, N1, N2))
-    network.pump()
-    return network
 
 
 # --- durability ---
@@ -235,62 +222,6 @@ def test_a_deleted_queue_leaves_nothing_whether_it_is_open_or_not() -> None:
         node.queues.queue_deleted(Q)
         assert node.role(Q) == "none"
         assert not node.has_files(Q)
-
-
-# --- the mesh ---
-
-
-def test_an_attach_that_comes_before_the_record_waits_for_it() -> None:
-    network = QueueSetNetwork(N1, N2)
-    network[N1].queues.follow(Q, mastership(Q, N1, N2))
-    network[N1].publish(Q, 1)
-    network.pump()
-    assert network[N1].confirmed() == []
-    network[N2].queues.follow(Q, mastership(Q, N1, N2))
-    network.pump()
-    assert network[N1].confirmed() == [1]
-    assert network[N2].depth(Q) == 1
-
-
-def test_what_came_early_over_a_link_that_broke_is_forgotten() -> None:
-    network = QueueSetNetwork(N1, N2)
-    network[N1].queues.follow(Q, mastership(Q, N1, N2))
-    network.pump()
-    network[N2].queues.link_down(N1)
-    network[N2].queues.follow(Q, mastership(Q, N1, N2))
-    network[N2].turn()
-    assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
-
-
-def test_a_broken_link_holds_confirms_until_it_is_back() -> None:
-    network = pair()
-    network[N1].queues.link_down(N2)
-    network[N2].queues.link_down(N1)
-    network[N1].publish(Q, 1)
-    network.pump()
-    assert network[N1].confirmed() == []
-    network[N1].queues.link_up(N2)
-    network.pump()
-    assert network[N1].confirmed() == [1]
-
-
-def test_a_mirror_without_a_link_is_reported_when_the_time_is_up() -> None:
-    network = pair()
-    node = network[N1]
-    node.queues.link_down(N2)
-    for now_ms in (0, 10_000, 29_000):
-        node.queues.tick(now_ms)
-        node.turn()
-    assert node.reports == []
-    node.queues.tick(30_001)
-    node.turn()
-    assert [type(report) for _, report in node.reports] == [ReportMirrorStalled]
-
-
-def test_time_alone_makes_no_work_for_a_queue_whose_mirrors_are_quiet() -> None:
-    network = pair()
-    network[N1].queues.tick(100)
-    assert not network[N1].pending
 
 
 # --- policies ---

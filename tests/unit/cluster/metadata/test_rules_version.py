@@ -1,0 +1,87 @@
+"""Logs and snapshots from before masters took service: a promotion was the service, and made the rest incomplete."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import pytest
+
+from cluster.metadata.commands import NodeUp
+from cluster.metadata.records import MastershipRecord
+from cluster.metadata.state import MetadataState
+from node.ids import Incarnation, NodeName
+from tests.support.metadata_state import StateUnderTest, show
+
+#: Snapshot that the release before made: n1 has died; it was the master of the mirrored queue ``ha``, and only it has
+#: the queue ``alone``.
+SNAPSHOT_OF_VERSION_1 = zlib.decompress(
+    base64.b85decode(
+        "c-pO$&2HN;499K7v7IH$iecSbWJ8kM9w5h^a-N~cY)n8Ot|+C=+mEunZtHDXVL%Z7l7Av8k!C^F1w5g%DCoWHdyUXGXj^#3JF0{0"
+        "op$G|$*H__jsof26jWGgfby@jfM?Z7dj`^#DJMOnB3yf*vPBOnP}N2+Pa2N2lrgxb1q}fXRHF^xt<(ovNPmt7Y#@`paNbGt_+?_e"
+        "A@M<47hi~zbt`d^h@2%<6L3BnxAK;W*MV&LQYK>c%lt1NjSQ-LE8@pQ<UdasQutmf_{Z>%e}Sodj1c(|2|l78<_)&EnvN5l{Db&`"
+        "-<*zw7iip*1^@lk8LvG4jayH+xzx_WjYO(XTpei7q%)dF;xrmDO;}m>;0;nLsAN_K%qgwR)cu@<-LebYZ{xT_aTwJd+q*&CCG|L}"
+        "d$#w3x*t@kxfW3&rzuyT%2a+SF|!|?WDlxNZj5VzW>RaqXRG(lxBwexHxCkZ^!&P>I<OnMS_Lg;<JP5-#CJj+_MCt9xyBV1$*Gtp"
+        "C#EqwV3yX_+$K1TnDLiZwnyfy40`W;L&#t)w7`|lW7@dqnZPw?qV~WSF*Fcea44QT3+D_4-s$Wo<o%I="
+    )
+)
+
+
+def old_node_up(cluster: StateUnderTest, node: str, incarnation: int = 1) -> None:
+    """As nodes of the release before announced themselves."""
+    cluster.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2"))
+
+
+def old_cluster() -> StateUnderTest:
+    cluster = StateUnderTest()
+    for node in ("n1", "n2", "n3"):
+        old_node_up(cluster, node)
+    cluster.policy({"ha-mode": "all", "ha-promote-on-failure": "when-synced"}, pattern="^ha")
+    cluster.declare("ha")
+    cluster.declare("alone")
+    return cluster
+
+
+def records_of(state: MetadataState) -> dict[str, MastershipRecord]:
+    return {queue.name: state.masterships[queue.queue_id] for queue in state.topology.all_queues()}
+
+
+def test_a_snapshot_of_version_1_is_read_as_it_was_meant() -> None:
+    state = MetadataState()
+    state.restore(SNAPSHOT_OF_VERSION_1)
+    state.check_invariants()
+    records = records_of(state)
+    assert show(records["ha"]) == "n2 | n3* | epoch 2"
+    assert show(records["alone"]) == "n1 | - | epoch 1 | down"
+    assert state.rules_version == 1
+
+
+def test_a_log_of_version_1_leads_to_the_same() -> None:
+    cluster = old_cluster()
+    cluster.down("n1")
+    restored = MetadataState()
+    restored.restore(SNAPSHOT_OF_VERSION_1)
+    assert records_of(cluster.state) == records_of(restored)
+
+
+def test_the_first_node_of_the_new_release_brings_the_new_rules() -> None:
+    """n1 was left behind under the old ones: it must not pass for complete because nobody took service then."""
+    cluster = old_cluster()
+    cluster.down("n1")
+    cluster.up("n2", 2)
+    assert cluster.state.rules_version == 2
+    assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
+    cluster.up("n1", 2)
+    assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
+    assert show(cluster.record("alone")) == "n1 | - | epoch 2"
+
+
+@pytest.mark.parametrize("version", [2, 7])
+def test_the_version_only_rises_and_is_one_that_is_known(version: int) -> None:
+    cluster = old_cluster()
+    cluster.apply(NodeUp(NodeName("n4"), Incarnation(1), "n4:1", "n4:2", version))
+    old_node_up(cluster, "n5")
+    assert cluster.state.rules_version == 2
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    assert restored.rules_version == 2

@@ -1,0 +1,98 @@
+"""A queue set and the mesh: links that break, masters that are ahead of this node, mirrors that cannot be reached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
+from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair
+
+
+def test_an_attach_that_comes_before_the_record_waits_for_it() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N1].confirmed() == []
+    network[N2].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    assert network[N1].confirmed() == [1]
+    assert network[N2].depth(Q) == 1
+
+
+def test_a_master_that_is_ahead_in_the_log_is_heard_by_the_part_that_the_log_will_give() -> None:
+    """It has dropped this mirror and taken it back, which this node has yet to learn: its copy will be closed first."""
+    network = pair()
+    network[N1].publish(Q, 1, persistent=False)
+    network.pump()
+    out, back = mastership(Q, N1), replace(mastership(Q, N1, N2, synchronised=()), following=())
+    network[N1].applied_index = 3
+    for record in (out, back):
+        network[N1].queues.follow(Q, record)
+    network[N1].queues.policy_changed()
+    network.pump()
+    assert not network[N1].reports, "what it answered now would be said of a copy that ends"
+    network[N2].applied_index = 2
+    network[N2].queues.follow(Q, out)
+    network[N2].applied_index = 3
+    network[N2].queues.follow(Q, back)
+    network[N2].queues.log_applied()
+    network.pump()
+    assert network[N2].depth(Q) == 0, "its memory is lost"
+    assert [report for _, report in network[N1].reports] == [ReportFollows(N2)], "and its master knows"
+
+
+def test_a_master_that_is_ahead_by_what_does_not_concern_its_mirror_waits_only_for_the_log() -> None:
+    network = pair()
+    network[N1].applied_index = 9
+    network[N1].queues.link_down(N2)
+    network[N2].queues.link_down(N1)
+    network[N1].queues.link_up(N2)
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N1].confirmed() == []
+    network[N2].applied_index = 9
+    network[N2].queues.log_applied()
+    network.pump()
+    assert network[N1].confirmed() == [1]
+
+
+def test_what_came_early_over_a_link_that_broke_is_forgotten() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    network[N2].queues.link_down(N1)
+    network[N2].queues.follow(Q, mastership(Q, N1, N2))
+    network[N2].turn()
+    assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
+
+
+def test_a_broken_link_holds_confirms_until_it_is_back() -> None:
+    network = pair()
+    network[N1].queues.link_down(N2)
+    network[N2].queues.link_down(N1)
+    network[N1].publish(Q, 1)
+    network.pump()
+    assert network[N1].confirmed() == []
+    network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N1].confirmed() == [1]
+
+
+def test_a_mirror_without_a_link_is_reported_when_the_time_is_up() -> None:
+    network = pair()
+    node = network[N1]
+    node.queues.link_down(N2)
+    for now_ms in (0, 10_000, 29_000):
+        node.queues.tick(now_ms)
+        node.turn()
+    assert node.reports == []
+    node.queues.tick(30_001)
+    node.turn()
+    assert [type(report) for _, report in node.reports] == [ReportMirrorStalled]
+
+
+def test_time_alone_makes_no_work_for_a_queue_whose_mirrors_are_quiet() -> None:
+    network = pair()
+    network[N1].queues.tick(100)
+    assert not network[N1].pending
