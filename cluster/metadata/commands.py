@@ -170,7 +170,8 @@ class AddMirror:
 class MoveMaster:
     """Make a synchronised mirror the master; the old master stays as the youngest mirror, synchronised.
 
-    ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts as complete.
+    ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts as complete; then a complete
+    mirror will do, too.
     """
 
     queue_id: QueueId

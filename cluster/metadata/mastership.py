@@ -166,12 +166,17 @@ def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
     return take_service(restarted) if record.complete == (record.master,) else restarted
 
 
+def may_move_to(record: MastershipRecord, node: NodeName, is_old_lost: bool) -> bool:
+    """A synchronised mirror; if the old copy is lost, a complete one is better than none."""
+    return node in record.synchronised or (is_old_lost and node in record.mirrors and node in record.complete)
+
+
 def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = False) -> MastershipRecord:
-    """Make a synchronised mirror the master; the old one becomes the youngest mirror.
+    """Make a mirror that `may_move_to` names the master; the old one becomes the youngest mirror.
 
     It holds everything, too, unless ``is_old_lost``: its disk has failed.
     """
-    assert node in record.synchronised, "a planned move never loses anything"
+    assert may_move_to(record, node, is_old_lost), "a planned move never loses anything"
     old = record.master
     moved = add_mirror(_elect(record, node), old)
     if is_old_lost:
@@ -262,10 +267,16 @@ def forget_node(record: MastershipRecord, node: NodeName) -> MastershipRecord | 
     left = replace(record, complete=_without(record.complete, node))
     if left.complete:
         return replace(left, master=left.complete[0]) if record.is_down else left
-    if not record.is_down:
-        # Whoever is elected has what is left, and need not wait for its service to be the one to come back.
-        return replace(left, complete=(record.master,), lossy_promotions=record.lossy_promotions + 1)
-    return _elect_any(left, is_loss_allowed=True) if record.mirrors else None
+    if record.is_down and not record.mirrors:
+        return None
+    given_up = _elect_any(left, is_loss_allowed=True) if record.is_down else left
+    # From now on it is the elected master's copy that is waited for, should that one go before it takes service.
+    return replace(
+        given_up,
+        complete=(given_up.master,),
+        synchronised=(),
+        lossy_promotions=given_up.lossy_promotions + 1,
+    )
 
 
 def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:

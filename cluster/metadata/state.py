@@ -383,7 +383,7 @@ class MetadataState:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
             case MoveMaster():
-                if node not in record.synchronised:
+                if not rules.may_move_to(record, node, command.is_old_lost):
                     raise StaleMastershipError(f"{node} is not synchronised: moving there would lose messages")
                 self._change_record(rules.move_master(record, node, command.is_old_lost), "moved")
             case _:

@@ -56,6 +56,7 @@ from cluster.mirroring.reports import (
     ReportTakesService,
 )
 from cluster.raft.messages import Message as RaftMessage
+from cluster.runtime.mastership_log import log_change
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
@@ -412,40 +413,21 @@ class NodeRuntime:
 
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self.queue_record(event.queue_id)
-        self._log_change(queue, event)
+        log_change(queue, event)
         self.queues.follow(queue, event.new, is_discarded=self.node in event.discarded)
         self.gateway.mastership_changed(event.new)
+        if event.new.is_down and not self.queues.is_failed(event.queue_id):
+            self._offer_copy(event.queue_id, event.new)
 
-    @staticmethod
-    def _log_change(queue: QueueRecord, event: MastershipChanged) -> None:
-        old, new = event.old, event.new
-        if new.is_down:
-            if not old.is_down:
-                log.warning(
-                    "%s: nobody can serve it without losing messages; it waits for %s "
-                    "(`warrenctl force_promote` has another node serve it with what that one has)",
-                    queue.queue_name,
-                    " or ".join(new.complete),
-                )
-        elif event.reason == "in_service_lossy":
-            log.warning(
-                "%s: %s serves it without having everything that was confirmed: what it lacked is lost (loss %d)",
-                queue.queue_name,
-                new.master,
-                new.lossy_promotions,
-            )
-        elif (new.epoch, new.in_service) != (old.epoch, old.in_service):
-            log.info(
-                "%s: %s, master %s -> %s, epoch %d, mirrors %s, synchronised %s, complete %s",
-                queue.queue_name,
-                event.reason,
-                old.master,
-                new.master,
-                new.epoch,
-                list(new.mirrors),
-                list(new.synchronised),
-                list(new.complete),
-            )
+    def _offer_copy(self, queue_id: QueueId, record: MastershipRecord) -> None:
+        """Nobody serves the queue, and this node has all of it: it was dropped just before the master died."""
+        if self.node in record.complete and self._is_known_to_be_up:
+            self.spawn(self._announce(), f"offering this node's complete copy of queue {queue_id}")
+
+    @property
+    def _is_known_to_be_up(self) -> bool:
+        member = self.metadata.state.members.get(self.node)
+        return member is not None and member.is_up
 
     def _member_changed(self, event: MemberChanged) -> None:
         is_up = event.new is not None and event.new.is_up
@@ -618,15 +600,16 @@ class NodeRuntime:
         self.sessions.queue_stopped(queue_id)
 
     def storage_failed(self, record: MastershipRecord) -> None:
-        """A master whose disk fails hands over to its oldest synchronised mirror; a mirror leaves the record."""
+        """A master whose disk fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
+        heirs = record.synchronised or tuple(node for node in record.mirrors if node in record.complete)
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
-        elif record.synchronised:
-            self._propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0], is_old_lost=True))
+        elif heirs:
+            self._propose(MoveMaster(record.queue_id, record.epoch, heirs[0], is_old_lost=True))
         else:
             log.error(
-                "queue %d has no synchronised mirror: it is unavailable until the disk of this node has room again, "
-                "or, if it is not merely full, until this node restarts on a disk that works",
+                "queue %d has no other complete copy that is up: it is unavailable until the disk of this node has "
+                "room again, or, if it is not merely full, until this node restarts on a disk that works",
                 record.queue_id,
             )
 
@@ -671,9 +654,12 @@ class NodeRuntime:
             return
         for queue_id in starved:
             record = self.mastership(queue_id)
-            if record is None or record.is_down:
+            if record is None:
                 continue
-            if record.master == self.node and not record.synchronised:
+            if record.is_down:
+                self.queues.forgive(queue_id)
+                self._offer_copy(queue_id, record)
+            elif record.master == self.node and not record.synchronised:
                 log.info("queue %d: the disk has room again, the queue goes on", queue_id)
                 self.queues.forgive(queue_id)
                 self._take_up(queue_id)

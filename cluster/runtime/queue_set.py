@@ -183,6 +183,10 @@ class QueueSet:
             self._close(self.roles[queue_id], delete=False)
         self._port.storage_failed(record)
 
+    def is_failed(self, queue_id: QueueId) -> bool:
+        """True while this node's copy is out of service."""
+        return queue_id in self._failed
+
     def starved(self) -> list[QueueId]:
         """Queues whose copy here is out of service because the disk was full."""
         return sorted(self._starved)

@@ -170,7 +170,7 @@ def _step(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
             _report(cluster, copies, rng)
         case 8 | 9:
             cluster.serve(*rng.sample(NODES, 2))
-        case 10 if rng.random() < 0.2:
+        case 10 if rng.random() < 0.4:
             _operator_step(cluster, rng)
         case _:
             _member_step(cluster, rng)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from cluster.metadata.commands import (
+    DropMirror,
     ForcePromote,
     ForgetNode,
     MirrorFollows,
     MirrorSynchronised,
+    MoveMaster,
     TakeService,
 )
 from cluster.metadata.errors import (
@@ -121,6 +123,29 @@ def test_an_incomplete_master_that_restarted_before_it_took_service_waits_for_a_
     assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1"
     cluster.up("n2", 2)
     assert show(cluster.record()) == "n1 | - | epoch 2 | down"
+
+
+def test_a_complete_copy_that_was_dropped_is_offered_when_its_master_dies_before_it_went_on() -> None:
+    """The node never went, so its `NodeUp` is no news, only the offer."""
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
+    record = cluster.record()
+    cluster.apply(DropMirror(record.queue_id, record.epoch, N2))
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | - | epoch 1 | down | complete n1 n2"
+    cluster.up("n2", 1)
+    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1 n2"
+
+
+def test_an_elected_master_whose_disk_fails_hands_over_to_another_complete_copy() -> None:
+    cluster = mirrored()
+    for node in ("n1", "n2", "n3"):
+        cluster.up(node, 2)
+    cluster.down("n3", 2)
+    record = cluster.record()
+    assert show(record) == "n1 | n2 | epoch 5 | elected | complete n1 n2 n3"
+    assert cluster.apply(MoveMaster(record.queue_id, record.epoch, N2)).error is not None, "n1 has everything, too"
+    cluster.apply(MoveMaster(record.queue_id, record.epoch, N2, is_old_lost=True))
+    assert show(cluster.record()) == "n2 | n1 | epoch 6 | elected | complete n2 n3"
 
 
 def test_the_last_copy_in_service_is_the_one_that_is_waited_for() -> None:
@@ -231,10 +256,13 @@ def test_forgetting_a_node_gives_up_what_only_it_held() -> None:
     cluster.down("n1")
     cluster.apply(ForgetNode(N1))
     assert reasons(cluster) == ["forced"]
-    cluster.serve()
-    assert show(cluster.record()) == "n2 | n3 | epoch 2 | lossy 1"
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | elected | lossy 1"
     assert not cluster.exists("alone")
     assert N1 not in cluster.state.members
+    cluster.down("n2")
+    assert show(cluster.record()) == "n2 | n3+ | epoch 2 | down | lossy 1", "another loss would have to be wanted again"
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n2 | n3 | epoch 3 | lossy 1"
 
 
 def test_forgetting_one_of_two_complete_copies_leaves_the_other_to_be_waited_for() -> None:
