@@ -73,7 +73,7 @@ from cluster.raft.messages import Entry, EntryKind
 from node.auth import PermissionRecord, UserDirectory, UserRecord
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
-from node.queues.options import effective_settings
+from node.queues.options import exchange_settings, queue_settings
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
@@ -135,12 +135,12 @@ class MetadataState:
     def queue_settings(self, queue: QueueRecord) -> dict[str, Any]:
         """What holds for a queue, arguments and policy merged, by policy key (``message-ttl``, ``ha-mode`` ...)."""
         policy = self.policy_of_queue(queue)
-        return effective_settings(queue.arguments, policy.definition if policy is not None else {})
+        return queue_settings(queue.arguments, policy.definition if policy is not None else {})
 
     def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
         """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
         policy = self.policy_of_exchange(exchange.vhost, exchange.name)
-        return effective_settings(exchange.arguments, policy.definition if policy is not None else {})
+        return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
 
     def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
         """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
@@ -249,7 +249,7 @@ class MetadataState:
         self, queue: QueueRecord, definition: dict[str, Any], origin: NodeName, running: list[NodeName]
     ) -> NodeName:
         """Node of a new queue's master: by ``x-queue-master-locator``, the policy, or where it was declared."""
-        settings = effective_settings(queue.arguments, definition)
+        settings = queue_settings(queue.arguments, definition)
         candidates = preferred_master_nodes(definition, sorted(running)) or [origin]
         locator = settings.get("queue-master-locator", DEFAULT_MASTER_LOCATOR)
         if locator == "min-masters":

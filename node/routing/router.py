@@ -35,8 +35,8 @@ RouteCache = Mapping[tuple[str, str], tuple[QueueRecord, ...]]
 
 def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
     """The alternate exchange that the arguments of the exchange name."""
-    alternate: str | None = exchange.arguments.get("alternate-exchange")
-    return alternate
+    alternate = exchange.arguments.get("alternate-exchange")
+    return alternate if isinstance(alternate, str) else None
 
 
 class Router(TopologyObserver):
