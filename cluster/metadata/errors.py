@@ -45,3 +45,14 @@ class NoSuchNodeError(RefusedChangeError):
 
 class StaleMastershipError(RefusedChangeError):
     """The command names another epoch, or a mirror, that the record no longer has."""
+
+
+class MalformedCommandError(RefusedChangeError):
+    """A field of the command holds what its type does not allow (see `cluster.metadata.wellformed`)."""
+
+
+class ChangeFailedError(RefusedChangeError):
+    """Carrying out the command failed, which is a mistake of ours. The state is what it was before."""
+
+    def __init__(self, command: object, error: Exception) -> None:
+        super().__init__(f"{type(command).__name__} could not be carried out, nothing was changed: {error!r}")

@@ -1,14 +1,19 @@
 """The replicated state machine: everything the cluster agrees on, changed only by committed requests.
 
-Every node applies the same requests in the same order and so holds the same state, byte for byte (`snapshot`). For that
-`apply` is deterministic: no clock, no chance, no iteration over sets, queues always in the order of their ids.
+Every node applies the same requests in the same order and so holds the same state, byte for byte (`snapshot`). For
+that `apply` is deterministic: no clock, no chance, no iteration over sets, queues always in the order of their ids.
 
 `apply` either changes what the command says, or returns an error and changes nothing. What changed comes back as
 events; the runtime of each node acts on those that concern it (become master, start a mirror, delete a queue ...).
 
-Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
-identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
-"""
+`apply` is also total: an entry is committed once and for ever, so what raises here raises on every node and at every
+start. Bytes that are no command are passed over, a command with fields of the wrong types is refused before it is
+looked at (`cluster.metadata.wellformed`), and if carrying out a command fails all the same, which is a mistake of
+ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
+this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
+
+Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and
+whatever identifies the connection there. When the node dies its connections are dead, and their exclusive queues go."""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import decode, decode_request, encode
+from cluster.metadata.codec import CodecError, decode, decode_request, encode
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -28,8 +33,10 @@ from cluster.metadata.commands import (
     Command,
     DeleteUser,
     DropMirror,
+    ForcePromote,
     ForgetNode,
     MirrorCommand,
+    MirrorFollows,
     MirrorSynchronised,
     MirrorUnsynchronised,
     MoveMaster,
@@ -39,9 +46,11 @@ from cluster.metadata.commands import (
     SetPermissions,
     SetPolicy,
     SetUserTags,
+    TakeService,
     UserCommand,
 )
 from cluster.metadata.errors import (
+    ChangeFailedError,
     NodeStillUpError,
     NoSuchNodeError,
     NoSuchPolicyError,
@@ -63,8 +72,10 @@ from cluster.metadata.events import (
     VhostCreated,
     VhostDeleted,
 )
+from cluster.metadata.history import History
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.metadata.requests import AppliedRequests
+from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
 from cluster.policy.placement import preferred_master_nodes, suggest_nodes
 from cluster.policy.suggestion import CurrentPlacement
@@ -118,6 +129,8 @@ class MetadataState:
         self._master_count: Counter[NodeName] = Counter()
         self._replica_count: Counter[NodeName] = Counter()
         self._events: list[Event] = []
+        #: Whence this state can be made again, if a command breaks off in the middle.
+        self._history = History(self.snapshot())
 
     # ------------------------------------------------------------------ reading
 
@@ -154,24 +167,57 @@ class MetadataState:
     def apply_entry(self, entry: Entry) -> Applied | None:
         """A committed entry of the Raft log; ``None`` for entries that carry no request."""
         if entry.kind is not EntryKind.COMMAND:
-            self.applied_index = entry.index
+            self.pass_over(entry.index)
             return None
-        return self.apply(entry.index, decode_request(entry.payload))
+        try:
+            request = decode_request(entry.payload)
+        except CodecError as error:
+            self.pass_over(entry.index)
+            return Applied(error=error)
+        return self.apply(entry.index, request)
+
+    def pass_over(self, index: int) -> None:
+        """The entry at ``index`` carries no command, or bytes that are none."""
+        self.applied_index = index
 
     def apply(self, index: int, request: Request) -> Applied:
-        """Carry out the request committed at ``index``."""
+        """Carry out the request committed at ``index``. Its id is one that `decode_request` would give."""
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
         if not self._requests.admit(request.request_id):
             return Applied(is_repeat=True)
         try:
+            check_command(request.command)
             result = self._carry_out(request.command)
-        except (AmqpError, RefusedChangeError, PolicyError, ConfigError) as error:
-            assert not self._events, "a refused change changes nothing"
-            return Applied(error=error)
-        events = tuple(self._events)
+            events = tuple(self._events)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            if isinstance(error, AmqpError | RefusedChangeError | PolicyError | ConfigError) and not self._events:
+                self._history.add(index, request.request_id, None)
+                return Applied(error=error)
+            self._undo(request)
+            failure = ChangeFailedError(request.command, error)
+            failure.__cause__ = error
+            return Applied(error=failure)
         self._events.clear()
+        self._history.add(index, request.request_id, request.command)
         return Applied(result, None, events)
+
+    def _undo(self, request: Request) -> None:
+        """Carrying out ``request`` broke off: become what was before, except that the request is done with."""
+        index, history = self.applied_index, self._history
+        self._events.clear()
+        self.restore(history.base)
+        for past in history.past:
+            self.applied_index = past.at_index
+            self._requests.admit(past.request_id)
+            if past.command is not None:
+                self._carry_out(past.command)
+        self._events.clear()
+        self.applied_index = index
+        self._requests.admit(request.request_id)
+        self.snapshot()  # the next time there is less to do
 
     def _carry_out(self, command: Command) -> Any:
         match command:
@@ -189,6 +235,8 @@ class MetadataState:
                 return self._set_policy(command.policy)
             case ClearPolicy():
                 return self._clear_policy(command)
+            case MirrorFollows() | TakeService() | ForcePromote():
+                raise RefusedChangeError(f"{type(command).__name__} is not carried out by this release")
             case _:
                 return self._change_users(command)
 
@@ -512,7 +560,7 @@ class MetadataState:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes: equal on all nodes that have applied the same entries."""
-        return encode(
+        data = encode(
             {
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
@@ -527,6 +575,8 @@ class MetadataState:
                 "requests": self._requests.snapshot(),
             }
         )
+        self._history = History(data)
+        return data
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
@@ -545,6 +595,7 @@ class MetadataState:
         self._replica_count.clear()
         for record in self.masterships.values():
             self._count(record, 1)
+        self._history = History(data)
 
     def check_invariants(self) -> None:
         self.topology.check_invariants()

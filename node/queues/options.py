@@ -1,8 +1,8 @@
 """What arguments and policy together ask of a queue or an exchange.
 
-An argument counts under its own name only: those of a queue begin with ``x-`` (``x-max-length``), the one of an exchange
-does not (``alternate-exchange``). Any other name is stored, listed, and means nothing. In a policy the same settings have
-no prefix (``max-length``); what comes out of here is named as in a policy.
+An argument counts under its own name only: those of a queue begin with ``x-`` (``x-max-length``), the one of an
+exchange does not (``alternate-exchange``). Any other name is stored, listed, and means nothing. In a policy the same
+settings have no prefix (``max-length``); what comes out of here is named as in a policy.
 
 Arguments are checked when a queue is declared, and policies when they are set (`node.topology.arguments`,
 `cluster.policy.validation`), but what is stored may come from a release that checked less. So nothing here raises,

@@ -41,6 +41,7 @@ def test_the_alternate_exchange_is_a_name() -> None:
 
 
 def test_an_unknown_kind_of_match_is_refused_whatever_its_type() -> None:
-    for kind in ([], {}, 10**5000, None):
+    kinds: list[Any] = [[], {}, 10**5000, None]
+    for kind in kinds:
         with pytest.raises(ChannelError, match="x-match"):
             check_headers_binding({"x-match": kind})
