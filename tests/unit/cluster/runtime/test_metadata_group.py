@@ -95,10 +95,10 @@ async def test_a_client_is_told_of_a_change_that_cannot_be_written_down_or_carri
     with pytest.raises(ConnectionFailure, match="more than 255 bytes"):
         await log.group.submit(CreateVhost("v" * 256))
 
-    def fail(_command: object) -> None:
+    def fail(_change: object) -> None:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(log.group.state, "_carry_out", fail)
+    monkeypatch.setattr(log.group.state, "_change_topology", fail)
     with pytest.raises(ConnectionFailure, match="a mistake of ours"):
         await log.group.submit(CreateVhost("v"))
 
