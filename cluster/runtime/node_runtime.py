@@ -351,9 +351,14 @@ class NodeRuntime:
     def _take_up(self, queue_id: QueueId) -> None:
         """The role that the present record gives this node, if the queue still exists."""
         record = self.mastership(queue_id)
-        if record is not None:
-            self.queues.follow(self.queue_record(queue_id), record)
+        if record is None:
+            return
+        queue = self.queue_record(queue_id)
+        try:
+            self.queues.follow(queue, record)
             self.gateway.mastership_changed(record)
+        except Exception as error:
+            self.queues.fail(queue, record, error)
 
     def _forget_deleted_queues(self) -> None:
         known = self.metadata.state.masterships.keys()
@@ -367,16 +372,37 @@ class NodeRuntime:
             self._files.delete_unknown(self.metadata.topology.vhosts(), known)
         except StorageError as error:
             log.error("files of queues that no longer exist stay on the disk: %s", error)
+        except Exception:
+            log.exception("files of queues that no longer exist stay on the disk")
 
     def on_committed(self, events: Sequence[Event]) -> None:
         for event in events:
             try:
                 self._follow(event)
             except Exception as error:
-                # The log goes on, this node's roles do not: whoever half follows the records is worse than nobody.
-                log.exception("this node cannot follow %s", type(event).__name__)
-                self._on_fatal(f"a committed change could not be followed: {error!r}")
-                return
+                if not self._is_contained(event, error):
+                    # The log goes on, this node does not: whoever half follows the records is worse than nobody.
+                    log.exception("this node cannot follow %s", type(event).__name__)
+                    self._on_fatal(f"a committed change could not be followed: {error!r}")
+                    return
+
+    def _is_contained(self, event: Event, error: Exception) -> bool:
+        """Whether following ``event`` failed for one queue only, which is out of service here now: the same would
+        happen at the next start, and the node goes on without it."""
+        try:
+            if isinstance(event, QueueCreated):
+                self.queues.fail(event.queue, event.mastership, error)
+            elif isinstance(event, MastershipChanged):
+                self.queues.fail(self.queue_record(event.queue_id), event.new, error)
+            elif isinstance(event, QueueDeleted):
+                name = event.queue.queue_name
+                log.error("%s was deleted, and something of it stays here: %r", name, error, exc_info=error)
+            else:
+                return False
+        except Exception:
+            log.exception("queue %s could not be taken out of service", event)
+            return False
+        return True
 
     def _follow(self, event: Event) -> None:
         if isinstance(event, MemberChanged):
@@ -583,7 +609,7 @@ class NodeRuntime:
         self.sessions.queue_stopped(queue_id)
 
     def storage_failed(self, record: MastershipRecord) -> None:
-        """A master whose disk fails hands over to its oldest synchronised mirror; a mirror leaves the record."""
+        """A master that fails hands over to its oldest synchronised mirror; a mirror leaves the record."""
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
         elif record.synchronised:
@@ -591,7 +617,7 @@ class NodeRuntime:
         else:
             log.error(
                 "queue %d has no synchronised mirror: it is unavailable until the disk of this node has room again, "
-                "or, if it is not merely full, until this node restarts on a disk that works",
+                "or, if it is not merely full, until what is wrong is mended and this node restarts",
                 record.queue_id,
             )
 
