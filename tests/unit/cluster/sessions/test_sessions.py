@@ -361,29 +361,29 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on(network: SessionNetwor
 
 # --- failing storage, and mistakes of ours ---
 
-FAILURES = [StorageError("no space left on device"), TypeError("a mistake of ours")]
+FAILURES = [StorageError, TypeError]
 
 
 class FailingBackingQueue(MemoryBackingQueue):
     """Fails at publishes, fetches and requeues once told how."""
 
-    failure: Exception | None = None
+    failure: type[Exception] | None = None
 
     def publish(self, publications: Sequence[Publication]) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure("no space left on device, or a mistake of ours")
         super().publish(publications)
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure("no space left on device, or a mistake of ours")
         return super().fetch(count_max, ack_required)
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("entry", ["n1", "n2"])
 async def test_a_get_that_failed_is_answered_by_the_next_master(
-    network: SessionNetwork, entry: str, failure: Exception
+    network: SessionNetwork, entry: str, failure: type[Exception]
 ) -> None:
     backing_queue = FailingBackingQueue()
     network["n2"].master(backing_queue)
@@ -403,10 +403,10 @@ async def test_a_get_that_failed_is_answered_by_the_next_master(
     assert got[1].message.body == b"a"
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("entry", ["n1", "n2"])
 async def test_publishes_that_a_failing_queue_refused_go_to_the_next_master(
-    network: SessionNetwork, entry: str, failure: Exception
+    network: SessionNetwork, entry: str, failure: type[Exception]
 ) -> None:
     backing_queue = FailingBackingQueue()
     network["n2"].master(backing_queue)
