@@ -113,23 +113,32 @@ def validate_definition(definition: Mapping[str, Any]) -> None:
 
 
 def _validate_ha_params(definition: Mapping[str, Any]) -> None:
-    mode = definition.get("ha-mode")
-    if mode is None:
+    if definition.get("ha-mode") is None:
         if any(key in definition for key in _NEEDS_HA_MODE):
             listed = f"{', '.join(_NEEDS_HA_MODE[:-1])} or {_NEEDS_HA_MODE[-1]}"
             raise PolicyError(f"ha-mode must be specified to specify {listed}")
-        return
-    params = definition.get("ha-params")
+    elif problem := problem_of_mode(definition):
+        raise PolicyError(problem)
+
+
+def problem_of_mode(definition: Mapping[str, Any]) -> str:
+    """Why ``ha-mode`` with its ``ha-params`` says nothing about where replicas belong; empty if it does."""
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode == "all":
-        if params is not None:
-            raise PolicyError('ha-mode="all" does not take parameters')
-    elif mode == "exactly":
-        if type(params) is not int or params < 1:
-            raise PolicyError(f'ha-mode="exactly" takes an integer, {_show(params)} given')
-    elif not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
-        raise PolicyError(f'ha-mode="nodes" takes a list of strings, {_show(params)} given')
-    elif not params:
-        raise PolicyError('ha-mode="nodes" list must be nonempty')
+        return "" if params is None else 'ha-mode="all" does not take parameters'
+    if mode == "exactly":
+        is_valid = type(params) is int and params >= 1
+        return "" if is_valid else f'ha-mode="exactly" takes an integer, {_show(params)} given'
+    if mode != "nodes":
+        return f"{_show(mode)} is not a valid ha-mode value"
+    if not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
+        return f'ha-mode="nodes" takes a list of strings, {_show(params)} given'
+    return "" if params else 'ha-mode="nodes" list must be nonempty'
+
+
+def usable_setting(definition: Mapping[str, Any], key: str, default: Any) -> Any:
+    """What a stored definition says about ``key``; a value that cannot be used counts as absent."""
+    return definition[key] if key in definition and CHECKS[key](definition[key]) is None else default
 
 
 def _show(value: Any) -> str:

@@ -46,6 +46,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, AttachReply, MirrorMessage, Ops, OpsAck
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportMirrorStalled, ReportSynchronised
+from cluster.policy.validation import usable_setting
 from cluster.raft.messages import Message as RaftMessage
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -333,7 +334,7 @@ class NodeRuntime:
         return MirroringSettings(
             is_durable=queue.durable,
             sync_automatically=policy.get("ha-sync-mode") == "automatic",
-            sync_batch_messages=policy.get("ha-sync-batch-size", self.config.mirroring_sync_batch_size),
+            sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self.config.mirroring_sync_batch_size),
             sync_throughput_bytes=self.config.mirroring_sync_max_throughput_bytes,
         )
 
