@@ -3,7 +3,8 @@
 Whether one is accepted is part of what the cluster agrees on, so it may depend on nothing but the text. Python's
 compiler recurses into groups and gives up where the stack of this moment ends; therefore groups are counted before it
 is asked. How long a match takes is the operator's business: a pattern like ``(a+)+$`` can take for ever, as in the
-reference."""
+reference.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import re
 import warnings
 from functools import lru_cache
 
-#: Opening parentheses of a pattern, escaped ones too: even all within one another they need a third of Python's stack.
+#: Opening parentheses of a pattern, escaped ones too: even all within one another they need a fifth of Python's stack.
 GROUPS_MAX = 100
 #: Compiled patterns kept: every policy, and three per user and vhost in use.
 CACHE_ENTRIES_MAX = 1024

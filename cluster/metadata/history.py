@@ -3,7 +3,8 @@
 For the one case in which carrying out a command breaks off in the middle. To note how each elementary change is
 undone would be code in every handler that is never used; to copy the state before each command would cost more than
 most commands. But a state follows from its log, so what was before is made again from the last snapshot and the
-commands since. Both are in memory anyway: consensus keeps them for followers that are behind."""
+commands since. Both are in memory anyway: consensus keeps them for followers that are behind.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The replicated state machine: everything the cluster agrees on, changed only by committed requests.
 
-Every node applies the same requests in the same order and so holds the same state, byte for byte (`snapshot`). For
-that `apply` is deterministic: no clock, no chance, no iteration over sets, queues always in the order of their ids.
+Every node applies the same requests in the same order and so holds the same state, byte for byte (`snapshot`). For that
+`apply` is deterministic: no clock, no chance, no iteration over sets, queues always in the order of their ids.
 
 `apply` either changes what the command says, or returns an error and changes nothing. What changed comes back as
 events; the runtime of each node acts on those that concern it (become master, start a mirror, delete a queue ...).
@@ -12,8 +12,9 @@ looked at (`cluster.metadata.wellformed`), and if carrying out a command fails a
 ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
 this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
 
-Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and
-whatever identifies the connection there. When the node dies its connections are dead, and their exclusive queues go."""
+Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
+identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ a client nest it, since a snapshot puts it some levels deeper than a command doe
 must never get in (`cluster.metadata.codec.MAX_DEPTH`).
 
 The checks are made from the annotations, once: a new command is checked without anything being added here, and a
-field of a type unknown here fails at import."""
+field of a type unknown here fails at import.
+"""
 
 from __future__ import annotations
 

@@ -398,6 +398,7 @@ class NodeRuntime:
             elif isinstance(event, QueueDeleted):
                 name = event.queue.queue_name
                 log.error("%s was deleted, and something of it stays here: %r", name, error, exc_info=error)
+                self.gateway.queue_deleted(event.queue.queue_id)
             else:
                 return False
         except Exception:

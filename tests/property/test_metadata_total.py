@@ -21,7 +21,7 @@ from node.topology.commands import Bind, DeclareExchange, DeclareQueue
 from tests.support.hostile import TwoGroups, is_defect, odd_commands, request_ids, through_amqp, well_formed_commands
 
 N1 = NodeName("n1")
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -60,7 +60,7 @@ cut_requests = st.builds(
     st.binary(max_size=12),
 )
 payloads = st.lists(st.binary(max_size=40) | cut_requests, max_size=6)
-histories = st.lists(well_formed_commands, max_size=25)
+histories = st.lists(well_formed_commands, min_size=8, max_size=25)
 
 
 @QUICK

@@ -31,20 +31,13 @@ from node.topology import commands as topology
 from node.topology.arguments import COMPARED_QUEUE_ARGUMENTS
 
 NODES = ("n1", "n2", "n3", "n9")
-NAMES = ("", "a", "b", "amq.x", "amq.gen-1", "ä", "\x00", "x" * 255)
+NAMES = ("a", "a", "a", "b", "b", "", "amq.x", "amq.topic", "amq.gen-1", "ä", "\x00", "x" * 255)
+#: Of the queue "a" in every history; "b" has the next one.
+FIRST_QUEUE_ID = 6
 KEYS = (*COMPARED_QUEUE_ARGUMENTS, "max-length", "x-match", "alternate-exchange", "x-alternate-exchange", "ha-mode")
 PATTERNS = (
-    "^",
-    "a|b",
-    "(",
-    "[",
-    "a{4294967295}",
-    "(" * 300 + ")" * 300,
-    "[[]",
-    "(?i)a",
-    "x" * 2000,
-    "^$",
-    "a{" + "9" * 5000,
+    *("^", "^", "^", "a|b", "^$", "(?i)A", "[[]"),
+    *("(", "a{4294967295}", "a{" + "9" * 5000 + "}", "(" * 300 + ")" * 300, "x" * 2000),
 )
 POLICY_KEYS = (
     *("alternate-exchange", "dead-letter-exchange", "message-ttl", "expires", "max-length", "max-length-bytes"),
@@ -77,78 +70,100 @@ def through_amqp(table: dict[str, Any]) -> dict[str, Any]:
     return plain_table(read_table(pack_table(table))[0])
 
 
-client_tables = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), values, max_size=4).map(through_amqp)
-definitions = st.dictionaries(st.sampled_from(POLICY_KEYS), st.sampled_from(USABLE) | values, max_size=4)
+usable_arguments = st.sampled_from(
+    (
+        {},
+        {"x-max-length": 5},
+        {"max-length": "x"},
+        {"x-queue-mode": "lazy", "x-queue-version": 1},
+        {"x-queue-master-locator": "min-masters"},
+        {"x-queue-master-locator": "random", "queue-master-locator": ["random"]},
+        {"alternate-exchange": "b", "x-alternate-exchange": 5},
+        {"x-match": "any", "k": 1.0},
+    )
+)
+client_tables = usable_arguments | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), values, max_size=3).map(
+    through_amqp
+)
+usable_definitions = st.sampled_from(
+    (
+        {"max-length": 5},
+        {"ha-mode": "all"},
+        {"ha-mode": "all", "ha-promote-on-failure": "when-synced"},
+        {"ha-mode": "exactly", "ha-params": 2, "queue-master-locator": "random"},
+        {"ha-mode": "exactly", "ha-params": 2**63 - 1},
+        {"ha-mode": "nodes", "ha-params": ["n2", "n3", "n2"]},
+        {"ha-mode": "nodes", "ha-params": ["n9"], "max-length": 0},
+    )
+)
+definitions = usable_definitions | st.dictionaries(
+    st.sampled_from(POLICY_KEYS), st.sampled_from(USABLE) | values, max_size=3
+)
 
 names = st.sampled_from(NAMES)
 vhosts = st.sampled_from(("/", "/", "/", "v"))
 nodes = st.sampled_from(NODES).map(NodeName)
-epochs = st.integers(0, 3)
-indexes = st.integers(0, 40)
-kinds = st.sampled_from(("queue", "exchange"))
+flags = st.booleans()
+#: Those of the queues that `TwoGroups` begins with, and others.
+queue_ids = st.sampled_from((FIRST_QUEUE_ID, FIRST_QUEUE_ID, FIRST_QUEUE_ID + 1, FIRST_QUEUE_ID + 8, 0))
+epochs = st.sampled_from((1, 1, 1, 2, 3, 0))
+indexes = st.sampled_from((0, FIRST_QUEUE_ID, 1000))
+incarnations = st.sampled_from((1, 1, 2, 0))
+routing_keys = st.sampled_from(("", "a.#", "*"))
+owners = st.none() | st.builds("{}/{}".format, st.sampled_from(NODES), st.integers(1, 2))
+tags = st.lists(names, max_size=2).map(tuple)
+patterns = st.sampled_from(PATTERNS)
+ends = st.tuples(vhosts, names, names, st.sampled_from(("queue", "exchange")), routing_keys, client_tables)
+declarations = st.builds(topology.DeclareQueue, vhosts, names, flags, owners, flags, client_tables)
 exchange_types = st.sampled_from(("direct", "fanout", "topic", "headers", "x-odd"))
-topology_commands = st.one_of(
+topology_commands: tuple[st.SearchStrategy[Any], ...] = (
+    declarations,
+    declarations,
+    st.builds(topology.DeleteQueue, vhosts, names, st.none() | queue_ids),
+    st.builds(topology.DeclareExchange, vhosts, names, exchange_types, flags, flags, flags, client_tables),
+    st.builds(topology.DeleteExchange, vhosts, names, flags),
+    ends.map(lambda fields: topology.Bind(*fields)),
+    ends.map(lambda fields: topology.Bind(*fields)),
+    ends.map(lambda fields: topology.Unbind(*fields)),
     st.builds(topology.CreateVhost, vhosts),
-    st.builds(topology.DeleteVhost, st.sampled_from(("v", "v", "/"))),
-    st.builds(
-        topology.DeclareExchange,
-        vhosts,
-        names,
-        exchange_types,
-        st.booleans(),
-        st.booleans(),
-        st.booleans(),
-        client_tables,
-    ),
-    st.builds(topology.DeleteExchange, vhosts, names, st.booleans()),
-    st.builds(
-        topology.DeclareQueue,
-        vhosts,
-        names,
-        st.booleans(),
-        st.none() | st.builds("{}/{}".format, st.sampled_from(NODES), st.integers(1, 2)),
-        st.booleans(),
-        client_tables,
-    ),
-    st.builds(topology.DeleteQueue, vhosts, names, st.none() | indexes),
-    st.builds(topology.Bind, vhosts, names, names, kinds, st.sampled_from(("", "a.#", "*")), client_tables),
-    st.builds(topology.Unbind, vhosts, names, names, kinds, st.sampled_from(("", "a.#", "*")), client_tables),
+    st.builds(topology.DeleteVhost, st.sampled_from(("v", "v", "v", "/"))),
 )
 policies = st.builds(
     PolicyRecord,
     vhosts,
     st.sampled_from(("p", "q", "")),
-    st.sampled_from(PATTERNS),
+    patterns,
     definitions,
     st.integers(-3, 3),
-    st.sampled_from(("all", "queues", "exchanges", "odd")),
+    st.sampled_from(("all", "queues", "all", "exchanges", "odd")),
 )
-patterns = st.sampled_from(PATTERNS)
-member_commands = st.one_of(
-    st.builds(metadata.NodeUp, nodes, st.integers(0, 3), st.just("h:1"), st.just("h:2")),
-    st.builds(metadata.NodeDown, nodes, st.integers(0, 3), st.sampled_from(("failure", "shutdown"))),
+#: Each as likely as the others.
+KINDS_OF_COMMANDS: tuple[st.SearchStrategy[Any], ...] = (
+    *(st.builds(ChangeTopology, each, nodes) for each in topology_commands),
+    st.builds(metadata.NodeUp, nodes, incarnations, st.just("h:1"), st.just("h:2")),
+    st.builds(metadata.NodeDown, nodes, incarnations, st.sampled_from(("failure", "shutdown"))),
+    st.builds(metadata.NodeDown, nodes, incarnations, st.just("failure")),
     st.builds(metadata.ForgetNode, nodes),
-)
-well_formed_commands: st.SearchStrategy[Any] = st.one_of(
-    st.builds(ChangeTopology, topology_commands, nodes),
-    st.builds(ChangeTopology, topology_commands, nodes),
-    member_commands,
+    st.builds(metadata.SetPolicy, policies),
     st.builds(metadata.SetPolicy, policies),
     st.builds(metadata.ClearPolicy, vhosts, st.sampled_from(("p", "q"))),
-    st.builds(metadata.AddUser, names, st.text(max_size=4), st.lists(names, max_size=2).map(tuple)),
+    st.builds(metadata.AddUser, names, st.text(max_size=4), tags),
     st.builds(metadata.DeleteUser, names),
     st.builds(metadata.ChangePassword, names, st.text(max_size=4)),
-    st.builds(metadata.SetUserTags, names, st.lists(names, max_size=2).map(tuple)),
+    st.builds(metadata.SetUserTags, names, tags),
     st.builds(metadata.SetPermissions, vhosts, names, patterns, patterns, patterns),
     st.builds(metadata.ClearPermissions, vhosts, names),
-    st.builds(metadata.MirrorSynchronised, indexes, epochs, nodes, indexes),
-    st.builds(metadata.MirrorUnsynchronised, indexes, epochs, nodes),
-    st.builds(metadata.DropMirror, indexes, epochs, nodes),
-    st.builds(metadata.AddMirror, indexes, epochs, nodes),
-    st.builds(metadata.MoveMaster, indexes, epochs, nodes),
-    st.builds(metadata.MirrorFollows, indexes, epochs, nodes, indexes),
-    st.builds(metadata.TakeService, nodes, st.lists(st.tuples(indexes, epochs), max_size=2).map(tuple)),
-    st.builds(metadata.ForcePromote, indexes, nodes),
+    st.builds(metadata.MirrorSynchronised, queue_ids, epochs, nodes, indexes),
+    st.builds(metadata.MirrorUnsynchronised, queue_ids, epochs, nodes),
+    st.builds(metadata.DropMirror, queue_ids, epochs, nodes),
+    st.builds(metadata.AddMirror, queue_ids, epochs, nodes),
+    st.builds(metadata.MoveMaster, queue_ids, epochs, nodes),
+    st.builds(metadata.MirrorFollows, queue_ids, epochs, nodes, indexes),
+    st.builds(metadata.TakeService, nodes, st.lists(st.tuples(queue_ids, epochs), max_size=2).map(tuple)),
+    st.builds(metadata.ForcePromote, queue_ids, nodes),
+)
+well_formed_commands: st.SearchStrategy[Any] = st.integers(0, len(KINDS_OF_COMMANDS) - 1).flatmap(
+    lambda number: KINDS_OF_COMMANDS[number]
 )
 
 #: Whatever the codec can carry, in any place.
@@ -227,6 +242,12 @@ class TwoGroups:
         self.apply(ChangeTopology(topology.CreateVhost("/"), NodeName("n1")))
         for node in NODES[:3]:
             self.apply(metadata.NodeUp(NodeName(node), Incarnation(1), "h:1", "h:2"))
+        self.apply(metadata.SetPolicy(PolicyRecord("/", "p", "^", {"ha-mode": "all", "max-length": 5}, 0, "all")))
+        for name in ("a", "b"):
+            self.apply(ChangeTopology(topology.DeclareQueue("/", name, True), NodeName("n1")))
+        assert FIRST_QUEUE_ID in self.state.masterships, "the strategies know the ids of these queues"
+        self.apply(ChangeTopology(topology.DeclareExchange("/", "a", "headers", auto_delete=True), NodeName("n1")))
+        self.apply(metadata.AddUser("a", "hash"))
 
     @property
     def state(self) -> MetadataState:

@@ -341,6 +341,18 @@ async def test_a_commit_that_cannot_be_followed_stops_the_node(
     assert "a mistake of ours" in bench.fatal[0]
 
 
+async def test_clients_hear_of_a_deletion_although_something_of_the_queue_stays(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = bench.declare()
+    sink = RecordingSink()
+    channel = bench.runtime.gateway.open_channel(sink)
+    bench.runtime.gateway.publish(channel, queue_id, [make_message(1)], [1])
+    monkeypatch.setattr(bench.runtime.queues, "queue_deleted", mistake)
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N2))
+    assert sink.confirmed == [1], "a publish to a deleted queue counts as confirmed"
+
+
 @pytest.mark.parametrize("method", ["follow", "queue_deleted"])
 async def test_a_mistake_about_one_queue_does_not_stop_the_node(
     bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
