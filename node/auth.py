@@ -13,20 +13,17 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from pamqp import decode
 
 from node.errors import ConfigError, ConnectionFailure
+from node.patterns import is_found, pattern_problem
 
 Action = Literal["configure", "write", "read"]
 SALT_BYTES = 4
-#: Compiled permission expressions kept: three per user and vhost in use.
-PATTERN_CACHE_ENTRIES_MAX = 1024
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = "guest"
 #: The default exchange has no name; permissions speak of it by this one.
@@ -88,23 +85,16 @@ def matches_password(password: str, password_hash: str) -> bool:
     return hmac.compare_digest(hashlib.sha256(salt + password.encode()).digest(), digest)
 
 
-@lru_cache(maxsize=PATTERN_CACHE_ENTRIES_MAX)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    # As in the reference, nothing written means nothing permitted, not everything.
-    return re.compile(pattern or "^$")
-
-
 def check_pattern(pattern: str) -> None:
     """Raises `ConfigError` if a permission expression cannot be used."""
-    try:
-        _compiled(pattern)
-    except re.error as error:
-        raise ConfigError(f"permission {pattern!r} is not a regular expression: {error}") from error
+    if problem := pattern_problem(pattern):
+        raise ConfigError(f"permission {pattern!r} is not a regular expression: {problem}")
 
 
 def permits(permission: PermissionRecord, action: Action, name: str) -> bool:
     pattern: str = getattr(permission, action)
-    return _compiled(pattern).search(name or DEFAULT_EXCHANGE_ALIAS) is not None
+    # As in the reference, nothing written means nothing permitted, not everything.
+    return is_found(pattern or "^$", name or DEFAULT_EXCHANGE_ALIAS)
 
 
 class UserDirectory:

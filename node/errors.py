@@ -5,7 +5,9 @@
 `StorageError` a disk failed or holds damaged data: the store concerned goes out of service.
 `ConfigError`  the operator wrote something we cannot use: the text names the key and what to do.
 
-Our own mistakes are plain ``assert`` failures and are not caught.
+Our own mistakes are plain ``assert`` failures, or whatever Python raises. They are caught where they can be kept to one
+thing: a queue, which goes out of service (`cluster.runtime.queue_set`), or a committed command, which is refused
+(`cluster.metadata.state`).
 """
 
 from __future__ import annotations

@@ -19,16 +19,19 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from cluster.metadata import commands, records
+from cluster.metadata.wellformed import problem_of
 from node.amqp.values import Timestamp
 from node.errors import WarrenError
 from node.topology import commands as topology
 
 #: Deeper nesting than any AMQP table passes its own check; keeps a hostile peer from exhausting the stack.
 MAX_DEPTH = 80
+#: Bytes of one integer: more digits than anybody can mean, fewer than Python refuses to print, and no time to read.
+INTEGER_BYTES_MAX = 1024
 _FLOAT = struct.Struct(">d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -78,17 +81,23 @@ class CodecError(WarrenError):
 
 
 def encode(value: Any) -> bytes:
-    """Bytes of a plain value or a command. Raises `CodecError` for any other type."""
+    """Bytes of a plain value or a command. Raises `CodecError` for any other type, and for what `decode` refuses."""
     out = bytearray()
-    _put(out, value)
+    try:
+        _put(out, value, 0)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise CodecError(f"cannot be encoded: {error}") from error
     return bytes(out)
 
 
 def decode(data: bytes) -> Any:
-    """The value that `encode` was given. Raises `CodecError` for anything else."""
+    """The value that `encode` was given. Raises `CodecError` for anything else, and nothing but `CodecError`."""
     try:
         value, end = _get(data, 0, 0)
-    except (IndexError, struct.error, UnicodeDecodeError, InvalidOperation, OverflowError, TypeError) as error:
+    except (CodecError, MemoryError):
+        raise
+    except Exception as error:
+        # Whatever a constructor has against the bytes: no list of what Python may raise for them would be complete.
         raise CodecError(f"not an encoded value: {error}") from error
     if end != len(data):
         raise CodecError(f"{len(data) - end} bytes too many behind an encoded value")
@@ -101,10 +110,12 @@ def encode_request(request: commands.Request) -> bytes:
 
 
 def decode_request(data: bytes) -> commands.Request:
-    """The request in a Raft entry. Raises `CodecError`."""
+    """The request in a Raft entry. Raises `CodecError`, also if nobody can have asked for it under such an id."""
     request = decode(data)
     if not isinstance(request, commands.Request):
         raise CodecError(f"a {type(request).__name__} is no request")
+    if problem := problem_of(request.request_id, commands.RequestId):
+        raise CodecError(f"a request without an identity: {problem}")
     return request
 
 
@@ -116,6 +127,8 @@ def _put_length(out: bytearray, number: int) -> None:
 
 
 def _put_integer(out: bytearray, value: int) -> None:
+    if value.bit_length() >= 7 * INTEGER_BYTES_MAX:
+        raise CodecError(f"an integer of {value.bit_length()} bits is too big")
     _put_length(out, value << 1 if value >= 0 else (-value << 1) - 1)
 
 
@@ -125,7 +138,7 @@ def _put_bytes(out: bytearray, tag: bytes, content: bytes) -> None:
     out += content
 
 
-def _put(out: bytearray, value: Any) -> None:  # noqa: C901 - one branch per type, nothing else
+def _put(out: bytearray, value: Any, depth: int) -> None:  # noqa: C901 - one branch per type, nothing else
     if value is None:
         out += b"N"
     elif value is True:
@@ -145,37 +158,42 @@ def _put(out: bytearray, value: Any) -> None:  # noqa: C901 - one branch per typ
         _put_bytes(out, b"D", str(value).encode())
     elif isinstance(value, datetime):
         out += b"U"
-        _put_integer(out, (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // _MICROSECOND)
+        _put_integer(out, (value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC) - _EPOCH) // _MICROSECOND)
+    elif depth >= MAX_DEPTH:
+        raise CodecError(f"nested deeper than {MAX_DEPTH}")
     elif type(value) in _CODES:
         names = _FIELDS[type(value)]
         out += b"c"
         _put_length(out, _CODES[type(value)])
         _put_length(out, len(names))
         for name in names:
-            _put(out, getattr(value, name))
+            _put(out, getattr(value, name), depth + 1)
     elif isinstance(value, Mapping):
         out += b"m"
         _put_length(out, len(value))
         for key, item in value.items():
-            _put(out, key)
-            _put(out, item)
+            _put(out, key, depth + 1)
+            _put(out, item, depth + 1)
     elif isinstance(value, list | tuple):
         out += b"l" if isinstance(value, list) else b"u"
         _put_length(out, len(value))
         for item in value:
-            _put(out, item)
+            _put(out, item, depth + 1)
     else:
         raise CodecError(f"a {type(value).__name__} cannot be encoded")
 
 
 def _get_length(data: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
+    end = at + INTEGER_BYTES_MAX
     while True:
         byte = data[at]
         at += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, at
+        if at == end:
+            raise CodecError(f"an integer of more than {INTEGER_BYTES_MAX} bytes")
         shift += 7
 
 

@@ -66,3 +66,14 @@ class CompleteMasterError(RefusedChangeError):
 class NodeNotUpError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(f"{node} is not running: start it first, or name a node that runs")
+
+
+class MalformedCommandError(RefusedChangeError):
+    """A field of the command holds what its type does not allow (see `cluster.metadata.wellformed`)."""
+
+
+class ChangeFailedError(RefusedChangeError):
+    """Carrying out the command failed, which is a mistake of ours. The state is what it was before."""
+
+    def __init__(self, command: object, error: Exception) -> None:
+        super().__init__(f"{type(command).__name__} could not be carried out, nothing was changed: {error!r}")

@@ -6,6 +6,12 @@ Every node applies the same requests in the same order and so holds the same sta
 `apply` either changes what the command says, or returns an error and changes nothing. What changed comes back as
 events; the runtime of each node acts on those that concern it (become master, start a mirror, delete a queue ...).
 
+`apply` is also total: an entry is committed once and for ever, so what raises here raises on every node and at every
+start. Bytes that are no command are passed over, a command with fields of the wrong types is refused before it is
+looked at (`cluster.metadata.wellformed`), and if carrying out a command fails all the same, which is a mistake of
+ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
+this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
+
 Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
 identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
 """
@@ -17,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import decode, decode_request, encode
+from cluster.metadata.codec import CodecError, decode, decode_request, encode
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -45,17 +51,16 @@ from cluster.metadata.commands import (
     UserCommand,
 )
 from cluster.metadata.errors import (
+    ChangeFailedError,
     CompleteMasterError,
     NodeNotUpError,
     NodeStillUpError,
     NoSuchNodeError,
     NoSuchPolicyError,
-    NoSuchUserError,
     NoSuchVhostError,
     RefusedChangeError,
     StaleMastershipError,
     StillServedError,
-    UserExistsError,
 )
 from cluster.metadata.events import (
     ChangeReason,
@@ -69,17 +74,20 @@ from cluster.metadata.events import (
     VhostCreated,
     VhostDeleted,
 )
+from cluster.metadata.history import History
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.metadata.requests import AppliedRequests
+from cluster.metadata.user_changes import change_users
+from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
 from cluster.policy.placement import preferred_master_nodes, suggest_nodes
 from cluster.policy.suggestion import CurrentPlacement
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.raft.messages import Entry, EntryKind
-from node.auth import PermissionRecord, UserDirectory, UserRecord
+from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
-from node.queues.options import effective_settings
+from node.queues.options import exchange_settings, queue_settings
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
@@ -130,6 +138,8 @@ class MetadataState:
         self._master_count: Counter[NodeName] = Counter()
         self._replica_count: Counter[NodeName] = Counter()
         self._events: list[Event] = []
+        #: Whence this state can be made again, if a command breaks off in the middle.
+        self._history = History(self.snapshot())
 
     # ------------------------------------------------------------------ reading
 
@@ -147,12 +157,12 @@ class MetadataState:
     def queue_settings(self, queue: QueueRecord) -> dict[str, Any]:
         """What holds for a queue, arguments and policy merged, by policy key (``message-ttl``, ``ha-mode`` ...)."""
         policy = self.policy_of_queue(queue)
-        return effective_settings(queue.arguments, policy.definition if policy is not None else {})
+        return queue_settings(queue.arguments, policy.definition if policy is not None else {})
 
     def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
         """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
         policy = self.policy_of_exchange(exchange.vhost, exchange.name)
-        return effective_settings(exchange.arguments, policy.definition if policy is not None else {})
+        return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
 
     def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
         """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
@@ -166,24 +176,57 @@ class MetadataState:
     def apply_entry(self, entry: Entry) -> Applied | None:
         """A committed entry of the Raft log; ``None`` for entries that carry no request."""
         if entry.kind is not EntryKind.COMMAND:
-            self.applied_index = entry.index
+            self.pass_over(entry.index)
             return None
-        return self.apply(entry.index, decode_request(entry.payload))
+        try:
+            request = decode_request(entry.payload)
+        except CodecError as error:
+            self.pass_over(entry.index)
+            return Applied(error=error)
+        return self.apply(entry.index, request)
+
+    def pass_over(self, index: int) -> None:
+        """The entry at ``index`` carries no command, or bytes that are none."""
+        self.applied_index = index
 
     def apply(self, index: int, request: Request) -> Applied:
-        """Carry out the request committed at ``index``."""
+        """Carry out the request committed at ``index``. Its id is one that `decode_request` would give."""
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
         if not self._requests.admit(request.request_id):
             return Applied(is_repeat=True)
         try:
+            check_command(request.command)
             result = self._carry_out(request.command)
-        except (AmqpError, RefusedChangeError, PolicyError, ConfigError) as error:
-            assert not self._events, "a refused change changes nothing"
-            return Applied(error=error)
-        events = tuple(self._events)
+            events = tuple(self._events)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            if isinstance(error, AmqpError | RefusedChangeError | PolicyError | ConfigError) and not self._events:
+                self._history.add(index, request.request_id, None)
+                return Applied(error=error)
+            self._undo(request)
+            failure = ChangeFailedError(request.command, error)
+            failure.__cause__ = error
+            return Applied(error=failure)
         self._events.clear()
+        self._history.add(index, request.request_id, request.command)
         return Applied(result, None, events)
+
+    def _undo(self, request: Request) -> None:
+        """Carrying out ``request`` broke off: become what was before, except that the request is done with."""
+        index, history = self.applied_index, self._history
+        self._events.clear()
+        self.restore(history.base)
+        for past in history.past:
+            self.applied_index = past.at_index
+            self._requests.admit(past.request_id)
+            if past.command is not None:
+                self._carry_out(past.command)
+        self._events.clear()
+        self.applied_index = index
+        self._requests.admit(request.request_id)
+        self.snapshot()  # the next time there is less to do
 
     def _carry_out(self, command: Command) -> Any:
         match command:
@@ -265,7 +308,7 @@ class MetadataState:
         self, queue: QueueRecord, definition: dict[str, Any], origin: NodeName, running: list[NodeName]
     ) -> NodeName:
         """Node of a new queue's master: by ``x-queue-master-locator``, the policy, or where it was declared."""
-        settings = effective_settings(queue.arguments, definition)
+        settings = queue_settings(queue.arguments, definition)
         candidates = preferred_master_nodes(definition, sorted(running)) or [origin]
         locator = settings.get("queue-master-locator", DEFAULT_MASTER_LOCATOR)
         if locator == "min-masters":
@@ -554,43 +597,14 @@ class MetadataState:
     # --- users
 
     def _change_users(self, command: UserCommand) -> None:
-        users = self.users
-        name = command.user if isinstance(command, SetPermissions | ClearPermissions) else command.name
-        user = users.user(name)
-        if isinstance(command, AddUser):
-            if user is not None:
-                raise UserExistsError(name)
-            users.set_user(UserRecord(name, command.password_hash, tuple(command.tags)))
-        elif user is None:
-            raise NoSuchUserError(name)
-        else:
-            self._change_user(user, command)
-        self._events.append(UsersChanged(name))
-
-    def _change_user(self, user: UserRecord, command: UserCommand) -> None:
-        match command:
-            case DeleteUser():
-                self.users.delete_user(user.name)
-            case ChangePassword():
-                self.users.set_user(replace(user, password_hash=command.password_hash))
-            case SetUserTags():
-                self.users.set_user(replace(user, tags=tuple(command.tags)))
-            case SetPermissions() | ClearPermissions():
-                if not self.topology.has_vhost(command.vhost):
-                    raise NoSuchVhostError(command.vhost)
-                if isinstance(command, ClearPermissions):
-                    self.users.clear_permission(user.name, command.vhost)
-                else:
-                    record = PermissionRecord(user.name, command.vhost, command.configure, command.write, command.read)
-                    self.users.set_permission(record)
-            case AddUser():
-                raise AssertionError("a new user is no change of an old one")
+        user = change_users(self.users, self.topology, command)
+        self._events.append(UsersChanged(user))
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> bytes:
         """The whole state as bytes: equal on all nodes that have applied the same entries."""
-        return encode(
+        data = encode(
             {
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
@@ -606,6 +620,8 @@ class MetadataState:
                 "requests": self._requests.snapshot(),
             }
         )
+        self._history = History(data)
+        return data
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
@@ -628,6 +644,7 @@ class MetadataState:
         self._replica_count.clear()
         for record in self.masterships.values():
             self._count(record, 1)
+        self._history = History(data)
 
     def check_invariants(self) -> None:
         self.topology.check_invariants()

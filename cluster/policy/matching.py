@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Literal
 
 from cluster.metadata.records import PolicyRecord
+from node.patterns import is_found
 
 _KINDS = {
     "queue": frozenset({"all", "queues", "classic_queues"}),
@@ -28,6 +28,6 @@ def matching_policy(
             continue
         if best is not None and (-policy.priority, policy.name) > (-best.priority, best.name):
             continue
-        if re.search(policy.pattern, name):
+        if is_found(policy.pattern, name):
             best = policy
     return best

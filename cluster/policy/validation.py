@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.metadata.records import PolicyRecord
 from node.errors import WarrenError
+from node.patterns import pattern_problem
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues")
 HA_MODES = ("all", "exactly", "nodes")
@@ -26,7 +26,7 @@ Check = Callable[[Any], str | None]
 
 def _whole_number(minimum: int, what: str) -> Check:
     def check(value: Any) -> str | None:
-        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        is_valid = type(value) is int and value >= minimum
         return None if is_valid else f"{_show(value)} is not a valid {what}"
 
     return check
@@ -34,7 +34,7 @@ def _whole_number(minimum: int, what: str) -> Check:
 
 def _one_of(allowed: tuple[Any, ...], what: str) -> Check:
     def check(value: Any) -> str | None:
-        is_valid = value in allowed and not isinstance(value, bool)
+        is_valid = any(type(value) is type(each) and value == each for each in allowed)  # 1.0 is not 1
         return None if is_valid else f"{_show(value)} is not a valid {what}"
 
     return check
@@ -42,7 +42,8 @@ def _one_of(allowed: tuple[Any, ...], what: str) -> Check:
 
 def _choice(key: str, first: str, second: str) -> Check:
     def check(value: Any) -> str | None:
-        return None if value in (first, second) else f'{key} must be "{first}" or "{second}", got {_show(value)}'
+        is_valid = isinstance(value, str) and value in (first, second)
+        return None if is_valid else f'{key} must be "{first}" or "{second}", got {_show(value)}'
 
     return check
 
@@ -55,7 +56,7 @@ def _name(what: str) -> Check:
 
 
 def _batch_size(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if type(value) is int and value > 0:
         return None
     return f"ha-sync-batch-size takes an integer greater than 0, {_show(value)} given"
 
@@ -87,11 +88,9 @@ def validate_policy(policy: PolicyRecord) -> None:
         raise PolicyError("a policy needs a name")
     if len(policy.pattern) > MAX_PATTERN_LENGTH:
         raise PolicyError(f"pattern is longer than {MAX_PATTERN_LENGTH} characters")
-    try:
-        re.compile(policy.pattern)
-    except re.error as error:
-        raise PolicyError(f"pattern should be regular expression but gave {error}") from error
-    if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
+    if problem := pattern_problem(policy.pattern):
+        raise PolicyError(f"pattern should be regular expression but gave {problem}")
+    if type(policy.priority) is not int:
         raise PolicyError(f"priority should be a number, actually was {_show(policy.priority)}")
     if policy.apply_to not in APPLY_TO:
         raise PolicyError(f"apply-to should be one of {', '.join(APPLY_TO)}, actually was {_show(policy.apply_to)}")
@@ -114,23 +113,32 @@ def validate_definition(definition: Mapping[str, Any]) -> None:
 
 
 def _validate_ha_params(definition: Mapping[str, Any]) -> None:
-    mode = definition.get("ha-mode")
-    if mode is None:
+    if definition.get("ha-mode") is None:
         if any(key in definition for key in _NEEDS_HA_MODE):
             listed = f"{', '.join(_NEEDS_HA_MODE[:-1])} or {_NEEDS_HA_MODE[-1]}"
             raise PolicyError(f"ha-mode must be specified to specify {listed}")
-        return
-    params = definition.get("ha-params")
+    elif problem := problem_of_mode(definition):
+        raise PolicyError(problem)
+
+
+def problem_of_mode(definition: Mapping[str, Any]) -> str:
+    """Why ``ha-mode`` with its ``ha-params`` says nothing about where replicas belong; empty if it does."""
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode == "all":
-        if params is not None:
-            raise PolicyError('ha-mode="all" does not take parameters')
-    elif mode == "exactly":
-        if isinstance(params, bool) or not isinstance(params, int) or params < 1:
-            raise PolicyError(f'ha-mode="exactly" takes an integer, {_show(params)} given')
-    elif not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
-        raise PolicyError(f'ha-mode="nodes" takes a list of strings, {_show(params)} given')
-    elif not params:
-        raise PolicyError('ha-mode="nodes" list must be nonempty')
+        return "" if params is None else 'ha-mode="all" does not take parameters'
+    if mode == "exactly":
+        is_valid = type(params) is int and params >= 1
+        return "" if is_valid else f'ha-mode="exactly" takes an integer, {_show(params)} given'
+    if mode != "nodes":
+        return f"{_show(mode)} is not a valid ha-mode value"
+    if not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
+        return f'ha-mode="nodes" takes a list of strings, {_show(params)} given'
+    return "" if params else 'ha-mode="nodes" list must be nonempty'
+
+
+def usable_setting(definition: Mapping[str, Any], key: str, default: Any) -> Any:
+    """What a stored definition says about ``key``; a value that cannot be used counts as absent."""
+    return definition[key] if key in definition and CHECKS[key](definition[key]) is None else default
 
 
 def _show(value: Any) -> str:

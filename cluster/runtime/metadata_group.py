@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from cluster.metadata.codec import decode_request, encode_request
+from cluster.metadata.codec import CodecError, decode_request, encode_request
 from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
-from cluster.metadata.errors import NoQuorumError
+from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoQuorumError, RefusedChangeError
 from cluster.metadata.events import Event
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
@@ -66,19 +66,20 @@ class MetadataGroup:
     async def submit(self, command: TopologyCommand) -> Any:
         try:
             return await self.change_everywhere(ChangeTopology(command, self._node))
-        except (NoQuorumError, ProposalRefusedError, StorageError) as error:
+        except (NoQuorumError, ProposalRefusedError, StorageError, RefusedChangeError, CodecError) as error:
             raise ConnectionFailure(541, str(error)) from None
 
     async def change(self, command: Command) -> Any:
         """Commit a command; returns after this node has applied it.
 
-        Raises what the state machine refused it with, or `NoQuorumError`.
+        Raises what the state machine refused it with, `NoQuorumError`, or `CodecError` if it cannot be written down.
         """
         assert self.proposer is not None, "the group is joined before anybody changes anything"
-        self._last_request += 1
-        request_id = RequestId(self._node, self._incarnation, self._last_request)
+        request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
+        payload = encode_request(Request(request_id, command))
+        self._last_request += 1  # a number is used up only by what is proposed
         try:
-            return await self.proposer.propose(encode_request(Request(request_id, command)), request_id)
+            return await self.proposer.propose(payload, request_id)
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
 
@@ -97,8 +98,15 @@ class MetadataGroup:
     # --- StateMachine ---
 
     def apply(self, index: int, payload: bytes) -> Applied:
-        request = decode_request(payload)
+        try:
+            request = decode_request(payload)
+        except CodecError as error:
+            log.error("entry %d of the metadata log is no command and is passed over: %s", index, error)
+            self.state.pass_over(index)
+            return Applied(None, None, error)  # nobody waits under such an id
         applied = self.state.apply(index, request)
+        if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
+            log.error("entry %d of the metadata log is refused: %s", index, applied.error, exc_info=applied.error)
         if applied.events:
             self._listener.on_committed(applied.events)
         return Applied(request.request_id, applied.result, applied.error)

@@ -55,6 +55,7 @@ from cluster.mirroring.reports import (
     ReportSynchronised,
     ReportTakesService,
 )
+from cluster.policy.validation import usable_setting
 from cluster.raft.messages import Message as RaftMessage
 from cluster.runtime.mastership_log import log_change
 from cluster.runtime.metadata_group import MetadataGroup
@@ -65,7 +66,7 @@ from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.service_requests import ServiceRequests
 from cluster.runtime.sync_thread import SyncThread
-from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
+from cluster.runtime.system_probe import ResourceProbe
 from cluster.sessions.entry import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
@@ -79,7 +80,7 @@ from cluster.sessions.messages import (
 )
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
-from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_bytes
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError, WarrenError
@@ -182,7 +183,7 @@ class NodeRuntime:
             flow=self.flow,
         )
         files.on_queue_changed = self.queues.touch
-        self.alarms = self._make_alarms(probe)
+        self.alarms = ResourceAlarms.as_configured(config, probe, self.queues)
         self.alarms.on_own_change = self._tell_alarms
         self.gateway = ClusterGateway(
             self.node, self.queues, self, self.mastership, self.find_queue, self._loop, self.flow
@@ -194,18 +195,6 @@ class NodeRuntime:
         self._detector = FailureDetector(detector_config, peers, self._now_ms())
         self.mesh: Mesh
         self.raft: RaftDriver
-
-    def _make_alarms(self, probe: ResourceProbe) -> ResourceAlarms:
-        config = self.config
-        return ResourceAlarms(
-            self.node,
-            available_memory_bytes(physical_memory_bytes(), memory_group_limits(), config.total_memory_override_bytes),
-            MemoryWatermark(config.memory_watermark_relative or 0.0, config.memory_watermark_absolute_bytes),
-            config.memory_paging_ratio,
-            DiskFreeLimit(config.disk_free_limit_absolute_bytes or 0, config.disk_free_limit_relative),
-            probe,
-            self.queues,
-        )
 
     # --- life ---
 
@@ -350,7 +339,7 @@ class NodeRuntime:
         return MirroringSettings(
             is_durable=queue.durable,
             sync_automatically=policy.get("ha-sync-mode") == "automatic",
-            sync_batch_messages=policy.get("ha-sync-batch-size", self.config.mirroring_sync_batch_size),
+            sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self.config.mirroring_sync_batch_size),
             sync_throughput_bytes=self.config.mirroring_sync_max_throughput_bytes,
         )
 
@@ -368,9 +357,14 @@ class NodeRuntime:
     def _take_up(self, queue_id: QueueId) -> None:
         """The role that the present record gives this node, if the queue still exists."""
         record = self.mastership(queue_id)
-        if record is not None:
-            self.queues.follow(self.queue_record(queue_id), record)
+        if record is None:
+            return
+        queue = self.queue_record(queue_id)
+        try:
+            self.queues.follow(queue, record)
             self.gateway.mastership_changed(record)
+        except Exception as error:
+            self.queues.fail(queue, record, error)
 
     def _forget_deleted_queues(self) -> None:
         known = self.metadata.state.masterships.keys()
@@ -384,16 +378,38 @@ class NodeRuntime:
             self._files.delete_unknown(self.metadata.topology.vhosts(), known)
         except StorageError as error:
             log.error("files of queues that no longer exist stay on the disk: %s", error)
+        except Exception:
+            log.exception("files of queues that no longer exist stay on the disk")
 
     def on_committed(self, events: Sequence[Event]) -> None:
         for event in events:
             try:
                 self._follow(event)
             except Exception as error:
-                # The log goes on, this node's roles do not: whoever half follows the records is worse than nobody.
-                log.exception("this node cannot follow %s", type(event).__name__)
-                self._on_fatal(f"a committed change could not be followed: {error!r}")
-                return
+                if not self._is_contained(event, error):
+                    # The log goes on, this node does not: whoever half follows the records is worse than nobody.
+                    log.exception("this node cannot follow %s", type(event).__name__)
+                    self._on_fatal(f"a committed change could not be followed: {error!r}")
+                    return
+
+    def _is_contained(self, event: Event, error: Exception) -> bool:
+        """Whether following ``event`` failed for one queue only, which is out of service here now: the same would
+        happen at the next start, and the node goes on without it."""
+        try:
+            if isinstance(event, QueueCreated):
+                self.queues.fail(event.queue, event.mastership, error)
+            elif isinstance(event, MastershipChanged):
+                self.queues.fail(self.queue_record(event.queue_id), event.new, error)
+            elif isinstance(event, QueueDeleted):
+                name = event.queue.queue_name
+                log.error("%s was deleted, and something of it stays here: %r", name, error, exc_info=error)
+                self.gateway.queue_deleted(event.queue.queue_id)
+            else:
+                return False
+        except Exception:
+            log.exception("queue %s could not be taken out of service", event)
+            return False
+        return True
 
     def _follow(self, event: Event) -> None:
         if isinstance(event, MemberChanged):
@@ -600,7 +616,7 @@ class NodeRuntime:
         self.sessions.queue_stopped(queue_id)
 
     def storage_failed(self, record: MastershipRecord) -> None:
-        """A master whose disk fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
+        """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
         heirs = record.synchronised or tuple(node for node in record.mirrors if node in record.complete)
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
@@ -609,7 +625,7 @@ class NodeRuntime:
         else:
             log.error(
                 "queue %d has no other complete copy that is up: it is unavailable until the disk of this node has "
-                "room again, or, if it is not merely full, until this node restarts on a disk that works",
+                "room again, or, if it is not merely full, until what is wrong is mended and this node restarts",
                 record.queue_id,
             )
 

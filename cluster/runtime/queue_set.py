@@ -17,6 +17,9 @@ Failing storage. A `StorageError` of one queue takes this node's copy of that qu
 process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
 (`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
 
+Any other exception while one queue is opened, driven or changed is a mistake of ours. It is met in the same way: the
+next start would meet the same mistake, and one queue out of service is better than no node in service.
+
 A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
 of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
 (`forgive`), which is the recovery of a restart, of this queue alone.
@@ -132,6 +135,8 @@ class QueueSet:
         self._turn_is_scheduled = False
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
+        #: Opened by the `follow` that is under way, and not yet in a role.
+        self._unclaimed: LocalReplica | None = None
         #: generation -> queues touched while it was open.
         self._touched: dict[int, set[QueueId]] = {}
 
@@ -159,28 +164,49 @@ class QueueSet:
             with self._guarded(queue_id):
                 self._drain_master(role)
 
-    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
-        """The storage of this queue failed in somebody's hands: its role here ends."""
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
+        """The storage of this queue, or the queue itself, failed in somebody's hands: its role here ends."""
         role = self.roles.get(queue_id)
         if role is not None:
             self._fail(role.queue, role.record, error)
+        elif not isinstance(error, StorageError):
+            log.error("queue %d, of which this node has no copy in service: %r", queue_id, error, exc_info=error)
+
+    def fail(self, queue: QueueRecord, record: MastershipRecord, error: Exception) -> None:
+        """This node could not follow ``record``: its copy, if the record gives it one, goes out of service."""
+        if self._node in record.mirrors or (self._node == record.master and not record.is_down):
+            self._fail(queue, record, error)
+        else:
+            log.error("%s: its record could not be followed: %r", queue.queue_name, error, exc_info=error)
 
     @contextmanager
     def _guarded(self, queue_id: QueueId) -> Iterator[None]:
-        """Whatever the storage of one queue does, the others go on."""
+        """Whatever happens to one queue, the others go on."""
         try:
             yield
-        except StorageError as error:
+        except Exception as error:
             self.out_of_service(queue_id, error)
 
-    def _fail(self, queue: QueueRecord, record: MastershipRecord, error: StorageError) -> None:
+    def _fail(self, queue: QueueRecord, record: MastershipRecord, error: Exception) -> None:
         queue_id = queue.queue_id
-        log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
+        if isinstance(error, StorageError):
+            log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
+        else:
+            log.error(
+                "%s: this node's copy is out of service: %r, which is a mistake of this program. Its files are kept. "
+                "A restart of this node opens it again; deleting the queue gives it up",
+                queue.queue_name,
+                error,
+                exc_info=error,
+            )
         self._failed[queue_id] = record
         if isinstance(error, DiskFullError):
             self._starved.add(queue_id)
+        unclaimed, self._unclaimed = self._unclaimed, None
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
+        elif unclaimed is not None:
+            self._close_files(queue, unclaimed, delete=False)
         self._port.storage_failed(record)
 
     def is_failed(self, queue_id: QueueId) -> bool:
@@ -223,8 +249,10 @@ class QueueSet:
                 self._become_master(queue, record, role)
             else:
                 self._become_mirror(queue, record, role)
-        except StorageError as error:
+        except Exception as error:
             self._fail(queue, record, error)
+        finally:
+            self._unclaimed = None
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
@@ -270,7 +298,7 @@ class QueueSet:
 
     def _open(self, queue: QueueRecord) -> LocalReplica:
         options = self._port.queue_options(queue)
-        local = self._files.open_queue(queue, options.index_version)
+        local = self._unclaimed = self._files.open_queue(queue, options.index_version)
         local.set_lazy(options.is_lazy)
         return local
 
@@ -323,22 +351,30 @@ class QueueSet:
         del self.roles[queue_id]
         self._end_process(queue_id)
         self._dirty.pop(queue_id, None)
+        if isinstance(role, MirrorRole):
+            # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
+            role.local.mark_delivered_below(role.local.next_seq_id)
+        self._close_files(role.queue, role.local, delete=delete)
+
+    @staticmethod
+    def _close_files(queue: QueueRecord, local: LocalReplica, *, delete: bool) -> None:
         try:
             if delete:
-                role.local.delete()
-                return
-            if isinstance(role, MirrorRole):
-                # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
-                role.local.mark_delivered_below(role.local.next_seq_id)
-            role.local.terminate()
+                local.delete()
+            else:
+                local.terminate()
         except StorageError as error:
-            log.warning("%s: its files could not be closed cleanly: %s", role.queue.queue_name, error)
+            log.warning("%s: its files could not be closed cleanly: %s", queue.queue_name, error)
+        except Exception:
+            log.exception("%s: its files could not be closed cleanly", queue.queue_name)
 
     def _delete_files(self, queue: QueueRecord) -> None:
         try:
             self._files.delete_queue(queue)
         except StorageError as error:
             log.error("%s: its files could not be deleted and stay on the disk: %s", queue.queue_name, error)
+        except Exception:
+            log.exception("%s: its files could not be deleted and stay on the disk", queue.queue_name)
 
     def _end_process(self, queue_id: QueueId) -> None:
         if self._processes.pop(queue_id, None) is not None:
@@ -379,18 +415,20 @@ class QueueSet:
                 self._hear_early(queue_id)
 
     def link_up(self, node: NodeName) -> None:
-        for queue_id, role in self.roles.items():
+        for queue_id, role in list(self.roles.items()):
             if isinstance(role, MasterRole):
-                role.mirrored.mirror_link_up(node)
+                with self._guarded(queue_id):
+                    role.mirrored.mirror_link_up(node)
                 self.touch(queue_id)
 
     def link_down(self, node: NodeName) -> None:
-        for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole):
-                role.mirrored.mirror_link_down(node)
-                self.touch(queue_id)
-            elif role.record.master == node:
-                role.replica.link_lost()
+        for queue_id, role in list(self.roles.items()):
+            with self._guarded(queue_id):
+                if isinstance(role, MasterRole):
+                    role.mirrored.mirror_link_down(node)
+                    self.touch(queue_id)
+                elif role.record.master == node:
+                    role.replica.link_lost()
         self._early.forget_node(node)
 
     # --- the turn ---
@@ -472,14 +510,14 @@ class QueueSet:
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
         for queue_id, role in list(self.roles.items()):
-            options = self._port.queue_options(role.queue)
-            role.local.set_lazy(options.is_lazy)
-            role.local.set_index_version(options.index_version)
-            if isinstance(role, MasterRole):
-                with self._guarded(queue_id):
+            with self._guarded(queue_id):
+                options = self._port.queue_options(role.queue)
+                role.local.set_lazy(options.is_lazy)
+                role.local.set_index_version(options.index_version)
+                if isinstance(role, MasterRole):
                     role.process.set_options(options)
-                role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
-                self.touch(queue_id)
+                    role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
+                    self.touch(queue_id)
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""

@@ -22,11 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.membership.messages import NodeAlarms
-from cluster.runtime.system_probe import ResourceProbe
+from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
 from node.alarms.disk_monitor import DiskMonitor
-from node.alarms.limits import DiskFreeLimit, MemoryWatermark
+from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_bytes
 from node.alarms.memory_monitor import MemoryMonitor, PagingQueues, PagingSweep
 from node.alarms.registry import Alarm, AlarmRegistry
+from node.config import NodeConfig
 from node.errors import StorageError
 from node.ids import NodeName
 
@@ -77,6 +78,19 @@ class ResourceAlarms:
         )
 
     # --- this node ---
+
+    @classmethod
+    def as_configured(cls, config: NodeConfig, probe: ResourceProbe, queues: PagingQueues) -> ResourceAlarms:
+        """Of a node on this machine."""
+        return cls(
+            config.node_name,
+            available_memory_bytes(physical_memory_bytes(), memory_group_limits(), config.total_memory_override_bytes),
+            MemoryWatermark(config.memory_watermark_relative or 0.0, config.memory_watermark_absolute_bytes),
+            config.memory_paging_ratio,
+            DiskFreeLimit(config.disk_free_limit_absolute_bytes or 0, config.disk_free_limit_relative),
+            probe,
+            queues,
+        )
 
     def tick(self, now_ms: int) -> None:
         """Look at memory, and at the disk if it is time; to be called about ten times a second."""

@@ -29,7 +29,7 @@ from cluster.sessions.messages import (
     SessionSettle,
 )
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
-from node.errors import ChannelError, StorageError
+from node.errors import ChannelError
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
@@ -70,7 +70,7 @@ class LocalQueues(Protocol):
     def run(self, queue_id: QueueId) -> None:
         """Drain the queue process now."""
 
-    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         """A call into the queue process raised this: end its role here."""
 
 
@@ -459,6 +459,8 @@ class ClusterGateway:
                 self._process(route).consume(key.channel, spec)
             except ChannelError:
                 self._consumer_cancelled(route, key.channel.channel_id, key.consumer_tag)
+            except Exception as error:
+                self._local.out_of_service(route.queue_id, error)
             self._local.touch(route.queue_id)
             return
         future = self._send_call(route, "consume", key.channel.channel_id, consumer=spec)
@@ -500,10 +502,10 @@ class ClusterGateway:
         return process
 
     def _call(self, route: Route, call: Callable[[QueueProcess], object]) -> None:
-        """Call the queue process of an open local route. If its storage fails the route waits for another master."""
+        """Call the queue process of an open local route. If it fails the route waits for another master."""
         try:
             call(self._process(route))
-        except StorageError as error:
+        except Exception as error:
             self._local.out_of_service(route.queue_id, error)
         self._local.touch(route.queue_id)
 
@@ -596,7 +598,9 @@ class ClusterGateway:
             if route.master == self._node:
                 try:
                     reply = local(self._process(route))
-                except StorageError as error:
+                except ChannelError:
+                    raise
+                except Exception as error:
                     self._local.out_of_service(queue_id, error)
                     continue
                 self._local.touch(queue_id)

@@ -25,7 +25,7 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
-from node.errors import ChannelError, StorageError
+from node.errors import ChannelError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
@@ -64,7 +64,8 @@ class SessionHost:
         """One message of an entry node. A straggler of an earlier session is ignored."""
         try:
             self._receive(node, message)
-        except StorageError as error:
+        except Exception as error:
+            # Of one queue: the link goes on, and with it all others.
             self._local.out_of_service(message.queue_id, error)
 
     def _receive(self, node: NodeName, message: SessionMessage) -> None:
@@ -194,7 +195,7 @@ class SessionHost:
                 process.unseal()  # whoever wanted to delete the queue cannot say any more that it came to nothing
             for channel_id in sorted(session.channels):
                 process.channel_down(ChannelKey(node, channel_id))
-        except StorageError as error:
+        except Exception as error:
             self._local.out_of_service(queue_id, error)
         self._local.touch(queue_id)
 

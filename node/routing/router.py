@@ -14,6 +14,7 @@ binding by binding.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from node.routing.exchange_matchers import ExchangeMatcher, Headers, make_matche
 from node.routing.properties import headers_of
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
 from node.topology.topology import DEFAULT_EXCHANGE, Destination, Topology, TopologyObserver, missing_exchange
+
+log = logging.getLogger(__name__)
 
 #: Answers kept per vhost. At about 300 bytes each this is some 6 MB for a publisher with ever new routing keys.
 ROUTE_CACHE_ENTRIES_MAX = 20_000
@@ -35,8 +38,8 @@ RouteCache = Mapping[tuple[str, str], tuple[QueueRecord, ...]]
 
 def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
     """The alternate exchange that the arguments of the exchange name."""
-    alternate: str | None = exchange.arguments.get("alternate-exchange")
-    return alternate
+    alternate = exchange.arguments.get("alternate-exchange")
+    return alternate if isinstance(alternate, str) else None
 
 
 class Router(TopologyObserver):
@@ -167,15 +170,24 @@ class Router(TopologyObserver):
         self.forget_routes(exchange.vhost)
 
     def binding_added(self, binding: BindingRecord) -> None:
-        matcher = self._matchers.get((binding.vhost, binding.source))
-        if matcher is not None:
-            matcher.add(binding)
-        self.forget_routes(binding.vhost)
+        self._update(binding, lambda matcher: matcher.add(binding))
 
     def binding_removed(self, binding: BindingRecord) -> None:
-        matcher = self._matchers.get((binding.vhost, binding.source))
+        self._update(binding, lambda matcher: matcher.remove(binding))
+
+    def _update(self, binding: BindingRecord, update: Callable[[ExchangeMatcher], None]) -> None:
+        """Keep the index of an exchange up to date, if there is one.
+
+        Only some nodes have it, but all must change the topology alike: if the index fails it is made anew.
+        """
+        key = (binding.vhost, binding.source)
+        matcher = self._matchers.get(key)
         if matcher is not None:
-            matcher.remove(binding)
+            try:
+                update(matcher)
+            except Exception:
+                log.exception("the index of exchange '%s' in vhost '%s' is made anew", binding.source, binding.vhost)
+                del self._matchers[key]
         self.forget_routes(binding.vhost)
 
     def topology_restored(self) -> None:

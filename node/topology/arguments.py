@@ -57,14 +57,22 @@ def describe_exchange(vhost: str, name: str) -> str:
     return f"exchange '{name}' in vhost '{vhost}'"
 
 
+def _text_of(value: object) -> str:
+    """For an error text. Python refuses to print integers of thousands of digits."""
+    try:
+        return str(value)
+    except ValueError:
+        return f"a {type(value).__name__} too long to show"
+
+
 def _whole_number(minimum: int, maximum: int | None = None) -> Callable[[Any], str]:
     def check(value: Any) -> str:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return f"expected a whole number, received '{value}'"
+        if type(value) is not int:  # neither true nor a timestamp
+            return f"expected a whole number, received '{_text_of(value)}'"
         if value < minimum:
-            return f"value {value} is below the minimum {minimum}"
+            return f"value {_text_of(value)} is below the minimum {minimum}"
         if maximum is not None and value > maximum:
-            return f"value {value} is above the maximum {maximum}"
+            return f"value {_text_of(value)} is above the maximum {maximum}"
         return ""
 
     return check
@@ -72,21 +80,22 @@ def _whole_number(minimum: int, maximum: int | None = None) -> Callable[[Any], s
 
 def _one_of(*allowed: Any) -> Callable[[Any], str]:
     def check(value: Any) -> str:
-        if isinstance(value, bool) or value not in allowed:
-            return f"expected one of {', '.join(str(each) for each in allowed)}, received '{value}'"
+        if not any(type(value) is type(each) and value == each for each in allowed):  # 1.0 is not 1
+            return f"expected one of {', '.join(str(each) for each in allowed)}, received '{_text_of(value)}'"
         return ""
 
     return check
 
 
 def _string(value: Any) -> str:
-    return "" if isinstance(value, str) else f"expected a string, received '{value}'"
+    return "" if isinstance(value, str) else f"expected a string, received '{_text_of(value)}'"
 
 
 def _boolean(value: Any) -> str:
-    return "" if isinstance(value, bool) else f"expected true or false, received '{value}'"
+    return "" if isinstance(value, bool) else f"expected true or false, received '{_text_of(value)}'"
 
 
+#: Every argument of a queue that means something; all others are kept and ignored.
 _QUEUE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {
     "x-expires": _whole_number(1, TIMER_MS_MAX),
     "x-message-ttl": _whole_number(0, TIMER_MS_MAX),
@@ -103,16 +112,29 @@ _QUEUE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {
     "x-single-active-consumer": _boolean,
 }
 
+#: As above, of an exchange. No ``x-`` here (RabbitMQ).
+_EXCHANGE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {"alternate-exchange": _string}
+
+
+def problem_of_queue_argument(name: str, value: Any) -> str:
+    """Why the value of an argument of a queue cannot be used; empty if it can, or if ``name`` means nothing."""
+    check = _QUEUE_ARGUMENT_CHECKS.get(name)
+    return check(value) if check is not None else ""
+
+
+def problem_of_exchange_argument(name: str, value: Any) -> str:
+    """As `problem_of_queue_argument`."""
+    check = _EXCHANGE_ARGUMENT_CHECKS.get(name)
+    return check(value) if check is not None else ""
+
 
 def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
     """Raises `ChannelError` 406 ``invalid arg`` for a value that cannot be used."""
     for key, value in arguments.items():
         if key in _OTHER_QUEUE_TYPES_ARGUMENTS:
             problem = "not an argument of a classic queue"
-        elif key in _QUEUE_ARGUMENT_CHECKS:
-            problem = _QUEUE_ARGUMENT_CHECKS[key](value)
         else:
-            continue
+            problem = problem_of_queue_argument(key, value)
         if problem:
             raise ChannelError(406, f"invalid arg '{key}' for {describe_queue(vhost, name)}: {problem}")
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -125,8 +147,9 @@ def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -
 
 def check_exchange_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
     """Raises `ChannelError` 406 for an alternate exchange that is not a name."""
-    if "alternate-exchange" in arguments and (problem := _string(arguments["alternate-exchange"])):
-        raise ChannelError(406, f"invalid arg 'alternate-exchange' for {describe_exchange(vhost, name)}: {problem}")
+    for key, value in arguments.items():
+        if problem := problem_of_exchange_argument(key, value):
+            raise ChannelError(406, f"invalid arg '{key}' for {describe_exchange(vhost, name)}: {problem}")
 
 
 def check_headers_binding(arguments: Mapping[str, Any]) -> None:
@@ -134,7 +157,7 @@ def check_headers_binding(arguments: Mapping[str, Any]) -> None:
     kind = arguments.get("x-match", "all")
     if kind not in HEADERS_MATCH_KINDS:
         raise ChannelError(
-            406, f"invalid x-match field value '{kind}'; expected one of {', '.join(HEADERS_MATCH_KINDS)}"
+            406, f"invalid x-match field value '{_text_of(kind)}'; expected one of {', '.join(HEADERS_MATCH_KINDS)}"
         )
 
 
@@ -163,7 +186,7 @@ def check_equivalent_arguments(
 
 
 def _field_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else _text_of(value)
 
 
 def _argument_text(value: Any) -> str:

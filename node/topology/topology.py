@@ -20,6 +20,7 @@ cluster agrees on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -505,11 +506,16 @@ def _binding_identity(binding: Bind | Unbind | BindingRecord) -> BindingIdentity
 
 
 def _canonical(value: Any) -> object:
-    """A hashable twin of an argument value. The type is part of it: true, 1 and 1.0 are three values."""
+    """A hashable twin of an argument value. The type is part of it: true, 1 and 1.0 are three values.
+
+    All that is not a number is one value, or whoever binds with it could never unbind.
+    """
     if isinstance(value, Mapping):
         return tuple((key, _canonical(value[key])) for key in sorted(value))
     if isinstance(value, list | tuple):
         return ("list", *map(_canonical, value))
+    if isinstance(value, float) and math.isnan(value):
+        return ("float", None)
     return (type(value).__name__, value)
 
 

@@ -18,7 +18,6 @@ from cluster.sessions.messages import (
     SessionOpened,
     SessionReply,
 )
-from node.errors import StorageError
 from node.flow.credit import FlowControl, Hop
 from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
 from node.message import Message
@@ -107,7 +106,7 @@ class SessionNode:
             self.gateway.local_effects(queue_id, [each for each in effects if _node_of(each) == self.name])
             self.host.remote_effects(queue_id, [each for each in effects if _node_of(each) != self.name])
 
-    def out_of_service(self, queue_id: QueueId, error: StorageError) -> None:
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         self.queue = None
         self.gateway.queue_stopped(queue_id)
         self.host.queue_stopped(queue_id)

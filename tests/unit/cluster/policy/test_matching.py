@@ -8,7 +8,7 @@ import pytest
 
 from cluster.metadata.records import PolicyRecord
 from cluster.policy.matching import matching_policy
-from node.queues.options import effective_settings
+from node.queues.options import queue_settings
 
 
 def policy(name: str, pattern: str, priority: int = 0, apply_to: str = "all", vhost: str = "/") -> PolicyRecord:
@@ -47,10 +47,9 @@ def test_the_highest_priority_that_matches_wins(policies: list[PolicyRecord], ki
         ({"x-overflow": "drop-head"}, {"overflow": "reject-publish"}, {"overflow": "drop-head"}),
         ({"x-queue-mode": "lazy"}, {"queue-mode": "default"}, {"queue-mode": "default"}),
         ({"x-queue-mode": "lazy"}, {"max-length": 1}, {"queue-mode": "lazy", "max-length": 1}),
-        ({"alternate-exchange": "mine"}, {"alternate-exchange": "theirs"}, {"alternate-exchange": "mine"}),
     ],
 )
 def test_limits_take_the_smaller_and_the_rest_the_argument(
     arguments: dict[str, Any], definition: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    assert effective_settings(arguments, definition) == settings
+    assert queue_settings(arguments, definition) == settings

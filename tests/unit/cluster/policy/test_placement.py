@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.policy.placement import preferred_master_nodes, suggest_nodes
-from cluster.policy.suggestion import CurrentPlacement
+from cluster.policy.suggestion import CurrentPlacement, Suggestion
 from node.ids import NodeName
 
 #: Definition, mirrors now ("*" synchronised) of master "m", running nodes, master and mirrors suggested.
@@ -55,3 +55,22 @@ def test_placement(definition: dict[str, Any], mirrors: str, running: str, sugge
 )
 def test_the_locator_chooses_among_listed_nodes(definition: dict[str, Any], nodes: list[str]) -> None:
     assert preferred_master_nodes(definition, [NodeName("a"), NodeName("b")]) == nodes
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"ha-mode": "some"},
+        {"ha-mode": ["all"]},
+        {"ha-mode": "exactly", "ha-params": "2"},
+        {"ha-mode": "exactly", "ha-params": 1.5},
+        {"ha-mode": "exactly"},
+        {"ha-mode": "nodes", "ha-params": [["n2"]]},
+        {"ha-mode": "nodes", "ha-params": 5},
+        {"ha-mode": "nodes"},
+    ],
+)
+def test_a_mode_that_cannot_be_used_counts_as_absent(definition: dict[str, Any]) -> None:
+    running = [NodeName("n1"), NodeName("n2")]
+    assert suggest_nodes(definition, CurrentPlacement(NodeName("n1")), running) == Suggestion(NodeName("n1"), ())
+    assert preferred_master_nodes(definition, running) == running

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.metadata.records import PolicyRecord
-from cluster.policy.validation import PolicyError, validate_definition, validate_policy
+from cluster.policy.validation import PolicyError, usable_setting, validate_definition, validate_policy
 
 POLICY = PolicyRecord("/", "p", "^", {"ha-mode": "all"}, 0, "all")
 
@@ -82,3 +82,9 @@ def test_bad_policies_are_refused(policy: PolicyRecord, text: str) -> None:
     validate_policy(POLICY)
     with pytest.raises(PolicyError, match=text):
         validate_policy(policy)
+
+
+@pytest.mark.parametrize(("value", "used"), [(5, 5), (0, 16), ("5", 16), (None, 16), (5.0, 16), ([], 16)])
+def test_a_setting_that_cannot_be_used_counts_as_absent(value: Any, used: int) -> None:
+    assert usable_setting({"ha-sync-batch-size": value}, "ha-sync-batch-size", 16) == used
+    assert usable_setting({}, "ha-sync-batch-size", 16) == 16

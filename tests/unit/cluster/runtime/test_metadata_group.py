@@ -85,3 +85,36 @@ async def test_without_a_majority_the_client_is_told(log: Log) -> None:
     with pytest.raises(ConnectionFailure, match="no leader") as caught:
         await log.group.submit(CreateVhost("/"))
     assert caught.value.reply_code == 541
+
+
+async def test_a_client_is_told_of_a_change_that_cannot_be_written_down_or_carried_out(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConnectionFailure, match="INTERNAL_ERROR"):
+        await log.group.submit(CreateVhost("\ud800"))
+    with pytest.raises(ConnectionFailure, match="more than 255 bytes"):
+        await log.group.submit(CreateVhost("v" * 256))
+
+    def fail(_change: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(log.group.state, "_change_topology", fail)
+    with pytest.raises(ConnectionFailure, match="a mistake of ours"):
+        await log.group.submit(CreateVhost("v"))
+
+
+async def test_what_cannot_be_written_down_uses_up_no_number(log: Log) -> None:
+    """The numbers of proposals have no gaps: the state machine waits for those that are missing."""
+    log.visible.set_result(True)
+    with pytest.raises(ConnectionFailure):
+        await log.group.submit(CreateVhost("\ud800"))
+    await log.group.submit(CreateVhost("/"))
+    log.group.state.check_invariants()
+    assert log.group.state._requests.snapshot() == [["n1", 1, 3, []]]
+
+
+async def test_bytes_that_are_no_command_are_passed_over_and_said(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    applied = log.group.apply(7, b"nonsense")
+    assert applied.request_id is None
+    assert log.group.state.applied_index == 7
+    assert "entry 7 of the metadata log is no command" in caplog.text

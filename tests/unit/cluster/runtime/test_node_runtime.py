@@ -329,16 +329,85 @@ async def test_a_mirror_whose_disk_fails_leaves_the_record(bench: RuntimeBench) 
     assert bench.record(queue_id).mirrors == (N3,)
 
 
+def mistake(*_arguments: object, **_options: object) -> None:
+    raise TypeError("a mistake of ours")
+
+
 async def test_a_commit_that_cannot_be_followed_stops_the_node(
     bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
-        raise AssertionError("roles contradict each other")
-
-    monkeypatch.setattr(bench.runtime.queues, "follow", refuse)
-    bench.declare()
+    monkeypatch.setattr(bench.runtime.sessions, "node_lost", mistake)
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
     assert len(bench.fatal) == 1
-    assert "roles contradict each other" in bench.fatal[0]
+    assert "a mistake of ours" in bench.fatal[0]
+
+
+async def test_clients_hear_of_a_deletion_although_something_of_the_queue_stays(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = bench.declare()
+    sink = RecordingSink()
+    channel = bench.runtime.gateway.open_channel(sink)
+    bench.runtime.gateway.publish(channel, queue_id, [make_message(1)], [1])
+    monkeypatch.setattr(bench.runtime.queues, "queue_deleted", mistake)
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N2))
+    assert sink.confirmed == [1], "a publish to a deleted queue counts as confirmed"
+
+
+@pytest.mark.parametrize("method", ["follow", "queue_deleted"])
+async def test_a_mistake_about_one_queue_does_not_stop_the_node(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime.queues, method, mistake)
+        queue_id = bench.declare()
+        bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id), N2))
+    assert bench.fatal == []
+    assert "queue 'q' in vhost '/'" in caplog.text
+    assert "a mistake of ours" in caplog.text
+    assert isinstance(bench.runtime.queues.roles[bench.declare("next")], MasterRole)
+
+
+async def test_a_queue_that_cannot_be_opened_is_handed_over(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "queue_options", mistake)
+        queue_id = bench.declare()
+    await bench.settle()
+    record = bench.record(queue_id)
+    assert record.master == N2
+    assert N1 not in record.mirrors
+    assert bench.fatal == []
+
+
+async def test_a_route_that_breaks_takes_its_queue_out_of_service_here(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = bench.declare()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime.gateway, "mastership_changed", mistake)
+        bench.log.commit(DropMirror(queue_id, bench.record(queue_id).epoch, N3))
+    await bench.settle()
+    assert bench.record(queue_id).master == N2
+    assert bench.fatal == []
+
+
+async def test_a_start_gets_past_a_queue_that_cannot_be_opened(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = bench.declare("bad"), bench.declare("good")
+    original = bench.runtime.queue_options
+    bench.runtime.queues.close()
+    bench.runtime._is_active = False
+    monkeypatch.setattr(
+        bench.runtime, "queue_options", lambda queue: mistake() if queue.queue_id == bad else original(queue)
+    )
+    await bench.runtime.activate()
+    await bench.settle()
+    assert bench.record(bad).master == N2
+    assert isinstance(bench.runtime.queues.roles[good], MasterRole)
+    assert bench.fatal == []
 
 
 async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:

@@ -12,7 +12,7 @@ from node.errors import ChannelError, StorageError
 from node.flow.credit import Credit
 from node.ids import ChannelKey, NodeName
 from node.message import Message
-from node.queues.backing_queue import Publication
+from node.queues.backing_queue import Delivery, Publication
 from node.queues.events import ConsumerSpec
 from tests.support.memory_backing_queue import MemoryBackingQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
@@ -359,22 +359,55 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on(network: SessionNetwor
     assert sink.confirmed == [1]
 
 
-# --- failing storage ---
+# --- failing storage, and mistakes of ours ---
+
+FAILURES = [StorageError, TypeError]
 
 
 class FailingBackingQueue(MemoryBackingQueue):
-    """Refuses publishes once told to."""
+    """Fails at publishes, fetches and requeues once told how."""
 
-    is_broken = False
+    failure: type[Exception] | None = None
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        if self.is_broken:
-            raise StorageError("no space left on device")
+        if self.failure is not None:
+            raise self.failure("no space left on device, or a mistake of ours")
         super().publish(publications)
 
+    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+        if self.failure is not None:
+            raise self.failure("no space left on device, or a mistake of ours")
+        return super().fetch(count_max, ack_required)
 
+
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("entry", ["n1", "n2"])
-async def test_publishes_that_a_failing_disk_refused_go_to_the_next_master(network: SessionNetwork, entry: str) -> None:
+async def test_a_get_that_failed_is_answered_by_the_next_master(
+    network: SessionNetwork, entry: str, failure: type[Exception]
+) -> None:
+    backing_queue = FailingBackingQueue()
+    network["n2"].master(backing_queue)
+    gateway = network[entry].gateway
+    channel = gateway.open_channel(RecordingSink())
+    gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
+    await network.pump()
+    backing_queue.failure = failure
+    getting = asyncio.create_task(gateway.get(channel, QUEUE, no_ack=True))
+    await network.pump()
+    assert network["n2"].queue is None
+    network["n3"].master(stored(message(1, b"a")))
+    network.move(record("n3", 2))
+    await network.pump()
+    got = await getting
+    assert got is not None
+    assert got[1].message.body == b"a"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("entry", ["n1", "n2"])
+async def test_publishes_that_a_failing_queue_refused_go_to_the_next_master(
+    network: SessionNetwork, entry: str, failure: type[Exception]
+) -> None:
     backing_queue = FailingBackingQueue()
     network["n2"].master(backing_queue)
     gateway = network[entry].gateway
@@ -382,7 +415,7 @@ async def test_publishes_that_a_failing_disk_refused_go_to_the_next_master(netwo
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, [message(1, b"a")], [1])
     await network.pump()
-    backing_queue.is_broken = True
+    backing_queue.failure = failure
     gateway.publish(channel, QUEUE, [message(2, b"b")], [2])
     gateway.publish(channel, QUEUE, [message(3, b"c")], [3])
     await network.pump()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.errors import ChannelError
-from node.routing.exchange_matchers import headers_match
+from node.routing.exchange_matchers import DirectMatcher, headers_match
 from node.routing.properties import encode_headers
 from node.routing.router import ROUTE_CACHE_ENTRIES_MAX, Router
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
@@ -203,3 +203,21 @@ def test_the_cache_is_bounded(bench: Bench) -> None:
     for number in range(ROUTE_CACHE_ENTRIES_MAX + 5):
         bench.router.route("/", "", str(number), NONE)
     assert len(bench.router.cached("/")) == 5
+
+
+def test_an_index_that_fails_is_made_anew_and_the_topology_changes_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not every node has the index, but every node must change the topology alike."""
+
+    def fail(_matcher: object, _binding: object) -> None:
+        raise TypeError("a mistake of ours")
+
+    bench.queues("q", "r")
+    bench.bind("amq.direct", "q", "k")
+    assert bench.route("amq.direct", "k") == ["q"]
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectMatcher, "add", fail)
+        bench.bind("amq.direct", "r", "k")
+    assert "index of exchange 'amq.direct'" in caplog.text
+    assert bench.route("amq.direct", "k") == ["q", "r"]

@@ -1,0 +1,53 @@
+"""What each command about users, tags and permissions does to the directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.metadata.commands import (
+    AddUser,
+    ChangePassword,
+    ClearPermissions,
+    DeleteUser,
+    SetPermissions,
+    SetUserTags,
+    UserCommand,
+)
+from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExistsError
+from node.auth import PermissionRecord, UserDirectory, UserRecord
+from node.topology.topology import Topology
+
+
+def change_users(users: UserDirectory, topology: Topology, command: UserCommand) -> str:
+    """Carry the command out, or raise a `RefusedChangeError` and change nothing. Returns the name of the user."""
+    name = command.user if isinstance(command, SetPermissions | ClearPermissions) else command.name
+    user = users.user(name)
+    if isinstance(command, AddUser):
+        if user is not None:
+            raise UserExistsError(name)
+        users.set_user(UserRecord(name, command.password_hash, tuple(command.tags)))
+    elif user is None:
+        raise NoSuchUserError(name)
+    else:
+        _change_user(users, topology, user, command)
+    return name
+
+
+def _change_user(users: UserDirectory, topology: Topology, user: UserRecord, command: UserCommand) -> None:
+    match command:
+        case DeleteUser():
+            users.delete_user(user.name)
+        case ChangePassword():
+            users.set_user(replace(user, password_hash=command.password_hash))
+        case SetUserTags():
+            users.set_user(replace(user, tags=tuple(command.tags)))
+        case SetPermissions() | ClearPermissions():
+            if not topology.has_vhost(command.vhost):
+                raise NoSuchVhostError(command.vhost)
+            if isinstance(command, ClearPermissions):
+                users.clear_permission(user.name, command.vhost)
+            else:
+                record = PermissionRecord(user.name, command.vhost, command.configure, command.write, command.read)
+                users.set_permission(record)
+        case AddUser():
+            raise AssertionError("a new user is no change of an old one")

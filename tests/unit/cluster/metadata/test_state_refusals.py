@@ -1,0 +1,227 @@
+"""What the state machine does with entries that cannot be carried out: refuse, and be what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.metadata.commands import (
+    AddUser,
+    ChangeTopology,
+    Command,
+    ForgetNode,
+    MoveMaster,
+    NodeDown,
+    NodeUp,
+    Request,
+    RequestId,
+    SetPermissions,
+    SetPolicy,
+)
+from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
+from cluster.metadata.events import Event
+from cluster.metadata.records import PolicyRecord
+from cluster.metadata.state import MetadataState
+from cluster.policy.validation import PolicyError
+from cluster.raft.messages import Entry, EntryKind
+from node.errors import ConfigError
+from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.topology import TopologyObserver
+from tests.support.metadata_state import PROPOSER, StateUnderTest
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+@pytest.fixture
+def cluster() -> StateUnderTest:
+    """Three nodes, one of which is down, mirrored queues, bindings, an exchange that goes with its last binding."""
+    cluster = StateUnderTest("n1", "n2", "n3", "n4")
+    cluster.policy({"ha-mode": "exactly", "ha-params": 2})
+    for name in ("a", "b", "c"):
+        cluster.declare(name, "n1")
+    cluster.declare("mine", "n2", durable=False, exclusive_owner="n2/1")
+    cluster.apply(ChangeTopology(DeclareExchange("/", "x", "topic", auto_delete=True), N1))
+    cluster.state.snapshot()  # what follows is made again from the log, what precedes from here
+    cluster.apply(ChangeTopology(Bind("/", "x", "a", "queue", "#"), N1))
+    cluster.apply(AddUser("alice", "hash"))
+    cluster.down("n4")
+    return cluster
+
+
+def content(state: MetadataState) -> bytes:
+    """All but how far the log is applied, and which requests are known."""
+    copy = MetadataState()
+    copy.restore(state.snapshot())
+    copy.applied_index = 0
+    copy._requests.restore([])
+    return copy.snapshot()
+
+
+class Mistake(Exception):
+    """Of ours."""
+
+
+class BreakingEvents(list[Event]):
+    """Takes some events, then breaks once: a mistake that strikes in the middle of a change."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.takes = takes
+        self.has_broken = False
+
+    def append(self, event: Event) -> None:
+        if len(self) >= self.takes and not self.has_broken:
+            self.has_broken = True
+            raise Mistake
+        super().append(event)
+
+
+def run_until_whole(cluster: StateUnderTest, command: Command, after_each: Callable[[], None]) -> int:
+    """Apply ``command`` so that it breaks at its first event, at its second ..., until it no longer breaks."""
+    for takes in range(100):
+        cluster.state._events = BreakingEvents(takes)
+        applied = cluster.apply(command)
+        cluster.state._events = []
+        if not isinstance(applied.error, ChangeFailedError):
+            assert applied.error is None
+            return takes
+        assert isinstance(applied.error.__cause__, Mistake)
+        assert not applied.events
+        after_each()
+    raise AssertionError("it broke a hundred times")
+
+
+@pytest.mark.parametrize(
+    ("command", "events"),
+    [
+        (ChangeTopology(DeclareQueue("/", "new", True), N1), 1),
+        (ChangeTopology(DeleteQueue("/", "a"), N1), 1),
+        (ChangeTopology(DeleteVhost("/"), N1), 5),
+        (ChangeTopology(CreateVhost("v"), N1), 1),
+        (SetPolicy(PolicyRecord("/", "all", "^", {"ha-mode": "all"}, 1, "all")), 4),
+        (NodeDown(N2, Incarnation(1)), 2),
+        (NodeUp(NodeName("n4"), Incarnation(2), "n4:1", "n4:2"), 1),
+        (ForgetNode(NodeName("n4")), 1),
+        (AddUser("bob", "hash"), 1),
+        (SetPermissions("/", "alice", ".*", "", ""), 1),
+    ],
+)
+def test_a_change_that_breaks_off_anywhere_is_taken_back_whole(
+    cluster: StateUnderTest, command: Command, events: int
+) -> None:
+    before = content(cluster.state)
+
+    def is_as_before() -> None:
+        assert content(cluster.state) == before
+
+    assert run_until_whole(cluster, command, is_as_before) >= events
+    assert content(cluster.state) != before
+
+
+def test_a_request_that_broke_off_is_not_tried_again_and_later_ones_are_carried_out(cluster: StateUnderTest) -> None:
+    cluster.state._events = BreakingEvents(0)
+    assert isinstance(cluster.apply(ChangeTopology(DeclareQueue("/", "new"), N1)).error, ChangeFailedError)
+    cluster.state._events = []
+    _, request = cluster.log[-1]
+    cluster.index += 1
+    assert cluster.state.apply(cluster.index, request).is_repeat
+    assert cluster.declare("new").queue_id == cluster.index
+
+
+def test_readers_of_the_topology_hear_that_it_was_put_back(cluster: StateUnderTest) -> None:
+    class Listener(TopologyObserver):
+        restored = 0
+
+        def topology_restored(self) -> None:
+            self.restored += 1
+
+    listener = Listener()
+    cluster.state.topology.observe(listener)
+    cluster.state._events = BreakingEvents(0)
+    cluster.apply(ChangeTopology(DeleteQueue("/", "a"), N1))
+    assert listener.restored == 1
+    assert cluster.exists("a")
+
+
+def test_want_of_memory_is_no_property_of_the_command(cluster: StateUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other nodes may have had it: whoever has not carried it out must not go on."""
+
+    def fail(_command: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cluster.state, "_carry_out", fail)
+    with pytest.raises(MemoryError):
+        cluster.apply(ChangeTopology(DeleteQueue("/", "a"), N1))
+
+
+def test_entries_that_are_no_commands_only_move_the_index() -> None:
+    state = MetadataState()
+    before = content(state)
+    applied = state.apply_entry(Entry(1, 1, EntryKind.COMMAND, b"nonsense"))
+    assert applied is not None
+    assert applied.error is not None
+    assert state.applied_index == 1
+    assert content(state) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        None,
+        DeclareQueue("/", "q"),  # a change of the topology, but nobody's
+        ChangeTopology(DeclareQueue("/", ["q"]), N1),  # type: ignore[arg-type]
+        ChangeTopology(DeclareQueue("/", "q", 1), N1),  # type: ignore[arg-type]
+        ChangeTopology(DeclareQueue("/", "q" * 256), N1),
+        ChangeTopology(DeclareQueue("/", "\ud800"), N1),
+        ChangeTopology(DeclareQueue("/", "q", arguments={"k": 2**70}), N1),
+        ChangeTopology(DeclareQueue("/", "q", arguments={5: "k"}), N1),  # type: ignore[dict-item]
+        ChangeTopology(DeclareQueue("/", "q", arguments={"k": {1, 2}}), N1),
+        ChangeTopology(Bind("/", "amq.topic", "a", "vhost", "#"), N1),  # type: ignore[arg-type]
+        ChangeTopology(NodeDown(N1, Incarnation(1)), N1),  # type: ignore[arg-type]
+        NodeDown(N1, Incarnation(1), "boredom"),  # type: ignore[arg-type]
+        NodeDown(N1, Incarnation(-1)),
+        MoveMaster(QueueId(1), Epoch(True), N1),
+        SetPolicy(PolicyRecord("/", "p", "^", [], 0, "all")),  # type: ignore[arg-type]
+        AddUser("bob", "hash", ["administrator"]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_command_whose_fields_are_of_other_types_is_refused(cluster: StateUnderTest, command: Any) -> None:
+    before = content(cluster.state)
+    assert isinstance(cluster.apply(command).error, MalformedCommandError)
+    assert content(cluster.state) == before
+
+
+#: Patterns that Python's compiler answers with something else than ``re.error``.
+HOSTILE_PATTERNS = ("a{4294967295}", "a{" + "9" * 900 + "}", "(" * 400 + ")" * 400, "a{" + "9" * 5000 + "}")
+
+
+@pytest.mark.parametrize("pattern", HOSTILE_PATTERNS, ids=range(len(HOSTILE_PATTERNS)))
+def test_patterns_on_which_the_compiler_breaks_are_refused(cluster: StateUnderTest, pattern: str) -> None:
+    policy = PolicyRecord("/", "p", pattern, {"max-length": 5}, 0, "all")
+    assert isinstance(cluster.apply(SetPolicy(policy)).error, PolicyError)
+    assert isinstance(cluster.apply(SetPermissions("/", "alice", ".*", pattern, "")).error, ConfigError)
+
+
+def test_a_stored_pattern_that_cannot_be_used_matches_nothing(cluster: StateUnderTest) -> None:
+    cluster.state.policies["/", "old"] = PolicyRecord("/", "old", "a{4294967295}", {"max-length": 5}, 9, "all")
+    cluster.declare("new")
+    queue = cluster.state.topology.queue("/", "new")
+    assert queue is not None
+    assert cluster.state.policy_of_queue(queue) == cluster.state.policies["/", "ha"]
+
+
+def test_a_declaration_without_the_prefix_of_arguments_is_applied(cluster: StateUnderTest) -> None:
+    """What once stopped every node."""
+    cluster.policy({"max-length": 5}, "limit", priority=9)
+    cluster.declare("q", arguments={"max-length": "x", "queue-master-locator": ["random"], "ha-mode": 7})
+    queue = cluster.state.topology.queue("/", "q")
+    assert queue is not None
+    assert cluster.state.queue_settings(queue) == {"max-length": 5}
+
+
+def test_an_ordinary_refusal_is_no_mistake_of_ours(cluster: StateUnderTest) -> None:
+    request = Request(RequestId(PROPOSER, Incarnation(1), 500), SetPermissions("/", "nobody", "", "", ""))
+    assert isinstance(cluster.state.apply(500, request).error, NoSuchUserError)

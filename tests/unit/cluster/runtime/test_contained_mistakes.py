@@ -1,0 +1,172 @@
+"""A mistake of ours that concerns one queue takes that queue out of service on this node, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.mirror import MirrorReplica
+from cluster.runtime import queue_set
+from node.queues.local_replica import LocalReplica
+from node.queues.options import QueueOptions
+from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
+from tests.support.queue_sets import N1, N2, QueueSetNetwork, QueueSetNode, mastership, queue_record
+
+Q, OTHER = queue_record(7), queue_record(8)
+
+
+def mistake(*_arguments: object, **_options: object) -> Any:
+    raise TypeError("a mistake of ours")
+
+
+def only_for_q(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a queue's object that is mistaken about queue ``Q`` alone."""
+
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        record: QueueRecord | None = getattr(self, "record", None)
+        if isinstance(record, QueueRecord) and record.queue_id != Q.queue_id:
+            return original(self, *arguments, **options)
+        return mistake()
+
+    return method
+
+
+def both() -> QueueSetNode:
+    """One node that masters two queues."""
+    node = QueueSetNetwork(N1)[N1]
+    for queue in (Q, OTHER):
+        node.queues.follow(queue, mastership(queue, N1))
+    return node
+
+
+def is_contained(node: QueueSetNode, caplog: pytest.LogCaptureFixture) -> None:
+    """``Q`` is out of service, the cluster was told once, the log says which queue and what to do; the other works."""
+    assert node.role(Q) == "none"
+    assert [record.queue_id for record in node.failed] == [Q.queue_id]
+    assert f"{Q.queue_name}: this node's copy is out of service" in caplog.text
+    assert "a mistake of ours" in caplog.text
+    assert "A restart of this node opens it again" in caplog.text
+    node.queues.check_invariants()
+    before = node.confirmed()
+    node.publish(OTHER, 99)
+    node.turn()
+    node.sync()
+    node.turn()
+    assert node.confirmed() == [*before, 99]
+
+
+def test_a_queue_whose_options_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = QueueSetNetwork(N1)[N1]
+    monkeypatch.setattr(node, "queue_options", lambda queue: mistake() if queue is Q else QueueOptions())
+    for queue in (Q, OTHER):
+        node.queues.follow(queue, mastership(queue, N1))
+    is_contained(node, caplog)
+
+
+@pytest.mark.parametrize("name", ["MirroredQueue", "QueueProcess"])
+def test_a_queue_that_was_opened_and_plays_no_role_is_closed_again(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(OTHER, mastership(OTHER, N1))
+    with monkeypatch.context() as patch:
+        patch.setattr(queue_set, name, mistake)
+        node.queues.follow(Q, mastership(Q, N1))
+    is_contained(node, caplog)
+    node.queues.follow(Q, mastership(Q, N2, epoch=2))  # this node is out of the record
+    node.queues.follow(Q, mastership(Q, N1, epoch=3))  # and back
+    assert node.role(Q) == "master"
+
+
+def test_a_queue_that_cannot_become_a_mirror(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    network = QueueSetNetwork(N1, N2)
+    network[N2].queues.follow(OTHER, mastership(OTHER, N2))
+    monkeypatch.setattr(queue_set, "MirrorReplica", mistake)
+    network.follow(Q, mastership(Q, N1, N2))
+    is_contained(network[N2], caplog)
+    assert network[N1].role(Q) == "master"
+
+
+def test_a_mirror_that_cannot_be_promoted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network[N2].queues.follow(OTHER, mastership(OTHER, N2))
+    network.pump()
+    monkeypatch.setattr(MirrorReplica, "promote", mistake)
+    network[N2].queues.follow(Q, mastership(Q, N2, epoch=2))
+    is_contained(network[N2], caplog)
+
+
+def test_a_queue_that_breaks_when_it_is_drained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = both()
+    node.publish(Q, 1)
+    monkeypatch.setattr(QueueProcess, "drain", only_for_q(QueueProcess.drain))
+    node.turn()
+    is_contained(node, caplog)
+
+
+def test_a_queue_that_breaks_at_a_change_of_policy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = both()
+    monkeypatch.setattr(node, "queue_options", lambda queue: mistake() if queue is Q else QueueOptions(max_length=5))
+    node.queues.policy_changed()
+    is_contained(node, caplog)
+    assert node.process(OTHER).options.max_length == 5
+
+
+def test_a_mirror_that_breaks_at_what_its_master_says(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network[N2].queues.follow(OTHER, mastership(OTHER, N2))
+    network.pump()
+    monkeypatch.setattr(MirrorReplica, "receive", mistake)
+    network[N1].publish(Q, 1)
+    network.pump()
+    is_contained(network[N2], caplog)
+
+
+@pytest.mark.parametrize("event", ["up", "down"])
+def test_a_queue_that_breaks_when_a_link_comes_or_goes(
+    event: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = both()
+    broken = node.queues.roles[Q.queue_id]
+    original = getattr(MirroredQueue, f"mirror_link_{event}")
+
+    def fail(self: MirroredQueue, peer: Any) -> None:
+        if self.local is broken.local:
+            mistake()
+        original(self, peer)
+
+    monkeypatch.setattr(MirroredQueue, f"mirror_link_{event}", fail)
+    getattr(node.queues, f"link_{event}")(N2)
+    is_contained(node, caplog)
+
+
+def test_a_queue_that_cannot_even_be_closed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    node = both()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalReplica, "terminate", mistake)
+        node.queues.out_of_service(Q.queue_id, TypeError("a mistake of ours"))
+    is_contained(node, caplog)
+    assert "its files could not be closed cleanly" in caplog.text
+    node.queues.queue_deleted(Q)
+    assert "its files could not be deleted" in caplog.text
+
+
+def test_a_mistake_about_a_queue_that_is_not_here_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    node = both()
+    node.queues.out_of_service(queue_record(9).queue_id, TypeError("a mistake of ours"))
+    assert "a mistake of ours" in caplog.text
+    assert node.failed == []
