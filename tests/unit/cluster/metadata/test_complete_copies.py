@@ -274,6 +274,16 @@ def test_forgetting_one_of_two_complete_copies_leaves_the_other_to_be_waited_for
     assert show(cluster.record()) == "n1 | - | epoch 2 | down"
 
 
+def test_forgetting_a_node_that_nobody_waits_for_changes_no_record() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
+    for node in ("n1", "n2", "n3"):
+        cluster.down(node)
+    before = cluster.record()
+    assert show(before) == "n2 | - | epoch 2 | down | complete n1 n2"
+    cluster.apply(ForgetNode(N3))
+    assert cluster.record() == before
+
+
 def test_forgetting_the_only_complete_copy_leaves_the_elected_master_what_it_has() -> None:
     cluster = unsynchronised()
     cluster.down("n1")

@@ -46,6 +46,8 @@ def test_it_asks_to_take_service_until_the_record_shows_it() -> None:
     assert queue.take_reports() == [], "once is enough for a while"
     assert queue.wants_turn
     queue.tick(0)
+    queue.tick(REPORT_REPEAT_MS - 1)
+    assert queue.take_reports() == [], "it may be on its way"
     queue.tick(REPORT_REPEAT_MS)
     assert queue.take_reports() == [ReportTakesService()], "the proposal may have got lost"
     queue.set_record(SERVED)
