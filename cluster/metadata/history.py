@@ -3,14 +3,15 @@
 For the one case in which carrying out a command breaks off in the middle. To note how each elementary change is
 undone would be code in every handler that is never used; to copy the state before each command would cost more than
 most commands. But a state follows from its log, so what was before is made again from the last snapshot and the
-commands since. Both are in memory anyway: consensus keeps them for followers that are behind.
+entries since. Both are in memory anyway: consensus keeps them for followers that are behind. Therefore the entries are
+kept here as the very bytes that consensus keeps, not as the many objects that they decode to.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from cluster.metadata.commands import Command, RequestId
+from cluster.metadata.commands import RequestId
 
 
 class PastRequest(NamedTuple):
@@ -18,12 +19,12 @@ class PastRequest(NamedTuple):
 
     at_index: int
     request_id: RequestId
-    #: ``None`` if it was refused: then only its id is remembered.
-    command: Command | None
+    #: The entry of the log; ``None`` if the request was refused: then only its id is remembered.
+    payload: bytes | None
 
 
 class History:
-    """Grows with every command until the next snapshot, as the log does."""
+    """Grows with every entry until the next snapshot, as the log does."""
 
     __slots__ = ("base", "past")
 
@@ -33,5 +34,5 @@ class History:
         #: What was applied on top of it, in order.
         self.past: list[PastRequest] = []
 
-    def add(self, index: int, request_id: RequestId, command: Command | None) -> None:
-        self.past.append(PastRequest(index, request_id, command))
+    def add(self, index: int, request_id: RequestId, payload: bytes | None) -> None:
+        self.past.append(PastRequest(index, request_id, payload))

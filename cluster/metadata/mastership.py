@@ -167,8 +167,9 @@ def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
 
 
 def may_move_to(record: MastershipRecord, node: NodeName, is_old_lost: bool) -> bool:
-    """A synchronised mirror; if the old copy is lost, a complete one is better than none."""
-    return node in record.synchronised or (is_old_lost and node in record.mirrors and node in record.complete)
+    """A synchronised mirror; if the old copy is lost, or was never in service, a complete one will do."""
+    is_complete_enough = is_old_lost or not record.in_service
+    return node in record.synchronised or (is_complete_enough and node in record.mirrors and node in record.complete)
 
 
 def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = False) -> MastershipRecord:
@@ -181,6 +182,8 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
     moved = add_mirror(_elect(record, node), old)
     if is_old_lost:
         return replace(moved, complete=_without(moved.complete, old))
+    if not record.in_service:
+        return moved  # nobody has heard what transient messages it has
     return replace(moved, synchronised=(*moved.synchronised, old), following=(*moved.following, old))
 
 

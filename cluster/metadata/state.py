@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import CodecError, decode, decode_request, encode
+from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -183,14 +183,17 @@ class MetadataState:
         except CodecError as error:
             self.pass_over(entry.index)
             return Applied(error=error)
-        return self.apply(entry.index, request)
+        return self.apply(entry.index, request, entry.payload)
 
     def pass_over(self, index: int) -> None:
         """The entry at ``index`` carries no command, or bytes that are none."""
         self.applied_index = index
 
-    def apply(self, index: int, request: Request) -> Applied:
-        """Carry out the request committed at ``index``. Its id is one that `decode_request` would give."""
+    def apply(self, index: int, request: Request, payload: bytes | None = None) -> Applied:
+        """Carry out the request committed at ``index``. Its id is one that `decode_request` would give.
+
+        ``payload``: the bytes that it was decoded from, if the caller has them.
+        """
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
         if not self._requests.admit(request.request_id):
@@ -210,7 +213,7 @@ class MetadataState:
             failure.__cause__ = error
             return Applied(error=failure)
         self._events.clear()
-        self._history.add(index, request.request_id, request.command)
+        self._history.add(index, request.request_id, encode_request(request) if payload is None else payload)
         return Applied(result, None, events)
 
     def _undo(self, request: Request) -> None:
@@ -221,12 +224,16 @@ class MetadataState:
         for past in history.past:
             self.applied_index = past.at_index
             self._requests.admit(past.request_id)
-            if past.command is not None:
-                self._carry_out(past.command)
+            if past.payload is not None:
+                self._carry_out(decode_request(past.payload).command)
         self._events.clear()
         self.applied_index = index
         self._requests.admit(request.request_id)
-        self.snapshot()  # the next time there is less to do
+        self.begin_history(self.snapshot())  # the next time there is less to do
+
+    def begin_history(self, snapshot: bytes) -> None:
+        """``snapshot`` was just taken: what came before need not be kept any longer."""
+        self._history = History(snapshot)
 
     def _carry_out(self, command: Command) -> Any:
         match command:
@@ -604,7 +611,7 @@ class MetadataState:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes: equal on all nodes that have applied the same entries."""
-        data = encode(
+        return encode(
             {
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
@@ -620,8 +627,6 @@ class MetadataState:
                 "requests": self._requests.snapshot(),
             }
         )
-        self._history = History(data)
-        return data
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""

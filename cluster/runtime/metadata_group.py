@@ -104,7 +104,7 @@ class MetadataGroup:
             log.error("entry %d of the metadata log is no command and is passed over: %s", index, error)
             self.state.pass_over(index)
             return Applied(None, None, error)  # nobody waits under such an id
-        applied = self.state.apply(index, request)
+        applied = self.state.apply(index, request, payload)
         if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
             log.error("entry %d of the metadata log is refused: %s", index, applied.error, exc_info=applied.error)
         if applied.events:
@@ -112,7 +112,9 @@ class MetadataGroup:
         return Applied(request.request_id, applied.result, applied.error)
 
     def snapshot(self) -> bytes:
-        return self.state.snapshot()
+        data = self.state.snapshot()
+        self.state.begin_history(data)
+        return data
 
     def restore(self, data: bytes, index: int) -> None:
         self.state.restore(data)

@@ -615,13 +615,13 @@ class NodeRuntime:
         self.gateway.queue_stopped(queue_id)
         self.sessions.queue_stopped(queue_id)
 
-    def storage_failed(self, record: MastershipRecord) -> None:
+    def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
         heirs = record.synchronised or tuple(node for node in record.mirrors if node in record.complete)
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
         elif heirs:
-            self._propose(MoveMaster(record.queue_id, record.epoch, heirs[0], is_old_lost=True))
+            self._propose(MoveMaster(record.queue_id, record.epoch, heirs[0], is_old_lost=is_damaged))
         else:
             log.error(
                 "queue %d has no other complete copy that is up: it is unavailable until the disk of this node has "

@@ -18,7 +18,9 @@ process and sessions end, the files stay as they are, and the cluster is asked t
 (`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
 
 Any other exception while one queue is opened, driven or changed is a mistake of ours. It is met in the same way: the
-next start would meet the same mistake, and one queue out of service is better than no node in service.
+next start would meet the same mistake, and one queue out of service is better than no node in service. But such a copy
+is as good as before: it counts as complete until a master goes on without it, and its files are kept even then, whereas
+a copy whose disk failed is deleted once no other node can need it.
 
 A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
 of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
@@ -32,7 +34,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
@@ -87,8 +89,11 @@ class RuntimePort(Protocol):
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""
 
-    def storage_failed(self, record: MastershipRecord) -> None:
-        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record."""
+    def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
+        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record.
+
+        ``is_damaged``: the copy itself cannot be relied on.
+        """
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """Something that the metadata group must know."""
@@ -99,6 +104,15 @@ class RuntimePort(Protocol):
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
 
     def queue_options(self, queue: QueueRecord) -> QueueOptions: ...
+
+
+class Failure(NamedTuple):
+    """Why this node's copy of a queue is out of service."""
+
+    #: The record under which the cluster was told.
+    record: MastershipRecord
+    #: Its disk failed: what it holds cannot be relied on.
+    is_damaged: bool
 
 
 class QueueSet:
@@ -127,8 +141,8 @@ class QueueSet:
         self._call_soon = call_soon
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
-        #: Queues whose storage failed here, with the record under which the cluster was told.
-        self._failed: dict[QueueId, MastershipRecord] = {}
+        #: Queues whose copy here is out of service.
+        self._failed: dict[QueueId, Failure] = {}
         #: Queues whose copy here went out of service because the disk was full.
         self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
@@ -199,7 +213,7 @@ class QueueSet:
                 error,
                 exc_info=error,
             )
-        self._failed[queue_id] = record
+        self._failed[queue_id] = Failure(record, is_damaged=isinstance(error, StorageError))
         if isinstance(error, DiskFullError):
             self._starved.add(queue_id)
         unclaimed, self._unclaimed = self._unclaimed, None
@@ -207,7 +221,7 @@ class QueueSet:
             self._close(self.roles[queue_id], delete=False)
         elif unclaimed is not None:
             self._close_files(queue, unclaimed, delete=False)
-        self._port.storage_failed(record)
+        self._port.storage_failed(record, is_damaged=self._failed[queue_id].is_damaged)
 
     def is_failed(self, queue_id: QueueId) -> bool:
         """True while this node's copy is out of service."""
@@ -233,16 +247,17 @@ class QueueSet:
         if role is not None and record.epoch < role.record.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
+        failure = self._failed.get(queue_id)
         if not is_master and self._node not in record.mirrors:
-            # A copy that failed here is of use only as long as no other has everything that it has.
-            is_failed = queue_id in self._failed
-            if not is_failed or self._node not in record.complete:
-                self._leave(queue, delete=is_discarded or is_failed)
+            # A damaged copy is of use only as long as no other has everything that it has.
+            is_damaged = failure is not None and failure.is_damaged
+            if not is_damaged or self._node not in record.complete:
+                self._leave(queue, delete=is_discarded or is_damaged)
             return
-        if (reported := self._failed.get(queue_id)) is not None:
-            if record != reported:
-                self._failed[queue_id] = record
-                self._port.storage_failed(record)
+        if failure is not None:
+            if record != failure.record:
+                self._failed[queue_id] = failure._replace(record=record)
+                self._port.storage_failed(record, is_damaged=failure.is_damaged)
             return
         try:
             if is_master:
@@ -480,11 +495,12 @@ class QueueSet:
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
-        for queue_id, role in self.roles.items():
+        for queue_id, role in list(self.roles.items()):
             if isinstance(role, MasterRole) and (role.record.mirrors or role.mirrored.wants_turn):
-                role.mirrored.tick(now_ms)
-                if role.mirrored.wants_turn:
-                    self.touch(queue_id)
+                with self._guarded(queue_id):
+                    role.mirrored.tick(now_ms)
+                    if role.mirrored.wants_turn:
+                        self.touch(queue_id)
 
     # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
 
@@ -494,8 +510,12 @@ class QueueSet:
 
     def ram_durations_s(self, queue_ids: Sequence[QueueId], now_ms: int) -> list[float]:
         """Seconds of its traffic that each of these queues holds in memory; those that are gone are left out."""
-        roles = self.roles
-        return [roles[queue_id].local.ram_duration_s(now_ms) for queue_id in queue_ids if queue_id in roles]
+        durations_s: list[float] = []
+        for queue_id in queue_ids:
+            if queue_id in self.roles:
+                with self._guarded(queue_id):
+                    durations_s.append(self.roles[queue_id].local.ram_duration_s(now_ms))
+        return durations_s
 
     def set_ram_duration_targets(self, queue_ids: Sequence[QueueId], seconds: float) -> None:
         """How many seconds of traffic these queues may hold in memory. What they page out is written at once."""

@@ -602,6 +602,7 @@ class ClusterGateway:
                     raise
                 except Exception as error:
                     self._local.out_of_service(queue_id, error)
+                    await asyncio.sleep(0)  # its role may be gone already, and nothing would change while this asks
                     continue
                 self._local.touch(queue_id)
             else:

@@ -70,6 +70,8 @@ class QueueSetNode:
         self.effects: list[QueueEffect] = []
         self.ended: list[QueueId] = []
         self.failed: list[MastershipRecord] = []
+        #: Of the last failure.
+        self.is_damaged = False
         self.reports: list[tuple[MastershipRecord, MirroringReport]] = []
         self.incarnation = 0
         #: How far this node has applied the metadata log.
@@ -118,8 +120,9 @@ class QueueSetNode:
     def role_ended(self, queue_id: QueueId) -> None:
         self.ended.append(queue_id)
 
-    def storage_failed(self, record: MastershipRecord) -> None:
+    def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         self.failed.append(record)
+        self.is_damaged = is_damaged
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         self.reports.append((record, report))

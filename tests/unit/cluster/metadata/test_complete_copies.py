@@ -143,9 +143,21 @@ def test_an_elected_master_whose_disk_fails_hands_over_to_another_complete_copy(
     cluster.down("n3", 2)
     record = cluster.record()
     assert show(record) == "n1 | n2 | epoch 5 | elected | complete n1 n2 n3"
-    assert cluster.apply(MoveMaster(record.queue_id, record.epoch, N2)).error is not None, "n1 has everything, too"
     cluster.apply(MoveMaster(record.queue_id, record.epoch, N2, is_old_lost=True))
     assert show(cluster.record()) == "n2 | n1 | epoch 6 | elected | complete n2 n3"
+
+
+def test_an_elected_master_that_cannot_serve_hands_over_and_stays_complete_if_its_disk_is_sound() -> None:
+    cluster = mirrored()
+    for node in ("n1", "n2", "n3"):
+        cluster.up(node, 2)
+    record = cluster.record()
+    assert show(record) == "n3 | n1 n2 | epoch 4 | elected | complete n1 n2 n3"
+    cluster.apply(MoveMaster(record.queue_id, record.epoch, N1))
+    assert show(cluster.record()) == "n1 | n2 n3 | epoch 5 | elected | complete n1 n2 n3"
+    cluster.serve()
+    record = cluster.record()
+    assert cluster.apply(MoveMaster(record.queue_id, record.epoch, N2)).error is not None, "n2 is not synchronised"
 
 
 def test_the_last_copy_in_service_is_the_one_that_is_waited_for() -> None:

@@ -44,7 +44,8 @@ def cluster() -> StateUnderTest:
         cluster.declare(name, "n1")
     cluster.declare("mine", "n2", durable=False, exclusive_owner="n2/1")
     cluster.apply(ChangeTopology(DeclareExchange("/", "x", "topic", auto_delete=True), N1))
-    cluster.state.snapshot()  # what follows is made again from the log, what precedes from here
+    # What follows is made again from the log, what precedes from here.
+    cluster.state.begin_history(cluster.state.snapshot())
     cluster.apply(ChangeTopology(Bind("/", "x", "a", "queue", "#"), N1))
     cluster.apply(AddUser("alice", "hash"))
     cluster.down("n4")

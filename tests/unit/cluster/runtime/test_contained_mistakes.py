@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,3 +171,67 @@ def test_a_mistake_about_a_queue_that_is_not_here_is_said(caplog: pytest.LogCapt
     node.queues.out_of_service(queue_record(9).queue_id, TypeError("a mistake of ours"))
     assert "a mistake of ours" in caplog.text
     assert node.failed == []
+
+
+def test_a_queue_that_fails_as_time_passes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    network = QueueSetNetwork(N1, N2)
+    for queue in (Q, OTHER):
+        network.follow(queue, mastership(queue, N1, N2))
+    network.pump()
+    node = network[N1]
+    ticked: list[int] = []
+    original = MirroredQueue.tick
+
+    def tick(self: MirroredQueue, now_ms: int) -> None:
+        if self.record.queue_id == Q.queue_id:
+            mistake()
+        ticked.append(self.record.queue_id)
+        original(self, now_ms)
+
+    monkeypatch.setattr(MirroredQueue, "tick", tick)
+    node.queues.tick(1000)
+    node.queues.tick(2000)
+    assert ticked == [OTHER.queue_id, OTHER.queue_id]
+    assert caplog.text.count("this node's copy is out of service") == 1
+
+
+def test_a_queue_whose_share_of_memory_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = both()
+    monkeypatch.setattr(LocalReplica, "ram_duration_s", mistake)
+    assert node.queues.ram_durations_s([Q.queue_id, OTHER.queue_id], 1000) == []
+    assert not node.queues.roles
+
+
+def test_a_copy_that_met_a_mistake_is_as_good_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays complete until another master goes on without it, and even then its files stay."""
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network[N1].publish(Q, 1)
+    network.pump()
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueProcess, "drain", mistake)
+        network[N1].publish(Q, 2)
+        network[N1].turn()
+    assert network[N1].role(Q) == "none"
+    assert not network[N1].is_damaged
+    network.follow(Q, mastership(Q, N2, N1, epoch=2, synchronised=()))
+    network.follow(Q, mastership(Q, N2, epoch=2))
+    assert network[N1].has_files(Q)
+    assert network[N1].role(Q) == "none"
+
+
+def test_a_copy_whose_disk_failed_is_deleted_when_nobody_can_need_it() -> None:
+    network = QueueSetNetwork(N1, N2)
+    network.follow(Q, mastership(Q, N1, N2))
+    network[N1].publish(Q, 1)
+    network.pump()
+    network[N1].disk.fail_writes = f"/queues/{Q.queue_id}/"
+    network[N1].publish(Q, 2)
+    network.pump()
+    assert network[N1].is_damaged
+    network[N1].disk.fail_writes = None
+    complete = mastership(Q, N2, epoch=2)
+    network.follow(Q, replace(complete, complete=(N2, N1)))
+    assert network[N1].has_files(Q), "the record still counts on it"
+    network.follow(Q, complete)
+    assert not network[N1].has_files(Q)
