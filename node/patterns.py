@@ -1,9 +1,10 @@
 """Regular expressions that operators write, in policies and permissions.
 
-Whether one is accepted is part of what the cluster agrees on, so it may depend on nothing but the text. Python's
-compiler recurses into groups and gives up where the stack of this moment ends; therefore groups are counted before it
-is asked. How long a match takes is the operator's business: a pattern like ``(a+)+$`` can take for ever, as in the
-reference.
+Whether one is accepted is part of what the cluster agrees on. It depends on the text and on Python's `re`, which
+changes from one minor version of Python to the next: all nodes of a cluster run the same. It must not depend on the
+moment, but Python's compiler recurses into groups and gives up where the stack of this moment ends; therefore their
+depth is bounded before it is asked. How long a match takes is the operator's business: a pattern like ``(a+)+$`` can
+take for ever, as in the reference.
 """
 
 from __future__ import annotations
@@ -12,15 +13,36 @@ import re
 import warnings
 from functools import lru_cache
 
-#: Opening parentheses of a pattern, escaped ones too: even all within one another they need a fifth of Python's stack.
-GROUPS_MAX = 100
+#: Groups within one another. The compiler needs up to three calls for each: a third of Python's stack.
+GROUP_DEPTH_MAX = 100
 #: Compiled patterns kept: every policy, and three per user and vhost in use.
 CACHE_ENTRIES_MAX = 1024
+
+#: What decides where groups begin and end: an escaped character, a class (but for its end), a comment, a parenthesis.
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*|\(\?#(?:\\.|[^\\)])*\)?|[()]", re.DOTALL)
+#: Perhaps the flag ``x``. Under it there are comments in which parentheses mean nothing.
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+
+
+def _group_depth(pattern: str) -> int:
+    """How deep groups are within one another; never less than it is, whatever is wrong with the pattern."""
+    if _VERBOSE.search(pattern):
+        return pattern.count("(")
+    depth = deepest = 0
+    for token in _TOKENS.finditer(pattern):
+        if token[0] == "(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token[0] == ")":
+            depth -= 1
+    return deepest
 
 
 @lru_cache(maxsize=CACHE_ENTRIES_MAX)
 def _compiled(pattern: str) -> re.Pattern[str] | str:
     """The pattern, or why there is none."""
+    if _group_depth(pattern) > GROUP_DEPTH_MAX:
+        return f"more than {GROUP_DEPTH_MAX} groups within one another"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what may mean something else in a later Python
@@ -31,8 +53,6 @@ def _compiled(pattern: str) -> re.Pattern[str] | str:
 
 def pattern_problem(pattern: str) -> str:
     """Why a pattern is not accepted; empty if it is."""
-    if pattern.count("(") > GROUPS_MAX:
-        return f"more than {GROUPS_MAX} groups"
     compiled = _compiled(pattern)
     return compiled if isinstance(compiled, str) else ""
 

@@ -91,10 +91,14 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value that `encode` was given. Raises `CodecError` for anything else, and nothing but `CodecError`."""
+    """The value that `encode` was given. Raises `CodecError` for anything else.
+
+    Besides that only `MemoryError` and `RecursionError`, which tell of the process and not of the bytes: another node
+    may well read them, so this one must not say that they are none.
+    """
     try:
         value, end = _get(data, 0, 0)
-    except (CodecError, MemoryError):
+    except (CodecError, MemoryError, RecursionError):
         raise
     except Exception as error:
         # Whatever a constructor has against the bytes: no list of what Python may raise for them would be complete.

@@ -73,7 +73,13 @@ class MalformedCommandError(RefusedChangeError):
 
 
 class ChangeFailedError(RefusedChangeError):
-    """Carrying out the command failed, which is a mistake of ours. The state is what it was before."""
+    """Carrying out the command failed, which is a mistake of ours. The state is what it was before.
+
+    Clients get the first 255 bytes: what to do comes before what happened, which is in the log.
+    """
 
     def __init__(self, command: object, error: Exception) -> None:
-        super().__init__(f"{type(command).__name__} could not be carried out, nothing was changed: {error!r}")
+        super().__init__(
+            f"{type(command).__name__} could not be carried out; nothing was changed. "
+            f"This is a mistake of Warren: report it with the node's log ({error!r})"
+        )

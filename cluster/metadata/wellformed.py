@@ -12,6 +12,9 @@ must never get in (`cluster.metadata.codec.MAX_DEPTH`).
 
 The checks are made from the annotations, once: a new command is checked without anything being added here, and a
 field of a type unknown here fails at import.
+
+Operators and clients read what is wrong, so it is said of the innermost field alone, in words: not in which records
+that field is.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ _NEW_NAMES: Mapping[type, tuple[str, ...]] = {
     topology.DeclareQueue: ("name",),
     topology.Bind: ("routing_key",),
 }
+_TOO_LONG_NAME = f"more than {SHORT_STRING_BYTES_MAX} bytes (a name may have {SHORT_STRING_BYTES_MAX})"
 
 #: What is wrong with a value; empty if nothing is.
 Check = Callable[[Any], str]
@@ -52,7 +56,7 @@ Check = Callable[[Any], str]
 def check_command(command: object) -> None:
     """Raises `MalformedCommandError` unless this is a command with fields as they are declared."""
     if problem := problem_of(command, commands.Command):
-        raise MalformedCommandError(f"malformed command: {problem}")
+        raise MalformedCommandError(problem)
 
 
 def problem_of(value: object, annotation: Any) -> str:
@@ -89,14 +93,20 @@ def _record_check(cls: Any) -> Check:
         if type(value) is not cls:
             return f"a {type(value).__name__} where a {cls.__name__} belongs"
         for name, check_field in checks:
-            if problem := check_field(getattr(value, name)):
-                return f"{name} of {cls.__name__}: {problem}"
+            item = getattr(value, name)
+            if problem := check_field(item):
+                return problem if is_dataclass(item) else _said_of(name, problem)
         for name in new_names:
             if len(getattr(value, name).encode()) > SHORT_STRING_BYTES_MAX:
-                return f"{name} of {cls.__name__}: more than {SHORT_STRING_BYTES_MAX} bytes"
+                return _said_of(name, _TOO_LONG_NAME)
         return ""
 
     return check
+
+
+def _said_of(name: str, problem: str) -> str:
+    """As people read it: the field ``routing_key`` is a routing key."""
+    return f"{name.replace('_', ' ')}: {problem}"
 
 
 def _union_check(parts: tuple[Any, ...]) -> Check:

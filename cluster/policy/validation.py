@@ -1,4 +1,8 @@
-"""Which policies are accepted, with the texts RabbitMQ gives for those that are not."""
+"""Which policies are accepted, with the texts RabbitMQ gives for those that are not.
+
+A setting that is an argument of queues or exchanges as well has one set of limits, that of `node.topology.arguments`:
+what they refuse would count as absent when it comes to be used (`node.queues.options`), so it must not be accepted.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 from cluster.metadata.records import PolicyRecord
 from node.errors import WarrenError
 from node.patterns import pattern_problem
+from node.topology.arguments import problem_of_exchange_argument, problem_of_queue_argument
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues")
 HA_MODES = ("all", "exactly", "nodes")
@@ -24,33 +29,33 @@ class PolicyError(WarrenError):
 Check = Callable[[Any], str | None]
 
 
-def _whole_number(minimum: int, what: str) -> Check:
+def _queue_argument(setting: str, what: str) -> Check:
+    return _argument(f"x-{setting}", problem_of_queue_argument, what)
+
+
+def _exchange_argument(setting: str, what: str) -> Check:
+    return _argument(setting, problem_of_exchange_argument, what)
+
+
+def _argument(name: str, problem_of: Callable[[str, Any], str], what: str) -> Check:
+    """What the argument may be, the policy may say."""
+
     def check(value: Any) -> str | None:
-        is_valid = type(value) is int and value >= minimum
-        return None if is_valid else f"{_show(value)} is not a valid {what}"
+        problem = problem_of(name, value)
+        return f"{_show(value)} is not a valid {what}: {problem}" if problem else None
 
     return check
 
 
-def _one_of(allowed: tuple[Any, ...], what: str) -> Check:
-    def check(value: Any) -> str | None:
-        is_valid = any(type(value) is type(each) and value == each for each in allowed)  # 1.0 is not 1
-        return None if is_valid else f"{_show(value)} is not a valid {what}"
-
-    return check
+def _ha_mode(value: Any) -> str | None:
+    is_valid = isinstance(value, str) and value in HA_MODES
+    return None if is_valid else f"{_show(value)} is not a valid ha-mode value"
 
 
 def _choice(key: str, first: str, second: str) -> Check:
     def check(value: Any) -> str | None:
         is_valid = isinstance(value, str) and value in (first, second)
         return None if is_valid else f'{key} must be "{first}" or "{second}", got {_show(value)}'
-
-    return check
-
-
-def _name(what: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, str) else f"{_show(value)} is not a valid {what}"
 
     return check
 
@@ -63,18 +68,18 @@ def _batch_size(value: Any) -> str | None:
 
 #: Key of a definition -> what its value must be. ``ha-params`` is checked together with ``ha-mode``.
 CHECKS: Mapping[str, Check] = {
-    "alternate-exchange": _name("alternate exchange name"),
-    "dead-letter-exchange": _name("dead letter exchange name"),
-    "dead-letter-routing-key": _name("dead letter routing key"),
-    "message-ttl": _whole_number(0, "message TTL"),
-    "expires": _whole_number(1, "queue expiry"),
-    "max-length": _whole_number(0, "maximum length"),
-    "max-length-bytes": _whole_number(0, "maximum length in bytes"),
-    "queue-mode": _one_of(("default", "lazy"), "queue-mode value"),
-    "queue-version": _one_of((1, 2), "queue-version value"),
-    "overflow": _one_of(("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"),
-    "queue-master-locator": _one_of(("client-local", "min-masters", "random"), "queue master locator"),
-    "ha-mode": _one_of(HA_MODES, "ha-mode value"),
+    "alternate-exchange": _exchange_argument("alternate-exchange", "alternate exchange name"),
+    "dead-letter-exchange": _queue_argument("dead-letter-exchange", "dead letter exchange name"),
+    "dead-letter-routing-key": _queue_argument("dead-letter-routing-key", "dead letter routing key"),
+    "message-ttl": _queue_argument("message-ttl", "message TTL"),
+    "expires": _queue_argument("expires", "queue expiry"),
+    "max-length": _queue_argument("max-length", "maximum length"),
+    "max-length-bytes": _queue_argument("max-length-bytes", "maximum length in bytes"),
+    "queue-mode": _queue_argument("queue-mode", "queue-mode value"),
+    "queue-version": _queue_argument("queue-version", "queue-version value"),
+    "overflow": _queue_argument("overflow", "overflow value"),
+    "queue-master-locator": _queue_argument("queue-master-locator", "queue master locator"),
+    "ha-mode": _ha_mode,
     "ha-sync-mode": _choice("ha-sync-mode", "manual", "automatic"),
     "ha-sync-batch-size": _batch_size,
     "ha-promote-on-shutdown": _choice("ha-promote-on-shutdown", "always", "when-synced"),

@@ -141,11 +141,13 @@ class Router(TopologyObserver):
         return onward
 
     def _matcher(self, exchange: ExchangeRecord) -> ExchangeMatcher:
+        """The index of an exchange. It is kept only when it has all bindings: half of them would lose messages."""
         matcher = self._matchers.get((exchange.vhost, exchange.name))
         if matcher is None:
-            matcher = self._matchers[exchange.vhost, exchange.name] = make_matcher(exchange.type)
+            matcher = make_matcher(exchange.type)
             for binding in self._topology.bindings_from(exchange.vhost, exchange.name):
                 matcher.add(binding)
+            self._matchers[exchange.vhost, exchange.name] = matcher
         return matcher
 
     # --- following the topology ---

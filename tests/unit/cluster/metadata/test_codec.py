@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.metadata import codec
 from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
 from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, NodeDown, Request, RequestId, SetPolicy
 from cluster.metadata.records import PolicyRecord
@@ -102,6 +103,20 @@ def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
 def test_strange_bytes_are_refused(data: bytes, text: str) -> None:
     with pytest.raises(CodecError, match=text):
         decode(data)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_want_of_memory_or_stack_is_no_property_of_the_bytes(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that took them for no value would pass over an entry that the others carry out."""
+
+    def fail(_data: bytes, _at: int, _depth: int) -> tuple[Any, int]:
+        raise error
+
+    monkeypatch.setattr(codec, "_get", fail)
+    with pytest.raises(error):
+        decode(encode([1]))
 
 
 def test_an_unknown_type_is_refused() -> None:

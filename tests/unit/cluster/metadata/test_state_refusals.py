@@ -26,7 +26,7 @@ from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
 from cluster.raft.messages import Entry, EntryKind
-from node.errors import ConfigError
+from node.errors import ConfigError, ConnectionFailure
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.topology import TopologyObserver
@@ -193,6 +193,36 @@ def test_a_command_whose_fields_are_of_other_types_is_refused(cluster: StateUnde
     before = content(cluster.state)
     assert isinstance(cluster.apply(command).error, MalformedCommandError)
     assert content(cluster.state) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (ChangeTopology(CreateVhost("v" * 300), N1), "vhost: more than 255 bytes (a name may have 255)"),
+        (ChangeTopology(DeclareQueue("/", "ä" * 200), N1), "name: more than 255 bytes (a name may have 255)"),
+        (
+            ChangeTopology(Bind("/", "amq.topic", "a", "queue", "k" * 256), N1),
+            "routing key: more than 255 bytes (a name may have 255)",
+        ),
+        (AddUser("b" * 70_000, "hash"), "name: text of more than 65536 bytes"),
+        (
+            SetPolicy(PolicyRecord("/", "p", "^", {"max-length": 2**70}, 0, "all")),
+            "definition: 'max-length': an integer out of its range",
+        ),
+        (ChangeTopology(DeclareQueue("/", ["q"]), N1), "name: a list where text belongs"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_wrong_with_a_command_is_said_to_operators_in_words(
+    cluster: StateUnderTest, command: Command, text: str
+) -> None:
+    assert str(cluster.apply(command).error) == text
+
+
+def test_a_mistake_of_ours_says_what_to_do() -> None:
+    error = ChangeFailedError(AddUser("bob", "hash"), KeyError("k" * 300))
+    assert str(error).startswith("AddUser could not be carried out; nothing was changed.")
+    seen_by_clients = ConnectionFailure(541, str(error)).reply_text
+    assert "a mistake of Warren: report it with the node's log (KeyError('kkk" in seen_by_clients
 
 
 #: Patterns that Python's compiler answers with something else than ``re.error``.

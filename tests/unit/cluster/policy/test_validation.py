@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from cluster.metadata.records import PolicyRecord
-from cluster.policy.validation import PolicyError, usable_setting, validate_definition, validate_policy
+from cluster.policy.validation import CHECKS, PolicyError, usable_setting, validate_definition, validate_policy
+from node.amqp.values import Timestamp
+from node.queues.options import exchange_settings, queue_settings
+from node.topology.arguments import TIMER_MS_MAX
 
 POLICY = PolicyRecord("/", "p", "^", {"ha-mode": "all"}, 0, "all")
 
@@ -55,6 +58,8 @@ def test_good_definitions_pass(definition: dict[str, Any]) -> None:
         ),
         ({"message-ttl": -1}, "-1 is not a valid message TTL"),
         ({"expires": 0}, "0 is not a valid queue expiry"),
+        ({"message-ttl": 2**40}, "1099511627776 is not a valid message TTL: value 1099511627776 is above the maximum"),
+        ({"expires": 2**40}, "1099511627776 is not a valid queue expiry: value 1099511627776 is above the maximum"),
         ({"max-length": "5"}, '<<"5">> is not a valid maximum length'),
         ({"max-length": True}, "True is not a valid maximum length"),
         ({"queue-version": 3}, "3 is not a valid queue-version value"),
@@ -88,3 +93,18 @@ def test_bad_policies_are_refused(policy: PolicyRecord, text: str) -> None:
 def test_a_setting_that_cannot_be_used_counts_as_absent(value: Any, used: int) -> None:
     assert usable_setting({"ha-sync-batch-size": value}, "ha-sync-batch-size", 16) == used
     assert usable_setting({}, "ha-sync-batch-size", 16) == 16
+
+
+VALUES: tuple[Any, ...] = (
+    *(-1, 0, 1, 2, 3, TIMER_MS_MAX, TIMER_MS_MAX + 1, 2**63 - 1, 1.0, True, None, "", "5", b"k", [], {}, Timestamp(1)),
+    *("default", "lazy", "drop-head", "reject-publish", "reject-publish-dlx", "client-local", "min-masters", "random"),
+)
+
+
+@pytest.mark.parametrize("setting", [key for key in CHECKS if not key.startswith("ha-")])
+def test_a_setting_that_is_accepted_is_used(setting: str) -> None:
+    """What a policy may say and what counts when a queue or an exchange asks for it are the same."""
+    settings = exchange_settings if setting == "alternate-exchange" else queue_settings
+    for value in VALUES:
+        is_used = settings({}, {setting: value}) == {setting: value}
+        assert (CHECKS[setting](value) is None) == is_used, value

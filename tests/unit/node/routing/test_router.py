@@ -12,6 +12,7 @@ from node.routing.properties import encode_headers
 from node.routing.router import ROUTE_CACHE_ENTRIES_MAX, Router
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from node.topology.local_catalogue import LocalCatalogue
+from node.topology.records import BindingRecord
 from node.topology.topology import Topology
 
 NONE = b"\x00\x00"
@@ -221,3 +222,23 @@ def test_an_index_that_fails_is_made_anew_and_the_topology_changes_all_the_same(
         bench.bind("amq.direct", "r", "k")
     assert "index of exchange 'amq.direct'" in caplog.text
     assert bench.route("amq.direct", "k") == ["q", "r"]
+
+
+def test_an_index_that_breaks_while_it_is_made_is_not_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every publish is told: none may go to those bindings only that came before the one at fault."""
+    add = DirectMatcher.add
+
+    def fail_for_b(matcher: DirectMatcher, binding: BindingRecord) -> None:
+        if binding.destination == "b":
+            raise TypeError("a mistake of ours")
+        add(matcher, binding)
+
+    bench.queues("a", "b", "c")
+    for name in ("a", "b", "c"):
+        bench.bind("amq.direct", name, "k")
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectMatcher, "add", fail_for_b)
+        for _ in range(2):
+            with pytest.raises(TypeError, match="a mistake of ours"):
+                bench.route("amq.direct", "k")
+    assert bench.route("amq.direct", "k") == ["a", "b", "c"]
