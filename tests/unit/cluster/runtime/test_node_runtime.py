@@ -3,188 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from cluster.membership.detector import Verdict
 from cluster.membership.messages import NodeAlarms
-from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import (
     AddMirror,
     ChangeTopology,
     ClearPolicy,
-    Command,
     DropMirror,
     MoveMaster,
     NodeDown,
     NodeUp,
-    Request,
     RequestId,
-    SetPolicy,
     TakeService,
 )
 from cluster.metadata.errors import NoQuorumError
-from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime import node_runtime
-from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS, NodeRuntime
+from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.roles import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
-from cluster.wire.convert import QueueFrameMessage
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
-from node.config import build_config, parse_settings
 from node.errors import ConnectionFailure, DiskFullError, StorageError
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConfirmPublished, DeleteUnused
 from node.store.compaction import Reclaimed
-from node.store.group_commit import GroupCommit
-from node.store.simulated_disk import SimulatedDisk
-from node.store.store_config import StoreConfig
-from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue
+from node.topology.commands import CreateVhost, DeleteQueue
 from tests.support.messages import make_message
-from tests.support.resources import FakeProbe
+from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 from tests.support.session_network import RecordingSink
 
-N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 FAILURE = StorageError("no space left on device")
-CONFIG = """
-node_name = n1
-cluster_formation.classic_config.nodes.1 = n1@127.0.0.1:25672
-cluster_formation.classic_config.nodes.2 = n2@127.0.0.1:25673
-cluster_formation.classic_config.nodes.3 = n3@127.0.0.1:25674
-cluster.cookie = correct horse battery
-"""
-
-
-class FakeMesh:
-    """Links that are up when the test says so; what is sent is kept."""
-
-    def __init__(self) -> None:
-        self.up_peers: list[NodeName] = [N2, N3]
-        self.sent: list[tuple[NodeName, QueueFrameMessage]] = []
-        self.reset: list[NodeName] = []
-        self.broken: set[NodeName] = set()
-        self.congested: set[NodeName] = set()
-
-    def is_congested(self, peer: NodeName) -> bool:
-        return peer in self.congested
-
-    def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
-        if peer in self.broken:
-            raise ValueError("cannot be encoded")
-        self.sent += [(peer, message) for message in messages]
-
-    def reset_link(self, peer: NodeName, reason: str) -> None:
-        self.reset.append(peer)
-
-
-class FakeLog:
-    """A Raft log that commits at once, or not at all."""
-
-    def __init__(self, bench: RuntimeBench) -> None:
-        self.bench = bench
-        self.leader: NodeName | None = N1
-        self.has_quorum = True
-        #: Nothing that is proposed is ever answered.
-        self.is_silent = False
-        self.proposed: list[Command] = []
-        self.index = 0
-
-    def commit(self, command: Command, request_id: RequestId | None = None) -> Any:
-        self.index += 1
-        request_id = request_id or RequestId(NodeName("test"), Incarnation(1), self.index)
-        applied = self.bench.runtime.metadata.state.apply(self.index, Request(request_id, command))
-        if applied.events:
-            self.bench.runtime.on_committed(applied.events)
-        if applied.error is not None:
-            raise applied.error
-        return applied.result
-
-    async def propose(self, payload: bytes, request_id: RequestId) -> Any:
-        command = decode_request(payload).command
-        self.proposed.append(command)
-        if self.is_silent:
-            await asyncio.Event().wait()
-        if not self.has_quorum:
-            raise TimeoutError("no quorum")
-        return self.commit(command, request_id)
-
-    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
-        return True
-
-    def receive(self, messages: Sequence[object]) -> None: ...
-
-    def peer_down(self, peer: NodeName) -> None: ...
-
-    def peers_changed(self) -> None: ...
-
-    def link_up(self, peer: NodeName) -> None: ...
-
-
-class RuntimeBench:
-    """n1 of three nodes; time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self.fatal: list[str] = []
-        self.disk = SimulatedDisk()
-        group_commit = GroupCommit()
-        self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig())
-        self.probe = FakeProbe()
-        self.mesh = FakeMesh()
-        self.log = FakeLog(self)
-        config = build_config(parse_settings(CONFIG, "node.conf"))
-        self.runtime = NodeRuntime(
-            config, Incarnation(1), group_commit, self.files, self.probe, self.fatal.append, lambda _has_quorum: None
-        )
-        self.runtime._now_ms = lambda: self.now_ms  # type: ignore[method-assign]
-        self.runtime._ticked_ms = 0
-        self.runtime._detector = type(self.runtime._detector)(self.runtime._detector._config, [N2, N3], 0)
-        self.runtime.start(cast(Any, self.mesh), cast(Any, self.log))
-
-    async def active(self) -> RuntimeBench:
-        """All three nodes are up, and everything is mirrored everywhere."""
-        for node in (N2, N3):
-            self.log.commit(NodeUp(node, Incarnation(1), f"{node}:1", f"{node}:2"))
-        self.log.commit(ChangeTopology(CreateVhost("/"), N1))
-        self.log.commit(SetPolicy(PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "all")))
-        await self.runtime.activate()
-        return self
-
-    def declare(self, name: str = "q", origin: NodeName = N1) -> QueueId:
-        queue_id: QueueId = self.log.commit(ChangeTopology(DeclareQueue("/", name, durable=True), origin)).queue_id
-        return queue_id
-
-    def record(self, queue_id: QueueId) -> MastershipRecord:
-        return self.runtime.metadata.state.masterships[queue_id]
-
-    async def settle(self) -> None:
-        for _ in range(6):
-            await asyncio.sleep(0)
-
-    async def pass_time(self, ms: int, *, heard: Sequence[NodeName] = (N2, N3)) -> None:
-        """Tick by tick, hearing from some peers."""
-        for _ in range(ms // 100):
-            self.now_ms += 100
-            for peer in heard:
-                self.runtime.on_consensus(peer, [])
-            self.tick()
-        await self.settle()
-
-    def tick(self) -> None:
-        assert self.runtime._ticker is not None
-        self.runtime._ticker.cancel()
-        self.runtime._tick()
-
-    def downs(self) -> list[NodeName]:
-        return [command.node for command in self.log.proposed if isinstance(command, NodeDown)]
 
 
 @pytest.fixture
