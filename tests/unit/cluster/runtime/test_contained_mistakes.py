@@ -170,3 +170,21 @@ def test_a_mistake_about_a_queue_that_is_not_here_is_said(caplog: pytest.LogCapt
     node.queues.out_of_service(queue_record(9).queue_id, TypeError("a mistake of ours"))
     assert "a mistake of ours" in caplog.text
     assert node.failed == []
+
+
+def test_a_mistake_of_a_master_as_time_passes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ticks after the queues (alarms, reclaiming, the look for room) must go on as well."""
+    node = both()
+    monkeypatch.setattr(MirroredQueue, "wants_turn", property(lambda _queue: True))
+    original = MirroredQueue.tick
+
+    def tick(self: MirroredQueue, now_ms: int) -> None:
+        if self.record.queue_id == Q.queue_id:
+            mistake()
+        original(self, now_ms)
+
+    monkeypatch.setattr(MirroredQueue, "tick", tick)
+    node.queues.tick(100)
+    is_contained(node, caplog)
