@@ -148,8 +148,7 @@ def _elect(record: MastershipRecord, node: NodeName) -> MastershipRecord:
 
 def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRecord:
     """The master is gone: name the best of the mirrors, or wait for a complete copy (rule 3)."""
-    complete = record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
-    if complete:
+    if complete := heirs(record):
         return _elect(record, complete[0])
     if is_loss_allowed and record.following:
         return _elect(record, record.following[0])
@@ -164,6 +163,11 @@ def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
     """The master is the same node in another life; by announcing that it has said that it lives."""
     restarted = replace(record, epoch=Epoch(record.epoch + 1), is_down=False, in_service=False)
     return take_service(restarted) if record.complete == (record.master,) else restarted
+
+
+def heirs(record: MastershipRecord) -> tuple[NodeName, ...]:
+    """Mirrors to one of which a master that lost its copy can hand over, the best first."""
+    return record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
 
 
 def may_move_to(record: MastershipRecord, node: NodeName, is_old_lost: bool) -> bool:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 #: No queue is drained after so much of a turn: the others of this node wait for the next one, after the sockets.
 TURN_S = 0.002
+#: A proposal gives up after half a minute without a quorum: that a copy failed is told again after this.
+FAILURE_REPEAT_MS = 35_000
 #: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
 ATTACH_IDS_PER_LIFE = 1 << 20
 
@@ -88,7 +91,8 @@ class RuntimePort(Protocol):
         """The queue process of this queue is gone from this node."""
 
     def storage_failed(self, record: MastershipRecord) -> None:
-        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record."""
+        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record, and
+        after a while."""
 
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """Something that the metadata group must know."""
@@ -129,6 +133,7 @@ class QueueSet:
         self._processes: dict[QueueId, QueueProcess] = {}
         #: Queues whose storage failed here, with the record under which the cluster was told.
         self._failed: dict[QueueId, MastershipRecord] = {}
+        self._failures_told_ms = 0
         #: Queues whose copy here went out of service because the disk was full.
         self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
@@ -235,7 +240,8 @@ class QueueSet:
         is_master = record.master == self._node and not record.is_down
         if not is_master and self._node not in record.mirrors:
             # A copy that failed here is of use only as long as no other has everything that it has.
-            is_failed = queue_id in self._failed
+            if is_failed := queue_id in self._failed:
+                self._failed[queue_id] = record
             if not is_failed or self._node not in record.complete:
                 self._leave(queue, delete=is_discarded or is_failed)
             return
@@ -480,11 +486,23 @@ class QueueSet:
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
-        for queue_id, role in self.roles.items():
-            if isinstance(role, MasterRole) and (role.record.mirrors or role.mirrored.wants_turn):
-                role.mirrored.tick(now_ms)
-                if role.mirrored.wants_turn:
-                    self.touch(queue_id)
+        for queue_id, role in list(self.roles.items()):
+            if isinstance(role, MasterRole):
+                with self._guarded(queue_id):
+                    if role.record.mirrors or role.mirrored.wants_turn:
+                        role.mirrored.tick(now_ms)
+                        if role.mirrored.wants_turn:
+                            self.touch(queue_id)
+        if self._failed and now_ms - self._failures_told_ms >= FAILURE_REPEAT_MS:
+            self._failures_told_ms = now_ms
+            self._repeat_failures()
+
+    def _repeat_failures(self) -> None:
+        """The cluster may not have heard of copies that failed here: tell it again, where others can go on."""
+        for record in list(self._failed.values()):
+            is_master = record.master == self._node and not record.is_down
+            if self._node in record.mirrors or (is_master and heirs(record)):
+                self._port.storage_failed(record)
 
     # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +12,7 @@ from cluster.metadata.commands import (
     MirrorSynchronised,
     NodeDown,
     NodeUp,
+    TakeService,
 )
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.messages import Attach, OpsAck
@@ -135,6 +135,18 @@ async def test_a_node_that_learns_by_a_snapshot_that_it_counts_as_dead_says_that
     assert N1 in bench.record(queue_id).mirrors
 
 
+async def test_a_node_that_stops_offers_nothing(bench: RuntimeBench) -> None:
+    """Its goodbye takes its own unmirrored queues down."""
+    queue_id = bench.declare()
+    for node in (N2, N3):
+        bench.log.commit(DropMirror(queue_id, bench.record(queue_id).epoch, node))
+    await bench.settle()
+    await bench.runtime.stop()
+    await bench.settle()
+    assert bench.record(queue_id).is_down
+    assert not bench.runtime.metadata.state.members[N1].is_up
+
+
 async def test_a_node_declared_down_by_mistake_says_that_it_lives_until_it_is_heard(bench: RuntimeBench) -> None:
     bench.log.commit(NodeDown(N1, Incarnation(1)))
     bench.log.has_quorum = False
@@ -145,6 +157,15 @@ async def test_a_node_declared_down_by_mistake_says_that_it_lives_until_it_is_he
 
 
 # --- copies that failed
+
+
+async def test_a_copy_that_failed_for_good_is_not_talked_of_for_ever(bench: RuntimeBench) -> None:
+    queue_id = bench.declare("q", N2)
+    bench.runtime.queues.out_of_service(queue_id, FAILURE)
+    await bench.settle()
+    bench.log.proposed.clear()
+    await bench.pass_time(2 * LONG_MS)
+    assert not [each for each in bench.log.proposed if not isinstance(each, TakeService)]
 
 
 @pytest.mark.parametrize("master", [N1, N2])
@@ -164,7 +185,7 @@ async def test_the_failure_of_a_copy_is_told_until_somebody_hears_it(bench: Runt
 
 
 async def meet(bench: RuntimeBench, queue_id: QueueId, *, is_filled: bool) -> None:
-    """n2, under its first incarnation, answers everything that the master here says; ``is_filled``: it lacks nothing."""
+    """n2, under its first incarnation, answers what the master here says; ``is_filled``: it lacks nothing."""
     bench.runtime.on_link_up(N2, Incarnation(1))
     await bench.settle()
     role = bench.runtime.queues.roles[queue_id]
@@ -188,4 +209,3 @@ async def test_what_was_heard_of_a_mirrors_earlier_life_is_not_said_of_its_next(
     record = bench.record(queue_id)
     assert N2 not in record.synchronised
     assert N2 not in record.following
-    await asyncio.sleep(0)
