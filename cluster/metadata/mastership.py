@@ -60,7 +60,7 @@ def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
 
 
 def placement_of(record: MastershipRecord) -> CurrentPlacement:
-    return CurrentPlacement(record.master, record.mirrors, record.synchronised)
+    return CurrentPlacement(record.master, record.mirrors, record.synchronised, record.complete)
 
 
 def is_settled(record: MastershipRecord) -> bool:
