@@ -306,14 +306,16 @@ def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
 def as_in_version_1(record: MastershipRecord) -> MastershipRecord:
     """A record as the rules before `TakeService` meant it: a promotion was the service, and made the rest incomplete.
 
-    For logs and snapshots of that time (`cluster.metadata.state`).
+    For logs and snapshots of that time (`cluster.metadata.state`). Any mirror could be promoted under ``always`` then.
     """
     if record.is_down:
         return replace(record, complete=record.complete or (record.master,), following=(), in_service=False)
+    is_lossy = not record.in_service and record.master not in record.complete
     return replace(
         record,
         complete=(record.master, *record.synchronised),
-        following=record.synchronised,
+        lossy_promotions=record.lossy_promotions + is_lossy,
+        following=record.mirrors,
         in_service=True,
     )
 

@@ -375,6 +375,8 @@ class MetadataState:
                     placed = rules.mark_unsynchronised(placed, node)  # its copy has ended when it left the record
         discarded = () if is_moved else tuple(node for node in record.mirrors if node not in placed.mirrors)
         self._change_record(placed, "moved" if is_moved else "mirrors", discarded)
+        if is_moved:
+            self._place(queue)  # the rest, under the rules of version 1 only: now the new master has to take service
 
     # --- service
 
