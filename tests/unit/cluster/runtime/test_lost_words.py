@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,10 +13,13 @@ from cluster.metadata.commands import (
     MirrorSynchronised,
     NodeDown,
     NodeUp,
+    RequestId,
     TakeService,
 )
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.messages import Attach, OpsAck
+from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.runtime.node_runtime import READMIT_EVERY_TICKS
 from cluster.runtime.roles import MasterRole
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName, QueueId
@@ -209,3 +213,35 @@ async def test_what_was_heard_of_a_mirrors_earlier_life_is_not_said_of_its_next(
     record = bench.record(queue_id)
     assert N2 not in record.synchronised
     assert N2 not in record.following
+
+
+# --- mirrors that were dropped
+
+
+async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_committed(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    propose, decided = bench.log.propose, asyncio.Event()
+
+    async def decide_late(payload: bytes, request_id: RequestId) -> object:
+        await decided.wait()
+        return await propose(payload, request_id)
+
+    bench.log.propose = decide_late  # type: ignore[method-assign]
+    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    await bench.pass_time(100 * READMIT_EVERY_TICKS)
+    decided.set()
+    await bench.settle()
+    assert bench.record(queue_id).mirrors == (N3,)
+    await bench.pass_time(100 * READMIT_EVERY_TICKS)
+    assert bench.record(queue_id).mirrors == (N3, N2)
+
+
+async def test_a_mirror_is_offered_its_place_again_when_there_is_a_quorum(bench: RuntimeBench) -> None:
+    queue_id = bench.declare()
+    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    await bench.settle()
+    bench.log.has_quorum = False
+    await bench.pass_time(2 * 100 * READMIT_EVERY_TICKS)
+    bench.log.has_quorum = True
+    await bench.pass_time(100 * READMIT_EVERY_TICKS)
+    assert bench.record(queue_id).mirrors == (N3, N2)
