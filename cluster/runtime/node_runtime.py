@@ -653,9 +653,9 @@ class NodeRuntime:
     def _readmit(self) -> None:
         for queue_id, node in list(self._dropped):
             record = self.mastership(queue_id)
-            if record is None or record.master != self.node or node in record.mirrors:
+            if record is None or record.master != self.node:
                 self._dropped.discard((queue_id, node))
-            elif self.is_up(node):
+            elif node not in record.mirrors and self.is_up(node) and self.raft.has_quorum:  # its drop may come yet
                 self._dropped.discard((queue_id, node))
                 self._propose(AddMirror(queue_id, record.epoch, node))
 
