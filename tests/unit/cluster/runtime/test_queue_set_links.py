@@ -108,3 +108,15 @@ def test_a_copy_in_memory_ends_with_its_part_in_the_record_though_its_node_lives
     node.queues.follow(queue, mastership(queue, N1, is_down=True))
     node.queues.follow(queue, mastership(queue, N1, epoch=2))
     assert node.depth(queue) == 0
+
+
+def test_what_came_early_is_not_heard_by_a_later_part_than_it_was_meant_for() -> None:
+    """It was said to a mirror that was dropped since: its promise of what was not delivered is old."""
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    for applied_index, record in ((2, mastership(Q, N1)), (3, mastership(Q, N1, N2))):
+        network[N2].applied_index = applied_index
+        network[N2].queues.follow(Q, record)
+    network[N2].turn()
+    assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
