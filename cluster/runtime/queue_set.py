@@ -343,6 +343,7 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
+        self._early.take(queue.queue_id, self._port.applied_index)  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
         if queue.queue_id not in self._starved:
             self._failed.pop(queue.queue_id, None)  # else not before there is room (`forgive`)
