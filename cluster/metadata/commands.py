@@ -168,10 +168,9 @@ class AddMirror:
 
 @dataclass(frozen=True, slots=True)
 class MoveMaster:
-    """Make a synchronised mirror the master; the old master stays as the youngest mirror, synchronised.
+    """Make a complete mirror the master; the old master stays as the youngest mirror, complete too.
 
-    ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts as complete; then a complete
-    mirror will do, too.
+    ``is_old_lost``: the disk of the old master has failed, so its copy no longer counts.
     """
 
     queue_id: QueueId

@@ -60,7 +60,7 @@ def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
 
 
 def placement_of(record: MastershipRecord) -> CurrentPlacement:
-    return CurrentPlacement(record.master, record.mirrors, record.synchronised)
+    return CurrentPlacement(record.master, record.mirrors, record.synchronised, record.complete)
 
 
 def is_settled(record: MastershipRecord) -> bool:
@@ -148,8 +148,7 @@ def _elect(record: MastershipRecord, node: NodeName) -> MastershipRecord:
 
 def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRecord:
     """The master is gone: name the best of the mirrors, or wait for a complete copy (rule 3)."""
-    complete = record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
-    if complete:
+    if complete := heirs(record):
         return _elect(record, complete[0])
     if is_loss_allowed and record.following:
         return _elect(record, record.following[0])
@@ -166,10 +165,14 @@ def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
     return take_service(restarted) if record.complete == (record.master,) else restarted
 
 
-def may_move_to(record: MastershipRecord, node: NodeName, is_old_lost: bool) -> bool:
-    """A synchronised mirror; if the old copy is lost, or was never in service, a complete one will do."""
-    is_complete_enough = is_old_lost or not record.in_service
-    return node in record.synchronised or (is_complete_enough and node in record.mirrors and node in record.complete)
+def heirs(record: MastershipRecord) -> tuple[NodeName, ...]:
+    """Mirrors to one of which a master that lost its copy can hand over, the best first."""
+    return record.synchronised or tuple(mirror for mirror in record.mirrors if mirror in record.complete)
+
+
+def may_move_to(record: MastershipRecord, node: NodeName) -> bool:
+    """A mirror that has everything that survives a restart (a policy moves to synchronised ones only)."""
+    return node in record.mirrors and node in record.complete
 
 
 def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = False) -> MastershipRecord:
@@ -177,13 +180,13 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 
     It holds everything, too, unless ``is_old_lost``: its disk has failed.
     """
-    assert may_move_to(record, node, is_old_lost), "a planned move never loses anything"
+    assert may_move_to(record, node), "a planned move never loses anything"
     old = record.master
     moved = add_mirror(_elect(record, node), old)
     if is_old_lost:
         return replace(moved, complete=_without(moved.complete, old))
-    if not record.in_service:
-        return moved  # nobody has heard what transient messages it has
+    if node not in record.synchronised or not record.in_service:
+        return moved  # they may differ in transient messages
     return replace(moved, synchronised=(*moved.synchronised, old), following=(*moved.following, old))
 
 
@@ -305,14 +308,16 @@ def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
 def as_in_version_1(record: MastershipRecord) -> MastershipRecord:
     """A record as the rules before `TakeService` meant it: a promotion was the service, and made the rest incomplete.
 
-    For logs and snapshots of that time (`cluster.metadata.state`).
+    For logs and snapshots of that time (`cluster.metadata.state`). Any mirror could be promoted under ``always`` then.
     """
     if record.is_down:
         return replace(record, complete=record.complete or (record.master,), following=(), in_service=False)
+    is_lossy = not record.in_service and record.master not in record.complete
     return replace(
         record,
         complete=(record.master, *record.synchronised),
-        following=record.synchronised,
+        lossy_promotions=record.lossy_promotions + is_lossy,
+        following=record.mirrors,
         in_service=True,
     )
 

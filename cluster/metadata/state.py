@@ -376,8 +376,14 @@ class MetadataState:
         wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
         placed = rules.place(record, wanted)
         is_moved = placed.master != record.master
+        if not queue.durable:
+            for node in placed.mirrors:
+                if node not in (record.master, *record.mirrors):
+                    placed = rules.mark_unsynchronised(placed, node)  # its copy has ended when it left the record
         discarded = () if is_moved else tuple(node for node in record.mirrors if node not in placed.mirrors)
         self._change_record(placed, "moved" if is_moved else "mirrors", discarded)
+        if is_moved:
+            self._place(queue)  # the rest, under the rules of version 1 only: now the new master has to take service
 
     # --- service
 
@@ -433,8 +439,8 @@ class MetadataState:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
             case MoveMaster():
-                if not rules.may_move_to(record, node, command.is_old_lost):
-                    raise StaleMastershipError(f"{node} is not synchronised: moving there would lose messages")
+                if not rules.may_move_to(record, node):
+                    raise StaleMastershipError(f"{node} is not complete: moving there would lose messages")
                 self._change_record(rules.move_master(record, node, command.is_old_lost), "moved")
             case _:
                 self._hear_of_mirror(command, record)
@@ -467,11 +473,13 @@ class MetadataState:
         is_possible = record.in_service and node not in (record.master, *record.mirrors)
         if member is None or not member.is_up or not is_possible:
             raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
-        mirroring = self._mirroring(self._queue_of(record.queue_id))
+        queue = self._queue_of(record.queue_id)
+        mirroring = self._mirroring(queue)
         wanted = suggest_nodes(mirroring, rules.placement_of(record), self.running_nodes())
         if node not in wanted.mirrors:
             raise StaleMastershipError(f"no policy wants queue {record.queue_id} on {node}")
-        self._change_record(rules.add_mirror(record, node), "mirrors")
+        added = rules.add_mirror(record, node)
+        self._change_record(added if queue.durable else rules.mark_unsynchronised(added, node), "mirrors")
 
     # --- members
 
@@ -490,12 +498,15 @@ class MetadataState:
             if is_unnoticed:
                 self._restarted_unnoticed(queue, node)
             else:
-                self._returned(queue, node, is_copy_lost=is_restart and not queue.durable)
+                self._returned(queue, node, is_restart)
         for queue in self._queues():
             self._place(queue)
 
-    def _returned(self, queue: QueueRecord, node: NodeName, is_copy_lost: bool) -> None:
+    def _returned(self, queue: QueueRecord, node: NodeName, is_restart: bool) -> None:
         record = self.masterships[queue.queue_id]
+        # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
+        has_left = record.is_down or node not in (record.master, *record.mirrors)
+        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= RULES_VERSION))
         returned = rules.node_up(record, node, is_copy_lost)
         reason: ChangeReason = "mirrors"
         if returned.epoch != record.epoch:

@@ -183,9 +183,7 @@ class MirroredQueue:
         record = self.record
         for node in [node for node in self._mirrors if node not in record.mirrors]:
             horizon = self._mirrors.pop(node).known_horizon
-            self._reported_ms.pop(node, None)
-            # Said of a copy that no longer counts; the proposal would be stamped as if it were said now.
-            self._reports = [report for report in self._reports if not _is_about(report, node)]
+            self._forget_reports(node)
             if horizon is not None:
                 self._left_horizons[node] = horizon
         for node in record.mirrors:
@@ -207,9 +205,15 @@ class MirroredQueue:
         self._forget_unheard()
         self._answers_changed()
 
+    def _forget_reports(self, node: NodeName) -> None:
+        """Said of a copy, or a life, that may be over; the proposal would be stamped as if it were said now."""
+        self._reported_ms.pop(node, None)
+        self._reports = [report for report in self._reports if not _is_about(report, node)]
+
     def mirror_link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
         self._reachable.add(node)
+        self._forget_reports(node)
         progress = self._mirrors.get(node)
         if progress is not None:
             progress.step(MirrorInput.LINK_UP)
@@ -506,7 +510,7 @@ class MirroredQueue:
         for progress in self._mirrors.values():
             if progress.state in RECEIVING:
                 self._repeat_state(progress, now_ms)
-            if progress.is_idle:
+            if progress.is_idle or not self._service.may_deliver:  # owes nothing, or was never spoken to
                 progress.last_progress_ms = None
                 continue
             if progress.last_progress_ms is None:
@@ -531,9 +535,14 @@ class MirroredQueue:
         """
         return (
             bool(self._reports)
-            or not self._service.may_confirm
+            or self._service.wants_turn
             or any(progress.state in _WORKING for progress in self._mirrors.values())
         )
+
+    @property
+    def wants_tick(self) -> bool:
+        """True if the passing of time matters: there are mirrors, or service to be asked for."""
+        return bool(self._mirrors) or not self._service.may_confirm
 
     def _repeat_state(self, progress: MirrorProgress, now_ms: int) -> None:
         record = self.record

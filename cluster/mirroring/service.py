@@ -42,6 +42,11 @@ class Service:
         self._is_asked = True
         return True
 
+    @property
+    def wants_turn(self) -> bool:
+        """True if `take_request` has something to say."""
+        return not self.may_confirm and not self._is_asked
+
     def tick(self, now_ms: int) -> None:
         """Time passes: what was asked for and not granted is asked for again."""
         if not self._is_asked:

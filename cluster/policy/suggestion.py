@@ -13,6 +13,8 @@ class CurrentPlacement(NamedTuple):
     master: NodeName
     mirrors: tuple[NodeName, ...] = ()
     synchronised: tuple[NodeName, ...] = ()
+    #: Nodes whose copy has everything that survives a restart; the synchronised mirrors are among them.
+    complete: tuple[NodeName, ...] = ()
 
 
 class Suggestion(NamedTuple):

@@ -106,7 +106,8 @@ class MetadataGroup:
             return Applied(None, None, error)  # nobody waits under such an id
         applied = self.state.apply(index, request, payload)
         if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
-            log.error("entry %d of the metadata log is refused: %s", index, applied.error, exc_info=applied.error)
+            kind = type(request.command).__name__
+            log.error("entry %d (%s) is refused: %s", index, kind, applied.error, exc_info=applied.error)
         if applied.events:
             self._listener.on_committed(applied.events)
         return Applied(request.request_id, applied.result, applied.error)

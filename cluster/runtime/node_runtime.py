@@ -43,6 +43,7 @@ from cluster.metadata.events import (
     QueueCreated,
     QueueDeleted,
 )
+from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import RULES_VERSION
 from cluster.mirroring.master import MirroringSettings
@@ -59,6 +60,7 @@ from cluster.policy.validation import usable_setting
 from cluster.raft.messages import Message as RaftMessage
 from cluster.runtime.mastership_log import log_change
 from cluster.runtime.metadata_group import MetadataGroup
+from cluster.runtime.presence import Presence
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.raft_driver import RaftDriver
@@ -153,8 +155,7 @@ class NodeRuntime:
         self._reclaimer = Reclaimer(self._loop, files, self.request_sync)
         self._is_active = False
         self.is_stopping = False
-        #: Clients are served (kept by the daemon).
-        self.is_serving = False
+        self.is_serving = False  #: Clients are served (kept by the daemon).
         #: Told the vhost whose policies changed (the daemon's broker forgets its routes).
         self.on_policy_changed: Callable[[str], None] = lambda _vhost: None
         self._started_s = self._loop.time()
@@ -190,6 +191,7 @@ class NodeRuntime:
         )
         self.sessions = SessionHost(self.queues, self.send)
         self._service_requests = ServiceRequests(self.node, self.metadata.change, self.spawn)
+        self._presence = Presence(self.node, self.metadata.state, self.queues.is_failed, self._announce, self.spawn)
         peers = [member.name for member in config.members if member.name != self.node]
         detector_config = DetectorConfig(down_after_ms=config.cluster_silence_timeout_ms)
         self._detector = FailureDetector(detector_config, peers, self._now_ms())
@@ -202,6 +204,8 @@ class NodeRuntime:
         """Begin to listen and tick; `activate` follows when the cluster knows that this node is up."""
         self.mesh = mesh
         self.raft = raft
+        #: Incarnations of the peers that this node is linked with.
+        self._linked_lives: dict[NodeName, Incarnation] = {}
         self.metadata.proposer = raft
         self._tick()
 
@@ -220,6 +224,7 @@ class NodeRuntime:
     async def stop(self) -> None:
         """Orderly stop: the cluster learns of it before the queues close."""
         self.is_stopping = True
+        self._presence.end()
         if self._ticker is not None:
             self._ticker.cancel()
         self._reclaimer.stop()
@@ -281,6 +286,8 @@ class NodeRuntime:
         self._verdicts(self._detector.tick(now_ms))
         if self._ticks % REPROPOSE_EVERY_TICKS == 0:
             self._propose_all_down()
+            if self._is_active:
+                self._presence.tick()
         self.queues.tick(now_ms)
         self.alarms.tick(now_ms)
         if self._files.maintain(now_ms):
@@ -349,10 +356,13 @@ class NodeRuntime:
     # --- committed changes ---
 
     def on_restored(self) -> None:
+        """Also that this node counts as dead may be what it learns by a snapshot (`Presence.tick`)."""
         if self._is_active:
             self._forget_deleted_queues()
             for queue_id in list(self.metadata.state.masterships):
                 self._take_up(queue_id)
+            for peer in self.mesh.up_peers:
+                self.queues.link_up(peer)  # a mirror may have been dropped and taken back by what was skipped
 
     def _take_up(self, queue_id: QueueId) -> None:
         """The role that the present record gives this node, if the queue still exists."""
@@ -365,6 +375,7 @@ class NodeRuntime:
             self.gateway.mastership_changed(record)
         except Exception as error:
             self.queues.fail(queue, record, error)
+        self._presence.queue_changed(queue_id)
 
     def _forget_deleted_queues(self) -> None:
         known = self.metadata.state.masterships.keys()
@@ -432,32 +443,24 @@ class NodeRuntime:
         log_change(queue, event)
         self.queues.follow(queue, event.new, is_discarded=self.node in event.discarded)
         self.gateway.mastership_changed(event.new)
-        if event.new.is_down and not self.queues.is_failed(event.queue_id):
-            self._offer_copy(event.queue_id, event.new)
-
-    def _offer_copy(self, queue_id: QueueId, record: MastershipRecord) -> None:
-        """Nobody serves the queue, and this node has all of it: it was dropped just before the master died."""
-        if self.node in record.complete and self._is_known_to_be_up:
-            self.spawn(self._announce(), f"offering this node's complete copy of queue {queue_id}")
-
-    @property
-    def _is_known_to_be_up(self) -> bool:
-        member = self.metadata.state.members.get(self.node)
-        return member is not None and member.is_up
+        self._presence.queue_changed(event.queue_id)
 
     def _member_changed(self, event: MemberChanged) -> None:
         is_up = event.new is not None and event.new.is_up
         self.raft.peers_changed()
         if event.node != self.node:
-            if is_up:
+            if event.new is not None and is_up:
                 self.alarms.node_up(event.node)
+                if self._linked_lives.get(event.node, event.new.incarnation) != event.new.incarnation:
+                    # The link is to its earlier life. What was heard there is not true of this one.
+                    self.queues.link_up(event.node)
             else:
                 self.alarms.node_down(event.node, is_linked=self.is_up(event.node))
                 self.sessions.node_lost(event.node)
                 self._dropped = {entry for entry in self._dropped if entry[1] != event.node}
         elif not is_up and self._is_active and not self.is_stopping:
             log.warning("the cluster declared this node down, but it is alive: announcing it again")
-            self.spawn(self._announce(), "announcing this node")
+            self._presence.say()
 
     # --- MeshHandler ---
 
@@ -479,6 +482,7 @@ class NodeRuntime:
 
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         self._verdicts(self._detector.heard(peer, self._now_ms()))
+        self._linked_lives[peer] = incarnation
         self.raft.link_up(peer)
         self._append(peer, self.alarms.own_alarms())
         self.queues.link_up(peer)
@@ -486,6 +490,7 @@ class NodeRuntime:
 
     def on_link_down(self, peer: NodeName, reason: str) -> None:
         self._verdicts(self._detector.link_reset(peer))
+        self._linked_lives.pop(peer, None)
         self.raft.peers_changed()
         self.queues.link_down(peer)
         self.gateway.link_down(peer)
@@ -617,11 +622,10 @@ class NodeRuntime:
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""
-        heirs = record.synchronised or tuple(node for node in record.mirrors if node in record.complete)
         if record.master != self.node:
             self._propose(DropMirror(record.queue_id, record.epoch, self.node))
-        elif heirs:
-            self._propose(MoveMaster(record.queue_id, record.epoch, heirs[0], is_old_lost=is_damaged))
+        elif candidates := heirs(record):
+            self._propose(MoveMaster(record.queue_id, record.epoch, candidates[0], is_old_lost=is_damaged))
         else:
             log.error(
                 "queue %d has no other complete copy that is up: it is unavailable until the disk of this node has "
@@ -651,9 +655,9 @@ class NodeRuntime:
     def _readmit(self) -> None:
         for queue_id, node in list(self._dropped):
             record = self.mastership(queue_id)
-            if record is None or record.master != self.node or node in record.mirrors:
+            if record is None or record.master != self.node:
                 self._dropped.discard((queue_id, node))
-            elif self.is_up(node):
+            elif node not in record.mirrors and self.is_up(node) and self.raft.has_quorum:  # its drop may come yet
                 self._dropped.discard((queue_id, node))
                 self._propose(AddMirror(queue_id, record.epoch, node))
 
@@ -674,7 +678,7 @@ class NodeRuntime:
                 continue
             if record.is_down:
                 self.queues.forgive(queue_id)
-                self._offer_copy(queue_id, record)
+                self._presence.queue_changed(queue_id)
             elif record.master == self.node and not record.synchronised:
                 log.info("queue %d: the disk has room again, the queue goes on", queue_id)
                 self.queues.forgive(queue_id)

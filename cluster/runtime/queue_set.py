@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
@@ -58,6 +59,8 @@ log = logging.getLogger(__name__)
 
 #: No queue is drained after so much of a turn: the others of this node wait for the next one, after the sockets.
 TURN_S = 0.002
+#: A proposal gives up after half a minute without a quorum: that a copy failed is told again after this.
+FAILURE_REPEAT_MS = 35_000
 #: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
 ATTACH_IDS_PER_LIFE = 1 << 20
 
@@ -90,7 +93,8 @@ class RuntimePort(Protocol):
         """The queue process of this queue is gone from this node."""
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
-        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record.
+        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record, and
+        after a while.
 
         ``is_damaged``: the copy itself cannot be relied on.
         """
@@ -143,6 +147,7 @@ class QueueSet:
         self._processes: dict[QueueId, QueueProcess] = {}
         #: Queues whose copy here is out of service.
         self._failed: dict[QueueId, Failure] = {}
+        self._failures_told_ms = 0
         #: Queues whose copy here went out of service because the disk was full.
         self._starved: set[QueueId] = set()
         self._dirty: dict[QueueId, None] = {}
@@ -250,6 +255,8 @@ class QueueSet:
         failure = self._failed.get(queue_id)
         if not is_master and self._node not in record.mirrors:
             # A damaged copy is of use only as long as no other has everything that it has.
+            if failure is not None:
+                self._failed[queue_id] = failure._replace(record=record)
             is_damaged = failure is not None and failure.is_damaged
             if not is_damaged or self._node not in record.complete:
                 self._leave(queue, delete=is_discarded or is_damaged)
@@ -352,6 +359,7 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
+        self._early.take(queue.queue_id, self._port.applied_index)  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
         if queue.queue_id not in self._starved:
             self._failed.pop(queue.queue_id, None)  # else not before there is room (`forgive`)
@@ -496,11 +504,22 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole) and (role.record.mirrors or role.mirrored.wants_turn):
+            if isinstance(role, MasterRole):
                 with self._guarded(queue_id):
-                    role.mirrored.tick(now_ms)
-                    if role.mirrored.wants_turn:
-                        self.touch(queue_id)
+                    if role.mirrored.wants_tick:
+                        role.mirrored.tick(now_ms)
+                        if role.mirrored.wants_turn:
+                            self.touch(queue_id)
+        if self._failed and now_ms - self._failures_told_ms >= FAILURE_REPEAT_MS:
+            self._failures_told_ms = now_ms
+            self._repeat_failures()
+
+    def _repeat_failures(self) -> None:
+        """The cluster may not have heard of copies that failed here: tell it again, where others can go on."""
+        for record, is_damaged in list(self._failed.values()):
+            is_master = record.master == self._node and not record.is_down
+            if self._node in record.mirrors or (is_master and heirs(record)):
+                self._port.storage_failed(record, is_damaged=is_damaged)
 
     # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
 

@@ -133,8 +133,8 @@ class RuntimeBench:
         await self.runtime.activate()
         return self
 
-    def declare(self, name: str = "q", origin: NodeName = N1) -> QueueId:
-        queue_id: QueueId = self.log.commit(ChangeTopology(DeclareQueue("/", name, durable=True), origin)).queue_id
+    def declare(self, name: str = "q", origin: NodeName = N1, *, durable: bool = True) -> QueueId:
+        queue_id: QueueId = self.log.commit(ChangeTopology(DeclareQueue("/", name, durable=durable), origin)).queue_id
         return queue_id
 
     def record(self, queue_id: QueueId) -> MastershipRecord:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.metadata.commands import (
+    AddMirror,
     DropMirror,
     ForcePromote,
     ForgetNode,
@@ -155,9 +156,6 @@ def test_an_elected_master_that_cannot_serve_hands_over_and_stays_complete_if_it
     assert show(record) == "n3 | n1 n2 | epoch 4 | elected | complete n1 n2 n3"
     cluster.apply(MoveMaster(record.queue_id, record.epoch, N1))
     assert show(cluster.record()) == "n1 | n2 n3 | epoch 5 | elected | complete n1 n2 n3"
-    cluster.serve()
-    record = cluster.record()
-    assert cluster.apply(MoveMaster(record.queue_id, record.epoch, N2)).error is not None, "n2 is not synchronised"
 
 
 def test_the_last_copy_in_service_is_the_one_that_is_waited_for() -> None:
@@ -250,6 +248,49 @@ def test_a_sync_that_is_heard_of_when_its_master_is_dead_ends_the_wait() -> None
     assert show(cluster.record()) == "n1 | n2+ n3+ | epoch 1 | down"
     cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, N3, as_of_index))
     assert show(cluster.record()) == "n3 | n2+ | epoch 2 | elected | complete n1 n3"
+
+
+def test_a_smaller_number_of_copies_keeps_those_that_are_complete() -> None:
+    cluster = mirrored({"ha-mode": "exactly", "ha-params": 2})
+    cluster.policy({"ha-mode": "exactly", "ha-params": 3})
+    cluster.up("n2", 2)
+    assert show(cluster.record()) == "n1 | n3 n2 | epoch 1 | complete n1 n2"
+    cluster.policy({"ha-mode": "exactly", "ha-params": 2})
+    assert show(cluster.record()) == "n1 | n2 | epoch 1 | complete n1 n2", "n3 has nothing yet"
+
+
+# --- queues that are not durable: a copy ends with its part in the record
+
+
+def test_a_mirror_of_memory_that_was_dropped_has_nothing_when_it_is_back_in_the_same_life() -> None:
+    """It has closed its copy when it heard that it was declared down, though it never died."""
+    cluster = mirrored(durable=False)
+    cluster.down("n2")
+    cluster.down("n3")
+    cluster.up("n2", 1)
+    assert show(cluster.record()) == "n1 | n2 | epoch 1 | complete n1 n3"
+    cluster.serve()
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | n2 | epoch 1 | down", "n2 has yet to be filled"
+
+
+def test_a_mirror_of_memory_that_is_taken_back_has_nothing() -> None:
+    cluster = mirrored(durable=False)
+    record = cluster.record()
+    cluster.apply(DropMirror(record.queue_id, record.epoch, N2))
+    cluster.apply(AddMirror(record.queue_id, record.epoch, N2))
+    assert show(cluster.record()) == "n1 | n3* n2 | epoch 1"
+
+
+def test_a_master_of_memory_that_was_declared_down_has_nothing_when_it_is_back_in_the_same_life() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    cluster.declare(durable=False)
+    cluster.policy({**ALL, "ha-promote-on-failure": "when-synced"})
+    cluster.down("n1")
+    assert show(cluster.record()) == "n1 | n2 | epoch 1 | down"
+    cluster.up("n1", 1)
+    cluster.serve()
+    assert cluster.record().lossy_promotions == 1
 
 
 # --- forgetting a node

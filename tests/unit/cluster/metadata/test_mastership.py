@@ -323,10 +323,12 @@ def test_a_transient_queue_whose_content_is_lost_is_served_by_whoever_has_some_o
     assert show(cluster.record()) == "n2 | n1 | epoch 2 | lossy 1"
 
 
-def test_a_transient_queue_that_waited_for_a_process_that_lives_has_lost_nothing() -> None:
+def test_a_transient_queue_that_waited_for_a_process_that_lives_has_lost_what_only_that_one_had() -> None:
+    """It closed its copy when it heard that it was declared down."""
     cluster = waiting_and_transient()
     cluster.up("n1", 1)
-    assert show(cluster.record()) == "n1 | n2 | epoch 2"
+    cluster.serve()
+    assert show(cluster.record()) == "n2 | n1 | epoch 2 | lossy 1"
 
 
 def test_a_transient_queue_that_nobody_else_has_comes_back_empty() -> None:

@@ -85,3 +85,19 @@ def test_the_version_only_rises_and_is_one_that_is_known(version: int) -> None:
     restored = MetadataState()
     restored.restore(cluster.state.snapshot())
     assert restored.rules_version == 2
+
+
+def test_under_the_old_rules_any_mirror_took_over_at_once_and_the_loss_was_counted() -> None:
+    """``always`` is what holds without a word, and no old log says who follows: who was promoted has served since."""
+    cluster = old_cluster()
+    cluster.policy({"ha-mode": "all"}, pattern="^alone")
+    assert show(cluster.record("alone")).startswith("n1 | n2")
+    cluster.down("n1")
+    assert show(cluster.record("alone")) == "n2 | n3+ | epoch 2 | lossy 1"
+
+
+def test_under_the_old_rules_a_move_gave_up_the_old_copy_at_once() -> None:
+    """Its node has deleted it."""
+    cluster = old_cluster()
+    cluster.policy({"ha-mode": "nodes", "ha-params": ["n2", "n3"]}, pattern="^ha")
+    assert show(cluster.record("ha")) == "n2 | n3* | epoch 2"

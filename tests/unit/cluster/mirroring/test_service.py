@@ -7,7 +7,7 @@ from dataclasses import replace
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.progress import MirrorState
-from cluster.mirroring.reports import ReportFollows, ReportTakesService
+from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled, ReportTakesService
 from cluster.mirroring.service import REPORT_REPEAT_MS
 from node.ids import Epoch
 from tests.support.memory_replica_queue import MemoryReplicaQueue
@@ -121,3 +121,18 @@ def test_a_mirror_that_is_not_to_be_filled_is_said_to_follow_until_the_record_sh
     pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,)))
     pair.master.tick(3 * REPORT_REPEAT_MS)
     assert pair.master.take_reports() == []
+
+
+def test_a_mirror_is_not_blamed_for_the_silence_of_a_master_that_is_not_in_service() -> None:
+    """Without a quorum nobody takes service, for however long; the mirrors were never spoken to meanwhile."""
+    queue = master(ELECTED)
+    for now_ms in (0, 20_000, 40_000):
+        queue.tick(now_ms)
+        queue.take_messages()
+        assert queue.take_reports() in ([], [ReportTakesService()])
+    queue.set_record(SERVED)
+    queue.take_messages()
+    queue.tick(50_000)
+    assert queue.take_reports() == []
+    queue.tick(50_000 + queue.settings.stall_ms)
+    assert [type(report) for report in queue.take_reports()] == [ReportMirrorStalled], "now it is its turn to answer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
-from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair
+from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
 
 
 def test_an_attach_that_comes_before_the_record_waits_for_it() -> None:
@@ -96,3 +96,27 @@ def test_time_alone_makes_no_work_for_a_queue_whose_mirrors_are_quiet() -> None:
     network = pair()
     network[N1].queues.tick(100)
     assert not network[N1].pending
+
+
+def test_a_copy_in_memory_ends_with_its_part_in_the_record_though_its_node_lives() -> None:
+    """What the rules of mastership presume (`MetadataState`): a master declared down by mistake comes back empty."""
+    queue = queue_record(9, durable=False)
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(queue, mastership(queue, N1))
+    node.publish(queue, 1)
+    node.turn()
+    node.queues.follow(queue, mastership(queue, N1, is_down=True))
+    node.queues.follow(queue, mastership(queue, N1, epoch=2))
+    assert node.depth(queue) == 0
+
+
+def test_what_came_early_is_not_heard_by_a_later_part_than_it_was_meant_for() -> None:
+    """It was said to a mirror that was dropped since: its promise of what was not delivered is old."""
+    network = QueueSetNetwork(N1, N2)
+    network[N1].queues.follow(Q, mastership(Q, N1, N2))
+    network.pump()
+    for applied_index, record in ((2, mastership(Q, N1)), (3, mastership(Q, N1, N2))):
+        network[N2].applied_index = applied_index
+        network[N2].queues.follow(Q, record)
+    network[N2].turn()
+    assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
