@@ -1,10 +1,10 @@
 """The rules of mastership: what each event does to the record of one queue. Pure functions, a record in, a record out.
 
 Definitions. A copy is *complete* if it holds everything that was ever confirmed, is not settled and survives a restart
-(of a durable queue: the persistent messages; a copy of another queue ends with its process). A mirror is *synchronised*
-if it holds the transient messages too, in memory. It is *following* if it hears of every operation of the master in
-service, whatever it lacks from before. The record remembers all three, of nodes that are up; of those that are down it
-remembers who is complete.
+(of a durable queue: the persistent messages; a copy of another queue is in memory only, and ends with its process or
+with its part in the record). A mirror is *synchronised* if it holds the transient messages too. It is *following* if it
+hears of every operation of the master in service, whatever it lacks from before. The record remembers all three, of
+nodes that are up; of those that are down it remembers who is complete.
 
 What the cluster knows of life and death is always old: a node counts as up until its `NodeDown` or the `NodeUp` of its
 next life is committed, and after a loss of power every node counts as up although none is. So an election proves
@@ -26,9 +26,9 @@ that lives and has opened its copy can propose. The rules:
    could only be filled from nothing, and what would be discarded may be the only complete copy.
 5. **An operator may give up waiting** (`force_promote`, `forget_node`); what is lost by it is counted like any other.
 
-The cost is one commit more per failover, batched over the queues of a node (`TakeService`). Kafka keeps complete
-replicas that are down for the same reason (KIP-966, *eligible leader replicas*); it has them lapse by the controller's
-word instead of the master's, which is why it needs their clean shutdown to be recorded.
+The cost is one commit more per failover, batched over the queues of a node (`TakeService`). Kafka remembers replicas
+that are down and may lead for the same reason (KIP-966, *eligible leader replicas*); there an unclean shutdown ends
+that, since what was acknowledged may not have been flushed, whereas here what was confirmed was synced.
 
 Every change of master, and every return to service after a restart, raises the epoch; whoever acts under a lower one
 is refused.
