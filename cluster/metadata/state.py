@@ -507,11 +507,9 @@ class MetadataState:
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
         is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= RULES_VERSION))
-        returned = rules.node_up(record, node, is_copy_lost)
-        reason: ChangeReason = "mirrors"
-        if returned.epoch != record.epoch:
-            reason = "master_returned" if record.is_down else "elected"
-        self._change_record(returned, reason)
+        self._follow(
+            queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
+        )
 
     def _restarted_unnoticed(self, queue: QueueRecord, node: NodeName) -> None:
         """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
@@ -520,16 +518,9 @@ class MetadataState:
             return
         record = self.masterships[queue.queue_id]
         restarted = rules.node_restarted(record, node, self._is_loss_allowed(queue, "failure"), queue.durable)
-        if restarted is None:
-            self._delete_queue(queue)
-            return
-        reason: ChangeReason = "mirrors"
-        if restarted.is_down and not record.is_down:
-            reason = "master_down"
-        elif restarted.epoch != record.epoch:
-            reason = "master_restarted" if restarted.master == node else "elected"
-        self._change_record(restarted, reason)
-        if node in restarted.mirrors:
+        is_master_still = restarted is not None and restarted.master == node
+        self._follow(queue, restarted, "master_restarted" if is_master_still else "elected")
+        if restarted is not None and node in restarted.mirrors:
             # What was said of it before this moment was said of its life before.
             self._mirror_since[queue.queue_id][node] = self.applied_index
 
@@ -554,16 +545,22 @@ class MetadataState:
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
-        left = rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable)
-        if left is None:
+        self._follow(
+            queue, rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable), "elected"
+        )
+
+    def _follow(self, queue: QueueRecord, new: MastershipRecord | None, elected: ChangeReason) -> None:
+        """Take over what the rules make of a record; ``None``: delete the queue. ``elected``: why the epoch rose."""
+        if new is None:
             self._delete_queue(queue)
             return
-        change: ChangeReason = "mirrors"
-        if left.is_down and not record.is_down:
-            change = "master_down"
-        elif left.epoch != record.epoch:
-            change = "elected"
-        self._change_record(left, change)
+        old = self.masterships[queue.queue_id]
+        reason: ChangeReason = "mirrors"
+        if new.is_down and not old.is_down:
+            reason = "master_down"
+        elif new.epoch != old.epoch:
+            reason = elected
+        self._change_record(new, reason)
 
     @staticmethod
     def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
@@ -577,11 +574,7 @@ class MetadataState:
             raise NodeStillUpError(node)
         for queue in self._queues():
             record = self.masterships[queue.queue_id]
-            left = rules.forget_node(record, node)
-            if left is None:
-                self._delete_queue(queue)
-            else:
-                self._change_record(left, "forced" if left.epoch != record.epoch else "mirrors")
+            self._follow(queue, rules.forget_node(record, node), "forced")
         self._requests.forget(node)
         del self.members[node]
         self._events.append(MemberChanged(node, member, None))

@@ -294,12 +294,13 @@ class MirroredQueue:
 
     def _report_state(self, progress: MirrorProgress) -> None:
         """Say what the record does not know of the mirror."""
-        record = self.record
-        if progress.is_complete:
-            if progress.node not in record.synchronised:
-                self._reports.append(ReportSynchronised(progress.node))
-        elif progress.node not in record.following:
-            self._reports.append(ReportFollows(progress.node))
+        if not self._is_known(progress):
+            report = ReportSynchronised if progress.is_complete else ReportFollows
+            self._reports.append(report(progress.node))
+
+    def _is_known(self, progress: MirrorProgress) -> bool:
+        """True if the record shows how far the mirror is."""
+        return progress.node in (self.record.synchronised if progress.is_complete else self.record.following)
 
     def _answers_changed(self) -> None:
         """Release what the least advanced mirrors allow."""
@@ -545,8 +546,7 @@ class MirroredQueue:
         return bool(self._mirrors) or not self._service.may_confirm
 
     def _repeat_state(self, progress: MirrorProgress, now_ms: int) -> None:
-        record = self.record
-        if progress.node in (record.synchronised if progress.is_complete else record.following):
+        if self._is_known(progress):
             self._reported_ms.pop(progress.node, None)
             return
         if now_ms - self._reported_ms.setdefault(progress.node, now_ms) >= REPORT_REPEAT_MS:

@@ -253,17 +253,16 @@ class QueueSet:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
         failure = self._failed.get(queue_id)
+        if failure is not None:
+            self._failed[queue_id] = failure._replace(record=record)
         if not is_master and self._node not in record.mirrors:
             # A damaged copy is of use only as long as no other has everything that it has.
-            if failure is not None:
-                self._failed[queue_id] = failure._replace(record=record)
             is_damaged = failure is not None and failure.is_damaged
             if not is_damaged or self._node not in record.complete:
                 self._leave(queue, delete=is_discarded or is_damaged)
             return
         if failure is not None:
             if record != failure.record:
-                self._failed[queue_id] = failure._replace(record=record)
                 self._port.storage_failed(record, is_damaged=failure.is_damaged)
             return
         try:

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from cluster.metadata.commands import ChangeTopology, Command, ForgetNode, NodeUp, Request, RequestId, SetPolicy
 from cluster.metadata.errors import ChangeFailedError
-from cluster.metadata.events import Event
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import RULES_VERSION, MetadataState
 from node.ids import Incarnation, NodeName
 from node.topology.commands import CreateVhost, DeclareQueue
-from tests.support.hostile import well_formed_commands
+from tests.support.hostile import BreakingEvents, well_formed_commands
 
 N1 = NodeName("n1")
 #: What every history begins with, so that the commands of the strategies find something.
@@ -23,25 +22,6 @@ BEGINNING: list[Command] = [
     SetPolicy(PolicyRecord("/", "p", "^", {"ha-mode": "all", "max-length": 5}, 0, "all")),
     *(ChangeTopology(DeclareQueue("/", name, durable=True), N1) for name in ("a", "b")),
 ]
-
-
-class Mistake(Exception):
-    """Of ours."""
-
-
-class BreakingEvents(list[Event]):
-    """Takes some events, then breaks once: a mistake that strikes in the middle of a change."""
-
-    def __init__(self, takes: int) -> None:
-        super().__init__()
-        self.takes = takes
-        self.has_broken = False
-
-    def append(self, event: Event) -> None:
-        if len(self) >= self.takes and not self.has_broken:
-            self.has_broken = True
-            raise Mistake
-        super().append(event)
 
 
 class Twins:

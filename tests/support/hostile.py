@@ -228,6 +228,25 @@ class _NoListener:
         return ()
 
 
+class Mistake(Exception):
+    """Of ours."""
+
+
+class BreakingEvents(list[Event]):
+    """Takes some events, then breaks once: a mistake that strikes in the middle of a change."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.takes = takes
+        self.has_broken = False
+
+    def append(self, event: Event) -> None:
+        if len(self) >= self.takes and not self.has_broken:
+            self.has_broken = True
+            raise Mistake
+        super().append(event)
+
+
 class TwoGroups:
     """One log and two nodes that apply it, the second of which begins again from a snapshot when the test says so.
 

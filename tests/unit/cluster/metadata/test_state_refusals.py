@@ -21,7 +21,6 @@ from cluster.metadata.commands import (
     SetPolicy,
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
-from cluster.metadata.events import Event
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
@@ -30,6 +29,7 @@ from node.errors import ConfigError, ConnectionFailure
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.topology import TopologyObserver
+from tests.support.hostile import BreakingEvents, Mistake
 from tests.support.metadata_state import PROPOSER, StateUnderTest
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -59,25 +59,6 @@ def content(state: MetadataState) -> bytes:
     copy.applied_index = 0
     copy._requests.restore([])
     return copy.snapshot()
-
-
-class Mistake(Exception):
-    """Of ours."""
-
-
-class BreakingEvents(list[Event]):
-    """Takes some events, then breaks once: a mistake that strikes in the middle of a change."""
-
-    def __init__(self, takes: int) -> None:
-        super().__init__()
-        self.takes = takes
-        self.has_broken = False
-
-    def append(self, event: Event) -> None:
-        if len(self) >= self.takes and not self.has_broken:
-            self.has_broken = True
-            raise Mistake
-        super().append(event)
 
 
 def run_until_whole(cluster: StateUnderTest, command: Command, after_each: Callable[[], None]) -> int:
