@@ -40,9 +40,9 @@ from node.broker import Broker
 from node.config import Address, NodeConfig
 from node.errors import ConfigError, StorageError, WarrenError
 from node.ids import Incarnation, NodeName
-from node.store.disk import Disk, RealDisk, read_whole, write_durably
-from node.store.group_commit import GroupCommit
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import Disk, RealDisk, read_whole, write_durably
+from node.store.disk.group_commit import GroupCommit
+from node.store.shared.config import StoreConfig
 from node.topology.commands import CreateVhost
 from node.topology.records import ExchangeRecord
 

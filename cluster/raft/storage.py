@@ -34,7 +34,7 @@ from cluster.raft.core import RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from node.errors import StorageError
 from node.ids import NodeName
-from node.store.disk import Disk, DiskFile, read_whole, write_durably
+from node.store.disk.disk import Disk, DiskFile, read_whole, write_durably
 
 _BATCH_MAGIC = b"WRb1"
 _BATCH_HEADER = struct.Struct(">4sIIQ")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from cluster.runtime.data_lock import DataLock
 from node.errors import ConfigError, StorageError
 from node.ids import NodeName
-from node.store.disk import Disk, read_whole, write_durably
+from node.store.disk.disk import Disk, read_whole, write_durably
 
 NAME_FILE = "node_name"
 #: What the operator can change: the directory cannot be one, or is not for us. Other failures are the disk's.

@@ -90,7 +90,7 @@ from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import DeleteUnused, QueueEffect
 from node.queues.options import QueueOptions, queue_options
-from node.store.group_commit import GroupCommit
+from node.store.disk.group_commit import GroupCommit
 from node.topology.commands import DeleteQueue
 from node.topology.records import QueueRecord
 

@@ -10,13 +10,13 @@ from time import monotonic
 from node.ids import QueueId
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
-from node.store.compaction import Reclaimed
-from node.store.disk import Disk
-from node.store.group_commit import GroupCommit
-from node.store.index import PROBLEMS_MAX, RecoveryReport
-from node.store.length_file import LENGTHS_NAME
-from node.store.store_config import StoreConfig
-from node.store.store_recovery import StoreRecovery
+from node.store.disk.disk import Disk
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.length_file import LENGTHS_NAME
+from node.store.index.index import PROBLEMS_MAX, RecoveryReport
+from node.store.shared.compaction.compaction import Reclaimed
+from node.store.shared.config import StoreConfig
+from node.store.shared.recovery import StoreRecovery
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ effects go to the sessions, operations to the mirrors, reports to the metadata g
 then one group commit is asked for all of them. So a thousand publishes of one socket read cost one drain, one frame
 per mirror and a share of one fsync.
 
-Durability comes back as generations (`node.store.group_commit`): a queue touched while generation g was open is
+Durability comes back as generations (`node.store.disk.group_commit`): a queue touched while generation g was open is
 looked at again when g is on disk.
 
 Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
@@ -52,7 +52,7 @@ from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
-from node.store.group_commit import GroupCommit
+from node.store.disk.group_commit import GroupCommit
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from node.store.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
+from node.store.shared.compaction.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
 
 
 class Storage(Protocol):

@@ -2,7 +2,7 @@
 
 One round at a time. Whoever wrote and waits for durability calls `SyncThread.request`; at the end of that turn of the
 loop the buffers are flushed and a round begins, and everybody who writes while it runs shares the next one, which
-begins the moment this one ends. A failed sync is final (see `node.store.group_commit`).
+begins the moment this one ends. A failed sync is final (see `node.store.disk.group_commit`).
 
 A flush writes a bounded piece of what is collected. If nobody waits for that piece there is no round, and the next
 piece follows a little later.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from node.errors import StorageError
-from node.store.group_commit import GroupCommit, SyncRound
+from node.store.disk.group_commit import GroupCommit, SyncRound
 
 #: Until the rest is flushed that nobody waits for: one piece takes a millisecond or two.
 FLUSH_AGAIN_S = 0.005

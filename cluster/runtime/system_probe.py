@@ -12,7 +12,7 @@ from typing import Protocol
 
 import psutil
 
-from node.store.disk import Disk
+from node.store.disk.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -34,32 +34,24 @@ from node.inspection.references import References, count_queue
 from node.inspection.steps import Progress, Steps
 from node.inspection.verify_store import StoreTables, read_note
 from node.store.deletions import files_below
-from node.store.disk import Disk, ReadOnlyDisk, read_whole
-from node.store.group_commit import GroupCommit
-from node.store.index_recovery import BadSlot, scan_slots
-from node.store.index_v1_recovery import JournalContents, StoredEntry, load_journals, load_segment
-from node.store.queue_terms import SeqBounds
-from node.store.record import (
+from node.store.disk.disk import Disk, ReadOnlyDisk, read_whole
+from node.store.disk.group_commit import GroupCommit
+from node.store.formats.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
+    JOURNAL_FORMAT,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
+    SEGMENT_FORMAT,
     SHARED_STORE_FORMAT,
     Damage,
     FileFormat,
 )
-from node.store.store_file import StoredRecord, scan_store_file
-from node.store.v1_format import (
-    JOURNAL_FORMAT,
-    KIND_ACK,
-    SEGMENT_FORMAT,
-    Record,
-    ack_count,
-    checksum_seed,
-    files_of,
-    place_size,
-    scan_records,
-)
+from node.store.index.terms import SeqBounds
+from node.store.index.v1.format import KIND_ACK, Record, ack_count, checksum_seed, files_of, place_size, scan_records
+from node.store.index.v1.recovery import JournalContents, StoredEntry, load_journals, load_segment
+from node.store.index.v2.recovery import BadSlot, scan_slots
+from node.store.shared.store_file import StoredRecord, scan_store_file
 
 
 def inspect(

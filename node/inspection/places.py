@@ -1,6 +1,6 @@
 """What a directory is that somebody points at: a node's data, one vhost, one queue, or one shared message store.
 
-Nothing here or elsewhere in this package writes; it works on a `node.store.disk.ReadOnlyDisk`. See
+Nothing here or elsewhere in this package writes; it works on a `node.store.disk.disk.ReadOnlyDisk`. See
 `node.queues.vhost_store` for the layout.
 """
 
@@ -15,15 +15,22 @@ from zlib import crc32
 
 from node.errors import WarrenError
 from node.ids import QueueName
-from node.store.clean_tables import TABLES_NAME
 from node.store.deletions import DELETING_NAME, QUEUES_NAME
-from node.store.disk import Disk, read_whole
-from node.store.index_conversion import CURSOR_NAME, split_terms
+from node.store.disk.disk import Disk, read_whole
+from node.store.formats.record import (
+    HEADER_BYTES,
+    INDEX_FORMAT,
+    JOURNAL_FORMAT,
+    SEGMENT_FORMAT,
+    SHARED_STORE_FORMAT,
+    SLOT_BYTES,
+)
+from node.store.index.conversion import CURSOR_NAME, split_terms
+from node.store.index.terms import Terms, read_terms
+from node.store.index.v1.format import files_of
 from node.store.queue_storage import STUB_NAME, TERMS_NAME, Stub, read_stub
-from node.store.queue_terms import Terms, read_terms
-from node.store.record import HEADER_BYTES, INDEX_FORMAT, SHARED_STORE_FORMAT, SLOT_BYTES
-from node.store.store_config import SEGMENT_ENTRIES_MAX, StoreConfig
-from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT, files_of
+from node.store.shared.clean_tables import TABLES_NAME
+from node.store.shared.config import SEGMENT_ENTRIES_MAX, StoreConfig
 
 VHOSTS_NAME = "vhosts"
 VHOST_FILE_NAME = "vhost.json"
@@ -288,7 +295,7 @@ def open_queue(disk: Disk, directory: str, file: VhostFile) -> QueuePlace:
 
 
 def _read_cursor(disk: Disk, directory: str) -> tuple[int, int] | None:
-    """See `node.store.index_conversion`."""
+    """See `node.store.index.conversion`."""
     path = f"{directory}/{CURSOR_NAME}"
     if not disk.exists(path):
         return None

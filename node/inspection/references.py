@@ -1,7 +1,7 @@
 """Who refers to which message of a shared store: counted from the queues' files, in 40 bytes a message.
 
-The table is a `node.store.location_table.LocationTable` whose fields are used for something else: the number of the
-first queue that refers to the message, and the position there.
+The table is a `node.store.shared.location_table.LocationTable` whose fields are used for something else: the number of
+the first queue that refers to the message, and the position there.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from node.inspection.places import QueuePlace
-from node.store.disk import read_whole
-from node.store.index_recovery import scan_slots
-from node.store.index_v1_recovery import stored_entries
-from node.store.location_table import LocationTable
-from node.store.record import INDEX_FORMAT, Slot
+from node.store.disk.disk import read_whole
+from node.store.formats.record import INDEX_FORMAT, Slot
+from node.store.index.v1.recovery import stored_entries
+from node.store.index.v2.recovery import scan_slots
+from node.store.shared.location_table import LocationTable
 
 #: In the field of the queue: a whole copy of the message was seen.
 _SEEN = 1 << 31

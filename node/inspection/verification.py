@@ -27,8 +27,8 @@ from node.inspection.steps import Progress, Steps
 from node.inspection.verify_queue import QueueCheck
 from node.inspection.verify_store import verify_store
 from node.queues.vhost_store import FORMAT, vhost_directory
-from node.store.disk import Disk, ReadOnlyDisk
-from node.store.length_file import LENGTHS_NAME, read_lengths, short_files
+from node.store.disk.disk import Disk, ReadOnlyDisk
+from node.store.disk.length_file import LENGTHS_NAME, read_lengths, short_files
 
 
 @dataclass(slots=True)

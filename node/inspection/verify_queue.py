@@ -1,7 +1,8 @@
 """Verification of one queue's directory: stub, terms, bounds, and the files of its index.
 
 After a clean stop (the terms are there) everything was synced, so whatever is unreadable is damage. After a crash the
-same marks of an unfinished write count as recovery would: see `node.store.record` and `node.store.v1_format`.
+same marks of an unfinished write count as recovery would: see `node.store.formats.record` and
+`node.store.index.v1.format`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ from node.inspection.places import (
 from node.inspection.references import References
 from node.inspection.verify_v1 import V1Check
 from node.inspection.verify_v2 import V2Check
-from node.store.disk import read_whole
-from node.store.index_conversion import CURSOR_FORMAT, CURSOR_NAME
-from node.store.queue_storage import STUB_NAME, TERMS_NAME
-from node.store.record import (
+from node.store.disk.disk import read_whole
+from node.store.formats.record import (
     BOUNDS_FORMAT,
     HEADER_BYTES,
     INDEX_FORMAT,
@@ -35,9 +34,11 @@ from node.store.record import (
     QUEUE_STORE_FORMAT,
     FileFormat,
 )
-from node.store.segment_files import Segment
-from node.store.v1_terms import unpack_terms
-from node.store.v2_terms import segments_in_terms
+from node.store.index.conversion import CURSOR_FORMAT, CURSOR_NAME
+from node.store.index.v1.terms import unpack_terms
+from node.store.index.v2.segment_files import Segment
+from node.store.index.v2.terms import segments_in_terms
+from node.store.queue_storage import STUB_NAME, TERMS_NAME
 
 
 class QueueCheck:

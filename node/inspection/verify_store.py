@@ -14,11 +14,9 @@ from node.errors import StorageError
 from node.inspection.findings import Findings, Kind
 from node.inspection.places import PERSISTENT_NAME, QUARANTINE_NAME, TEMPORARY_SUFFIX
 from node.inspection.references import References
-from node.store.clean_tables import TABLES_NAME, read_clean_tables
-from node.store.disk import Disk, read_whole
-from node.store.group_commit import GroupCommit
-from node.store.location_table import Location, LocationTable
-from node.store.record import (
+from node.store.disk.disk import Disk, read_whole
+from node.store.disk.group_commit import GroupCommit
+from node.store.formats.record import (
     HEADER_BYTES,
     HOLES_FORMAT,
     KIND_MESSAGE,
@@ -29,11 +27,13 @@ from node.store.record import (
     unpack_holes_note,
     unpack_store_record_header,
 )
-from node.store.store_config import StoreConfig
-from node.store.store_file import SCAN_PIECE_BYTES, StoredRecord, scan_store_file
-from node.store.store_files import FileSummary, StoreFiles
-from node.store.store_recovery import QUARANTINE_BYTES_MAX
-from node.store.v1_format import files_of
+from node.store.index.v1.format import files_of
+from node.store.shared.clean_tables import TABLES_NAME, read_clean_tables
+from node.store.shared.config import StoreConfig
+from node.store.shared.location_table import Location, LocationTable
+from node.store.shared.recovery import QUARANTINE_BYTES_MAX
+from node.store.shared.store_file import SCAN_PIECE_BYTES, StoredRecord, scan_store_file
+from node.store.shared.store_files import FileSummary, StoreFiles
 
 _CLEAN_DAMAGE = "a clean start does not look at it: if a live message is concerned, its queue fails when it comes to it"
 _DIRTY_DAMAGE = "a copy goes to quarantine/, entries that name a message in it are dropped"

@@ -8,7 +8,9 @@ from node.inspection.findings import Findings
 from node.inspection.places import QueuePlace
 from node.inspection.references import References
 from node.message import ENVELOPE_HEADER
-from node.store.index_v1_recovery import (
+from node.store.formats.record import JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT
+from node.store.index.v1.format import RECORD_BYTES, place_offset, place_size
+from node.store.index.v1.recovery import (
     JournalContents,
     Problem,
     SegmentContent,
@@ -16,10 +18,8 @@ from node.store.index_v1_recovery import (
     load_journals,
     load_segment,
 )
+from node.store.index.v1.segment import Segment
 from node.store.queue_storage import TERMS_NAME
-from node.store.record import NEVER_WRITTEN
-from node.store.v1_format import JOURNAL_FORMAT, RECORD_BYTES, SEGMENT_FORMAT, place_offset, place_size
-from node.store.v1_segment import Segment
 
 _WRITTEN_ANEW = "left out when the next start writes the file anew, a copy goes to quarantine/"
 _FAILS_WHEN_READ = "a clean start does not look at it: the queue fails if it was a live entry"

@@ -13,11 +13,8 @@ from node.ids import MSG_ID_BYTES, MsgId, split_msg_id
 from node.inspection.findings import Findings
 from node.inspection.places import QueuePlace
 from node.inspection.references import References
-from node.store.disk import read_whole
-from node.store.index_recovery import BadSlot, scan_slots
-from node.store.live_bits import bits_of, positions
-from node.store.queue_storage import TERMS_NAME
-from node.store.record import (
+from node.store.disk.disk import read_whole
+from node.store.formats.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
     NEVER_WRITTEN,
@@ -33,7 +30,10 @@ from node.store.record import (
     slot_offset,
     unpack_record,
 )
-from node.store.segment_files import Segment
+from node.store.index.live_bits import bits_of, positions
+from node.store.index.v2.recovery import BadSlot, scan_slots
+from node.store.index.v2.segment_files import Segment
+from node.store.queue_storage import TERMS_NAME
 
 #: In a record: behind the mark.
 _PADDING_AT = 11

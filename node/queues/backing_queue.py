@@ -13,7 +13,7 @@ Confirms. A publication may carry a *token*, an opaque value that comes back exa
   - persistent message in a durable queue: on disk and fsynced (on every replica, for a mirrored queue);
   - any other: accepted (applied on every replica, for a mirrored queue);
   - already settled or purged: at once, since nothing is left to protect.
-Nothing blocks: durability arrives later, through the group commit (`node.store.group_commit`), and the owner
+Nothing blocks: durability arrives later, through the group commit (`node.store.disk.group_commit`), and the owner
 calls `drain_confirmed` after it.
 """
 

@@ -21,11 +21,11 @@ from node.queues.backing_queue import BackingQueueStatus
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest, SeqRange, digest_of
 from node.queues.unacked import body_bytes
 from node.queues.variable_queue import VariableQueue
-from node.store.group_commit import GroupCommit
-from node.store.index import PagedMessage
-from node.store.live_bits import between, runs
+from node.store.disk.group_commit import GroupCommit
+from node.store.index.index import PagedMessage
+from node.store.index.live_bits import between, runs
 from node.store.queue_storage import QueueStorage
-from node.store.store_config import StoreConfig
+from node.store.shared.config import StoreConfig
 
 #: What the digest of an entry costs if the index is of version 1, where every record of a segment is parsed: more than
 #: ten times what it costs with version 2. Charged less, so that one segment (eight milliseconds) fits in a step.

@@ -83,7 +83,7 @@ class ReplicaQueue(BackingQueue, Protocol):
 
     def digests(self) -> list[SegmentDigest]:
         """One digest per segment that has a live message, ascending. Reads what is on disk only, without checking it
-        entry by entry (see `node.store.index.QueueIndex.msg_ids`)."""
+        entry by entry (see `node.store.index.index.QueueIndex.msg_ids`)."""
 
     def holdings(self, segment: int) -> list[Holding]:
         """The live messages of one segment, ascending. Reads and checks what is on disk only."""

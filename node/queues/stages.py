@@ -40,8 +40,8 @@ from typing import NamedTuple
 from node.message import Message, decode_envelope
 from node.queues.sub_queue import Entry, SubQueue
 from node.queues.unacked import body_bytes
-from node.store.index import UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
-from node.store.store_config import StoreConfig
+from node.store.index.index import UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
+from node.store.shared.config import StoreConfig
 
 #: Limits of one read-ahead (mission S12): messages, their bytes, and the body size that is not worth it.
 READ_AHEAD_MESSAGES = 2048

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from node.message import Message
-from node.store.index import PagedMessage
+from node.store.index.index import PagedMessage
 
 #: Tombstones beyond twice the messages that are put up with.
 TOMBSTONES_MAX = 1024

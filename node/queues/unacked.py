@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from node.message import Message
 from node.queues.sub_queue import Entry
-from node.store.index import PagedMessage
+from node.store.index.index import PagedMessage
 
 
 def body_bytes(entry: Entry) -> int:

@@ -41,10 +41,10 @@ from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SegmentDigest
 from node.queues.stages import PAGE_OUT_MESSAGES, StageCounts, Stages
 from node.queues.sub_queue import Entry
 from node.queues.unacked import Unacked, body_bytes
-from node.store.group_commit import GroupCommit
-from node.store.index import RecoveryReport
+from node.store.disk.group_commit import GroupCommit
+from node.store.index.index import RecoveryReport
 from node.store.queue_storage import QueueStorage
-from node.store.store_config import StoreConfig
+from node.store.shared.config import StoreConfig
 
 #: Collected bytes after which a queue writes without waiting for the end of the turn (mission S11).
 WRITE_BUFFER_BYTES = 512 * 1024

@@ -3,8 +3,8 @@
 Layout below the node's data directory::
 
     vhosts/<directory of the vhost>/vhost.json                  the vhost's name, and what must not change in its life
-                                   /durable.lengths             node.store.length_file
-                                   /msg_store_persistent/N.rdq  node.store.msg_store
+                                   /durable.lengths             node.store.disk.length_file
+                                   /msg_store_persistent/N.rdq  node.store.shared.msg_store
                                    /msg_store_transient/N.rdq   the same, emptied at start
                                    /queues/<queue id>/          node.store.queue_storage
                                        queue.json  N.qi  N.qs  seq.bounds  clean.terms
@@ -26,17 +26,18 @@ from itertools import chain
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
 from node.queues.local_replica import LocalReplica
-from node.store.compaction import Reclaimed
-from node.store.deletions import QUEUES_NAME, Deletions, no_references, release_in_pieces
-from node.store.disk import Disk, read_whole, write_durably
-from node.store.group_commit import GroupCommit
-from node.store.guarded_disk import GuardedDisk
-from node.store.index_recovery import references_in_pieces
-from node.store.index_v1_recovery import references_in_pieces_v1
-from node.store.msg_store import MessageStore, MessageStoreStatus
+from node.store.deletions import QUEUES_NAME, Deletions, no_references
+from node.store.disk.disk import Disk, read_whole, write_durably
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import GuardedDisk
+from node.store.index.v1.recovery import references_in_pieces_v1
+from node.store.index.v2.recovery import references_in_pieces
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
-from node.store.store_config import StoreConfig
-from node.store.store_recovery import StoreRecovery
+from node.store.shared.compaction.compaction import Reclaimed
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore, MessageStoreStatus
+from node.store.shared.port import release_in_pieces
+from node.store.shared.recovery import StoreRecovery
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24

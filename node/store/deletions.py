@@ -2,7 +2,7 @@
 
 A queue of ten million messages has five thousand files, and unlinking them at once would stop the loop for a second.
 So `take` only renames: ``queues/7`` becomes ``deleting/7.1``, which is atomic and costs no more than listing the names
-(`node.store.guarded_disk` forgets them later). The rest is done by `step`, some times a second:
+(`node.store.disk.guarded` forgets them later). The rest is done by `step`, some times a second:
 
 1. wait until the new name is durable (the group commit syncs both parents);
 2. give back the references to the shared stores, piece by piece: each piece reads the msg_ids of some entries;
@@ -28,19 +28,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from node.errors import StorageError
-from node.store.disk import Disk
-from node.store.group_commit import GroupCommit
+from node.store.disk.disk import Disk
+from node.store.disk.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
-
-#: A position, or a msg_id.
-_Entry = TypeVar("_Entry")
 
 #: Names of the directories of a vhost where its queues are, and where the deleted ones are.
 QUEUES_NAME = "queues"
@@ -48,26 +43,15 @@ DELETING_NAME = "deleting"
 #: Files that one step unlinks, over all directories: one of some megabytes takes up to a quarter of a millisecond. With
 #: ten steps a second, a queue of ten million messages is gone after half a minute.
 FILES_PER_STEP = 16
-#: Entries whose references one step gives back: some milliseconds of reading and counting.
-REFERENCES_PER_STEP = 2048
-#: Entries that are read from the files of a closed queue at a time: two or three milliseconds.
-ENTRIES_PER_PIECE = 1024
 
-#: Gives back the references of the files in a directory (its argument), `REFERENCES_PER_STEP` per item at most.
+#: Gives back the references of the files in a directory (its argument), `node.store.shared.port.REFERENCES_PER_STEP`
+#: per item at most.
 Release = Callable[[str], Iterator[None]]
 
 
 def no_references(_directory: str) -> Iterator[None]:
     """The `Release` of a directory whose references nobody counts."""
     return iter(())
-
-
-def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
-    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references."""
-    for at in range(0, len(entries), REFERENCES_PER_STEP):
-        with suppress(StorageError):
-            release(entries[at : at + REFERENCES_PER_STEP])
-        yield
 
 
 @dataclass(slots=True)

@@ -19,24 +19,24 @@ from typing import NamedTuple
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, QueueId, QueueName
 from node.store.deletions import Deletions, no_references
-from node.store.disk import Disk, read_whole, sync_file
-from node.store.group_commit import GroupCommit
-from node.store.index import QueueIndex, RecoveryReport
-from node.store.index_conversion import (
+from node.store.disk.disk import Disk, read_whole, sync_file
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.length_file import ShortFile
+from node.store.index.conversion import (
     ConvertingIndex,
     conversion_source,
     remove_cursor,
     split_terms,
     versions_on_disk,
 )
-from node.store.index_recovery import IndexRecovery, Progress
-from node.store.index_v1 import QueueIndexV1
-from node.store.index_v1_recovery import recover_v1
-from node.store.index_v2 import QueueIndexV2
-from node.store.length_file import ShortFile
-from node.store.msg_store import MessageStore
-from node.store.queue_terms import SeqBounds, Terms, read_terms
-from node.store.store_config import StoreConfig
+from node.store.index.index import QueueIndex, RecoveryReport
+from node.store.index.terms import SeqBounds, Terms, read_terms
+from node.store.index.v1.index import QueueIndexV1
+from node.store.index.v1.recovery import recover_v1
+from node.store.index.v2.index import QueueIndexV2
+from node.store.index.v2.recovery import IndexRecovery, Progress
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
 
 #: Entries that one step of a conversion copies: some milliseconds, a few megabytes at most.
 CONVERSION_STEP_ENTRIES = 512

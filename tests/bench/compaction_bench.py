@@ -34,10 +34,10 @@ from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
-from node.store.compaction import Reclaimed
-from node.store.disk import RealDisk
-from node.store.group_commit import GroupCommit
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import RealDisk
+from node.store.disk.group_commit import GroupCommit
+from node.store.shared.compaction.compaction import Reclaimed
+from node.store.shared.config import StoreConfig
 from tests.bench.machine_stalls import MachineStalls, current_processor
 
 BODY_BYTES = 8192

@@ -16,9 +16,9 @@ from node.ids import OriginId, QueueId, QueueName, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.vhost_store import VhostStore
-from node.store.disk import RealDisk
-from node.store.group_commit import GroupCommit
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import RealDisk
+from node.store.disk.group_commit import GroupCommit
+from node.store.shared.config import StoreConfig
 
 MESSAGES = 40_000
 BATCH = 200

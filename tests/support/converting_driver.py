@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from node.ids import MsgId
-from node.store.index import QueueIndex
-from node.store.index_conversion import ConvertingIndex, split_terms
+from node.store.index.conversion import ConvertingIndex, split_terms
+from node.store.index.index import QueueIndex
 from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, IndexDriver, IndexKind, random_steps
 
 

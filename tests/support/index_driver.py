@@ -17,17 +17,17 @@ from typing import cast
 from node.errors import DiskFullError
 from node.ids import MsgId
 from node.message import Message
-from node.store.disk import Disk
-from node.store.group_commit import GroupCommit
-from node.store.index import PagedMessage, QueueIndex, RecoveryReport
-from node.store.index_recovery import IndexRecovery, references_in_pieces
-from node.store.index_v1 import QueueIndexV1
-from node.store.index_v1_recovery import recover_v1, references_in_pieces_v1
-from node.store.index_v2 import QueueIndexV2
-from node.store.msg_store import MessageStore
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
-from node.store.store_config import StoreConfig
-from node.store.store_recovery import StoreRecovery
+from node.store.disk.disk import Disk
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.index.index import PagedMessage, QueueIndex, RecoveryReport
+from node.store.index.v1.index import QueueIndexV1
+from node.store.index.v1.recovery import recover_v1, references_in_pieces_v1
+from node.store.index.v2.index import QueueIndexV2
+from node.store.index.v2.recovery import IndexRecovery, references_in_pieces
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
+from node.store.shared.recovery import StoreRecovery
 from tests.support.messages import make_message
 
 DIRECTORY = "/queue"

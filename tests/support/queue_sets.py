@@ -17,9 +17,9 @@ from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
-from node.store.group_commit import GroupCommit
-from node.store.simulated_disk import SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import SimulatedDisk
+from node.store.shared.config import StoreConfig
 from node.topology.records import QueueRecord
 from tests.support.messages import make_message
 from tests.support.stores import run_sync_round

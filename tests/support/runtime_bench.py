@@ -22,9 +22,9 @@ from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
 from node.ids import Incarnation, NodeName, QueueId
-from node.store.group_commit import GroupCommit
-from node.store.simulated_disk import SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import SimulatedDisk
+from node.store.shared.config import StoreConfig
 from node.topology.commands import CreateVhost, DeclareQueue
 from tests.support.resources import FakeProbe
 

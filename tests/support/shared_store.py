@@ -12,12 +12,12 @@ import pytest
 
 from node.errors import StorageError
 from node.ids import MsgId
-from node.store import hole_filling, merging, relocation
-from node.store.disk import Disk
-from node.store.group_commit import GroupCommit
-from node.store.msg_store import MessageStore
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError, SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import Disk
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.shared.compaction import hole_filling, merging, relocation
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
 from tests.support.messages import make_message, msg_id_of
 
 STORE_DIRECTORY = "/vhost/msg_store_persistent"

@@ -10,12 +10,12 @@ from node.ids import QueueId, QueueName
 from node.message import Message
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import FORMAT, VhostStore
-from node.store.disk import RealDisk, write_durably
-from node.store.group_commit import GroupCommit
-from node.store.index_v1 import QueueIndexV1
-from node.store.msg_store import MessageStore
-from node.store.queue_terms import SeqBounds, Terms
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import RealDisk, write_durably
+from node.store.disk.group_commit import GroupCommit
+from node.store.index.terms import SeqBounds, Terms
+from node.store.index.v1.index import QueueIndexV1
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
 from tests.support.messages import make_message, publications
 from tests.support.stores import run_sync_round
 

@@ -7,9 +7,9 @@ import random
 from node.ids import QueueId, QueueName
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
-from node.store.group_commit import GroupCommit
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.shared.config import StoreConfig
 
 DATA_DIRECTORY = "/data"
 QUEUE_ID = QueueId(7)

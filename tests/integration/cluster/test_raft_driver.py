@@ -17,7 +17,7 @@ from cluster.transport.mesh import Mesh, MeshTiming
 from cluster.wire.convert import QueueFrameMessage
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName
-from node.store.disk import RealDisk
+from node.store.disk.disk import RealDisk
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration

@@ -26,11 +26,11 @@ from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
-from node.store.group_commit import GroupCommit
-from node.store.guarded_disk import WRITE_EVERY_MS
-from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import WRITE_EVERY_MS
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
+from node.store.shared.config import StoreConfig
 from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 

@@ -1,7 +1,7 @@
 """Files of a vhost cut anywhere after a crash: what was durable is missed and reported, whatever the cut looks like.
 
 A file cut at the border of two records looks like the end of an earlier life; only the notes of durable lengths tell
-(`node.store.guarded_disk`). What is served afterwards is what was published, in order.
+(`node.store.disk.guarded`). What is served afterwards is what was published, in order.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from node.errors import StorageError
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.vhost_store import VhostStore
-from node.store.group_commit import GroupCommit
-from node.store.guarded_disk import WRITE_EVERY_MS
-from node.store.index_recovery import scan_slots
-from node.store.length_file import LENGTHS_NAME, SUFFIXES, read_lengths
-from node.store.record import RECORD_HEADER_BYTES, SLOT_BYTES, Damage, Slot, slot_offset
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
-from node.store.store_config import StoreConfig
-from node.store.store_file import scan_store_file
-from node.store.v1_format import JOURNAL_FORMAT, KIND_ACK, SEGMENT_FORMAT, Record, checksum_seed, scan_records
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import WRITE_EVERY_MS
+from node.store.disk.length_file import LENGTHS_NAME, SUFFIXES, read_lengths
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.formats.record import (
+    JOURNAL_FORMAT,
+    RECORD_HEADER_BYTES,
+    SEGMENT_FORMAT,
+    SLOT_BYTES,
+    Damage,
+    Slot,
+    slot_offset,
+)
+from node.store.index.v1.format import KIND_ACK, Record, checksum_seed, scan_records
+from node.store.index.v2.recovery import scan_slots
+from node.store.shared.config import StoreConfig
+from node.store.shared.store_file import scan_store_file
 from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, run_sync_round
 

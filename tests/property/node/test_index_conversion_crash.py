@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import pytest
 
 from node.errors import StorageError
-from node.store.index_conversion import ConvertingIndex
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError
+from node.store.index.conversion import ConvertingIndex
 from tests.support.converting_driver import ConvertingDriver, convert_randomly, fill
 from tests.support.index_driver import DIRECTORY, V1, V2, IndexKind, random_steps
 

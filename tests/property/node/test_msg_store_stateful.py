@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 )
 
 from node.errors import DiskFullError
-from node.store import hole_filling
-from node.store.simulated_disk import CrashStyle
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle
+from node.store.shared.compaction import hole_filling
+from node.store.shared.config import StoreConfig
 from tests.support.messages import msg_id_of
 from tests.support.shared_store import SharedStoreNode, shorten_steps
 from tests.support.state_machines import run_machine

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import pytest
 
 from node.errors import StorageError
-from node.store.index import RecoveryReport
-from node.store.record import HEADER_BYTES
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError
-from node.store.v1_format import JOURNAL_FORMAT, SEGMENT_FORMAT, Record, checksum_seed, scan_records
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError
+from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, SEGMENT_FORMAT
+from node.store.index.index import RecoveryReport
+from node.store.index.v1.format import Record, checksum_seed, scan_records
 from tests.support.index_driver import DIRECTORY, V1, V2, IndexDriver, IndexKind, random_steps
 
 KINDS = [V1, V2]

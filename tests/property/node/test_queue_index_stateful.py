@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError
 from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
 from tests.support.state_machines import run_machine
 

@@ -28,8 +28,8 @@ from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery, Publication
 from node.queues.replica import SeqRange
-from node.store.simulated_disk import CrashStyle, SimulatedCrashError
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError
+from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of
 from tests.support.state_machines import run_machine

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from chaos import open_files
 from chaos.cli import main
 from chaos.open_files import data_directory_of, processes_using
-from node.store.length_file import LENGTHS_NAME
+from node.store.disk.length_file import LENGTHS_NAME
 from tests.support.storage_on_disk import NodeOnDisk, fill, snapshot, write_v1_queue
 
 

@@ -11,7 +11,7 @@ from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from cluster.raft.storage import RaftStorage
 from node.errors import StorageError
 from node.ids import NodeName
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 DIRECTORY = "/data/raft"

@@ -10,8 +10,8 @@ import pytest
 from cluster.runtime.data_directory import NAME_FILE, claim_data_directory, keep_data_directory
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
-from node.store.disk import RealDisk, read_whole
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
+from node.store.disk.disk import RealDisk, read_whole
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 

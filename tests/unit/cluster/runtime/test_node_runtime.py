@@ -35,7 +35,7 @@ from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConfirmPublished, DeleteUnused
-from node.store.compaction import Reclaimed
+from node.store.shared.compaction.compaction import Reclaimed
 from node.topology.commands import CreateVhost, DeleteQueue
 from tests.support.messages import make_message
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench, lose

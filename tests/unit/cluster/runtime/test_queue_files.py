@@ -11,12 +11,12 @@ import pytest
 from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore, vhost_directory
-from node.store.compaction import Reclaimed
-from node.store.group_commit import GroupCommit
-from node.store.guarded_disk import WRITE_EVERY_MS
-from node.store.index import RecoveryReport
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import WRITE_EVERY_MS
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.index.index import RecoveryReport
+from node.store.shared.compaction.compaction import Reclaimed
+from node.store.shared.config import StoreConfig
 from node.topology.records import QueueRecord
 from tests.support.messages import publications
 from tests.support.stores import DATA_DIRECTORY, run_sync_round

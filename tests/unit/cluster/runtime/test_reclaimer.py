@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cluster.runtime.reclaimer import Reclaimer
-from node.store.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
+from node.store.shared.compaction.compaction import TURN_S, URGENT_EVERY_S, Reclaimed
 
 
 class Storage:

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.runtime.sync_thread import FLUSH_AGAIN_S, SyncThread
 from node.errors import StorageError
-from node.store.group_commit import GroupCommit
+from node.store.disk.group_commit import GroupCommit
 
 
 class FakeFile:

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.runtime.system_probe import SystemProbe, memory_group_limits, raise_open_files_limit
 from node.errors import StorageError
-from node.store.disk import RealDisk
-from node.store.simulated_disk import SimulatedDisk
+from node.store.disk.disk import RealDisk
+from node.store.disk.simulated import SimulatedDisk
 
 
 def test_used_memory_is_what_is_resident() -> None:

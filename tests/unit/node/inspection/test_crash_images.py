@@ -10,7 +10,7 @@ from node.ids import QueueId
 from node.inspection.findings import Kind
 from node.inspection.verification import verify
 from node.queues.local_replica import LocalReplica
-from node.store.simulated_disk import CrashStyle
+from node.store.disk.simulated import CrashStyle
 from tests.support.messages import publications
 from tests.support.storage_on_disk import BIG_BODY, BILLS, BILLS_NAME, ORDERS, ORDERS_NAME, SMALL
 from tests.support.stores import DATA_DIRECTORY, StoreHarness

@@ -19,7 +19,7 @@ from node.inspection.figures import (
 from node.inspection.inspection import inspect
 from node.inspection.places import NotStorageError
 from node.inspection.verification import verify
-from node.store.disk import ReadOnlyDisk
+from node.store.disk.disk import ReadOnlyDisk
 from tests.support.messages import msg_id_of, publications
 from tests.support.storage_on_disk import (
     BIG_BODY,

@@ -15,12 +15,21 @@ from node.inspection.findings import Findings, Kind, Problem
 from node.inspection.inspection import inspect
 from node.inspection.references import References, Referrer
 from node.inspection.verification import verify
-from node.store.disk import RealDisk
-from node.store.guarded_disk import WRITE_EVERY_MS
-from node.store.index_conversion import CURSOR_FORMAT
+from node.store.disk.disk import RealDisk
+from node.store.disk.guarded import WRITE_EVERY_MS
+from node.store.formats.record import (
+    JOURNAL_FORMAT,
+    RECORD_HEADER_BYTES,
+    SEGMENT_FORMAT,
+    SHARED_STORE_FORMAT,
+    Slot,
+    pack_holes_note,
+    pack_slot,
+    unpack_slot,
+)
+from node.store.index.conversion import CURSOR_FORMAT
+from node.store.index.v1.format import ACK_PAYLOAD, KIND_ACK, checksum_seed, pack_record
 from node.store.queue_storage import read_stub
-from node.store.record import RECORD_HEADER_BYTES, SHARED_STORE_FORMAT, Slot, pack_holes_note, pack_slot, unpack_slot
-from node.store.v1_format import ACK_PAYLOAD, JOURNAL_FORMAT, KIND_ACK, SEGMENT_FORMAT, checksum_seed, pack_record
 from tests.support.messages import msg_id_of, publications
 from tests.support.storage_on_disk import (
     BIG_BODY,

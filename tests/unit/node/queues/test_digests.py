@@ -15,7 +15,7 @@ from node.queues import vhost_store
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SegmentDigest, SeqRange
 from node.queues.vhost_store import VhostStore
-from node.store.store_config import StoreConfig
+from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, StoreHarness

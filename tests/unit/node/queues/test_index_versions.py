@@ -7,8 +7,8 @@ import random
 import pytest
 
 from node.queues.local_replica import LocalReplica
-from node.store.simulated_disk import CrashStyle
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import make_message, publications
 from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness

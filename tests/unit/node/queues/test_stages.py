@@ -13,8 +13,8 @@ from node.message import Message
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
 from node.queues.stages import StageCounts
-from node.store.simulated_disk import CrashStyle
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
 from tests.support.stores import StoreHarness

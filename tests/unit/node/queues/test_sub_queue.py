@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.queues.sub_queue import SubQueue
-from node.store.index import PagedMessage
+from node.store.index.index import PagedMessage
 from tests.support.messages import msg_id_of
 
 

@@ -9,8 +9,8 @@ from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
 from node.queues.backing_queue import Publication
 from node.queues.origins import ORIGINS_MAX
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SeqRange
-from node.store.simulated_disk import CrashStyle
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from node.queues.backing_queue import BackingQueue
-from node.store.store_config import StoreConfig
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import BackingQueueContract, MakeQueue
 from tests.support.stores import StoreHarness
 

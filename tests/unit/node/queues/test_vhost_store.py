@@ -9,9 +9,9 @@ import pytest
 from node.errors import StorageError
 from node.ids import QueueId, QueueName
 from node.queues.vhost_store import VhostStore
-from node.store.disk import RealDisk
-from node.store.group_commit import GroupCommit
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import RealDisk
+from node.store.disk.group_commit import GroupCommit
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round

@@ -12,8 +12,8 @@ from node.errors import StorageError
 from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.store.deletions import FILES_PER_STEP
-from node.store.simulated_disk import CrashStyle
-from node.store.store_config import StoreConfig
+from node.store.disk.simulated import CrashStyle
+from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
 from tests.support.stores import QUEUE_ID, StoreHarness
@@ -119,7 +119,7 @@ def test_what_a_crash_left_of_a_deletion_is_removed_in_steps_and_refers_to_nothi
 
 def test_references_are_given_back_in_steps_and_once(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """An ack that is not on disk was given back before."""
-    monkeypatch.setattr("node.store.deletions.REFERENCES_PER_STEP", 4)
+    monkeypatch.setattr("node.store.shared.port.REFERENCES_PER_STEP", 4)
     queue, other = fan_out(harness, 16)
     queue.publish(publications(17, 16, body=BIG))
     harness.sync()
@@ -300,8 +300,8 @@ def test_files_of_a_closed_queue_are_read_in_bounded_pieces(
 ) -> None:
     """Those of version 1 have segments of 16,384 entries, and journals of twice as many."""
     harness = StoreHarness(StoreConfig(queue_version=harness.config.queue_version, embed_below_bytes=60))
-    for module in ("index_recovery", "index_v1_recovery"):
-        monkeypatch.setattr(f"node.store.{module}.ENTRIES_PER_PIECE", 10)
+    for generation in ("v1", "v2"):
+        monkeypatch.setattr(f"node.store.index.{generation}.recovery.ENTRIES_PER_PIECE", 10)
     harness.open_queue().publish(publications(1, 100, body=BIG))
     harness.store.close()
     harness.start()

@@ -20,14 +20,14 @@ from node.ids import QueueId, QueueName
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
-from node.store.disk import RealDisk, read_whole, write_durably
-from node.store.group_commit import GroupCommit
-from node.store.index_v2 import QueueIndexV2
-from node.store.queue_terms import RESERVE_STEP, SeqBounds
-from node.store.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
-from node.store.segment_files import ACK_RUNS_MAX
-from node.store.simulated_disk import CrashStyle, SimulatedDisk
-from node.store.store_config import StoreConfig
+from node.store.disk.disk import RealDisk, read_whole, write_durably
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
+from node.store.index.terms import RESERVE_STEP, SeqBounds
+from node.store.index.v2.index import QueueIndexV2
+from node.store.index.v2.segment_files import ACK_RUNS_MAX
+from node.store.shared.config import StoreConfig
 from tests.support.converting_driver import ConvertingDriver
 from tests.support.index_driver import DIRECTORY, V1, V2, IndexDriver
 from tests.support.messages import make_message, publications

@@ -1,0 +1,584 @@
+"""A disk in memory that behaves as badly as real ones do, reproducibly.
+
+The model. A file has *durable* bytes (what survives) and *pending* operations (writes and truncations since the last
+sync); the owner sees both, the platter only the first. A directory likewise has durable names and pending name
+changes. `SimulatedFile.sync` moves a file's pending operations into its durable bytes; `sync_directory` does it for
+names. A file whose name is not durable is lost with everything in it, synced or not.
+
+A renamed directory takes everything below it along. The new name is durable when both parents were synced since; until
+then a crash may bring back the old one, with all that was below.
+
+A crash (`crash`) throws the pending operations away, in one of three styles:
+
+- ``DROP``: none of them survives;
+- ``SUBSET``: each pending write survives or not, independently (the kernel writes pages back in any order); of name
+  changes a prefix survives per directory, of renamed directories one over all (journaling file systems keep their
+  order);
+- ``TEAR``: as ``SUBSET``, and the last surviving write of every file is cut at a random byte.
+
+Every handle from before the crash is dead afterwards. A failed fsync keeps what real kernels keep: the owner still
+reads the bytes, but they will never reach the platter.
+
+A full disk. Space is taken byte by byte, where something is written for the first time: what is written over costs
+nothing, and a file that was extended has a hole there that costs when it is filled. A write for which there is no room
+puts down a prefix and raises: as long a one as there is room for, or what `prefix_of` makes of it. By how much the file
+has grown is cut off again, as in `node.store.disk.disk`.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.errors import DiskFullError, StorageError
+from node.store.disk.disk import DirectorySync, DiskFile
+
+
+class CrashStyle(enum.Enum):
+    """What happens to unsynced operations in a crash; see the module text."""
+
+    DROP = "drop"
+    SUBSET = "subset"
+    TEAR = "tear"
+
+
+class SimulatedCrashError(Exception):
+    """The machine died in the middle of an operation (`SimulatedDisk.crash_after`). Not a `StorageError`: nobody may
+    catch it but the test."""
+
+
+#: Of the disk; small, as the files of tests are.
+_BLOCK_BYTES = 32
+#: Makes 1 of every byte but 0.
+_IS_WRITTEN = bytes([0]) + bytes([1]) * 255
+
+
+@dataclass(slots=True)
+class _Inode:
+    """One file, whatever its names."""
+
+    #: What the owner reads.
+    content: bytearray = field(default_factory=bytearray)
+    #: What survives every crash.
+    durable: bytearray = field(default_factory=bytearray)
+    #: Unsynced operations in order: (offset, bytes), or (size, None) for a truncation.
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    #: For each byte of the content, whether it takes space (1) or lies in a hole (0).
+    taken: bytearray = field(default_factory=bytearray)
+    taken_bytes: int = 0
+
+    def cost(self, offset: int, size: int) -> int:
+        """Bytes that a write of ``size`` bytes takes beyond what is taken."""
+        return size - self.taken.count(1, offset, offset + size)
+
+    def prefix(self, offset: int, size: int, room_bytes: int) -> int:
+        """How much of a write of ``size`` bytes there is room for."""
+        if self.cost(offset, size) <= room_bytes:
+            return size
+        low, high = 0, size
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.cost(offset, middle) <= room_bytes:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def apply(self, operation: tuple[int, bytes | None]) -> None:
+        """The owner sees it from now on, and the disk has the less room."""
+        offset, data = operation
+        if data is None:
+            self.taken_bytes -= self.taken.count(1, offset)
+            _apply(self.taken, operation)
+        else:
+            self.taken_bytes += self.cost(offset, len(data))
+            _apply(self.taken, (offset, bytes([1]) * len(data)))
+        _apply(self.content, operation)
+
+    def take_block(self, end: int) -> None:
+        """A refused write ended here, within a block, and blocks are taken as a whole."""
+        rest = min(-end % _BLOCK_BYTES, len(self.taken) - end)
+        self.taken_bytes += self.cost(end, rest)
+        self.taken[end : end + rest] = bytes([1]) * rest
+
+    def forget_unsynced(self) -> None:
+        """After a crash: what is durable is the content. Zeros pass for holes."""
+        self.pending.clear()
+        self.content = bytearray(self.durable)
+        self.taken = self.content.translate(_IS_WRITTEN)
+        self.taken_bytes = self.taken.count(1)
+
+
+@dataclass(slots=True)
+class _Directory:
+    """Names of one directory; a value of ``None`` in ``pending`` takes a name away."""
+
+    names: dict[str, _Inode] = field(default_factory=dict)
+    durable: dict[str, _Inode] = field(default_factory=dict)
+    #: Each step is one atomic change of one or two names.
+    pending: list[dict[str, _Inode | None]] = field(default_factory=list)
+
+    def change(self, step: dict[str, _Inode | None]) -> None:
+        _apply_names(self.names, step)
+        self.pending.append(step)
+
+    def sync(self) -> None:
+        for step in self.pending:
+            _apply_names(self.durable, step)
+        self.pending.clear()
+
+
+@dataclass(slots=True)
+class _Move:
+    """A directory that was renamed."""
+
+    old_path: str
+    new_path: str
+    #: Parents that were not synced since.
+    unsynced: set[str]
+
+
+def _apply_names(names: dict[str, _Inode], step: dict[str, _Inode | None]) -> None:
+    for name, inode in step.items():
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
+
+
+def _apply(content: bytearray, operation: tuple[int, bytes | None]) -> None:
+    offset, data = operation
+    if data is None:
+        del content[offset:]
+        content.extend(bytes(offset - len(content)))
+        return
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _all(size: int) -> int:
+    return size
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory, name
+
+
+class SimulatedCut:
+    """`Cut` that happens at once, the earliest moment, or when it is finished, the latest."""
+
+    __slots__ = ("_error", "_file", "_has_happened", "_size")
+
+    def __init__(self, file: SimulatedFile, size: int, *, is_early: bool) -> None:
+        self._file = file
+        self._size = size
+        self._has_happened = False
+        self._error: StorageError | None = None
+        if is_early:
+            self._happen()
+
+    def _happen(self) -> None:
+        self._has_happened = True
+        try:
+            self._file.cut(self._size)
+        except StorageError as error:
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        if not self._has_happened:
+            self._happen()
+        if self._error is not None:
+            raise self._error
+
+
+class SimulatedFile:
+    """`DiskFile` of a `SimulatedDisk`."""
+
+    __slots__ = ("_closed", "_disk", "_inode", "_is_abandoned", "_is_unsynced", "_life", "_path", "_size")
+
+    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode, *, is_new: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+        self._closed = self._is_abandoned = False
+        #: As far as this handle knows. Without, a closed one has given its descriptor up, like that of the system.
+        self._is_unsynced = is_new
+        self._size = len(inode.content)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self._is_unsynced
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        offset = self.size
+        self.pwrite(data, offset)
+        return offset
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._require_open()
+        data = bytes(data)
+        try:
+            self._disk.before_write(self._path, self._inode.cost(offset, len(data)))
+        except SimulatedCrashError:
+            # The write was on its way: whether it happened is for the crash to decide.
+            self._record(offset, data)
+            raise
+        except DiskFullError:
+            self._record_refused(offset, data)
+            raise
+        self._record(offset, data)
+        self._size = max(self._size, offset + len(data))
+
+    def _record_refused(self, offset: int, data: bytes) -> None:
+        """What is left of a write for which there is no room: nothing of what the file had grown by."""
+        room = self._inode.prefix(offset, len(data), max(0, self._disk.free_bytes(self._path)))
+        written = self._disk.prefix_of(min(room, len(data) - 1))
+        prefix = data[: max(0, min(written, self._size - offset))]
+        if prefix:
+            self._record(offset, prefix)
+            self._inode.take_block(offset + len(prefix))
+
+    def _record(self, offset: int, data: bytes | None) -> None:
+        self._is_unsynced = True
+        self._inode.pending.append((offset, data))
+        self._inode.apply((offset, data))
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._require_open()
+        self._disk.before_read(self._path)
+        return bytes(self._inode.content[offset : offset + size])
+
+    def will_read(self, size: int, offset: int) -> None:
+        """Everything is in memory."""
+
+    def truncate(self, size: int) -> None:
+        self._require_open()
+        self.cut(size)
+
+    def begin_cut(self, size: int) -> SimulatedCut:
+        self._require_open()
+        self._disk.cuts += 1
+        every = self._disk.early_cut_every
+        return SimulatedCut(self, size, is_early=every > 0 and self._disk.cuts % every == 0)
+
+    def cut(self, size: int) -> None:
+        """The handle may have been closed since it was asked for: then it owes nothing for this."""
+        is_unsynced = self._is_unsynced or not self._closed
+        self._disk.before_write(self._path, 0)
+        self._record(size, None)
+        self._is_unsynced = is_unsynced
+        self._size = size
+
+    def sync(self) -> None:
+        if self._life != self._disk.life or self._is_abandoned or (self._closed and not self._is_unsynced):
+            return
+        # As with the system: while the sync is under way the handle owes nothing, and nothing is durable yet.
+        self._is_unsynced = False
+        try:
+            self._disk.before_sync(self._path, self._inode.pending.clear)
+        except StorageError:
+            self._is_unsynced = True
+            raise
+        for operation in self._inode.pending:
+            _apply(self._inode.durable, operation)
+        self._inode.pending.clear()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def abandon(self) -> None:
+        self._closed = self._is_abandoned = True
+
+    def _require_open(self) -> None:
+        assert not self._closed, f"{self._path} is closed"
+        assert self._life == self._disk.life, f"{self._path} was opened before the crash"
+
+
+class _SimulatedDirectorySync:
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self._path)
+
+
+class SimulatedDisk:
+    """`Disk` in memory. Directories themselves (`mkdir`) are durable at once; the names in them are not.
+
+    Faults: `fail_writes`, `fail_syncs` and `fail_reads` take a substring of the paths that shall fail (``None``: none
+    does); `capacity_bytes` bounds the space that all files take, and `full_for` refuses it to some; `crash_after`
+    counts down operations that change something and raises `SimulatedCrashError` in the one that reaches zero.
+    """
+
+    def __init__(self, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        #: There is no more room in files with this in their paths.
+        self.full_for: str | None = None
+        #: What a refused write puts down, of the longest prefix it could; a test may choose less.
+        self.prefix_of: Callable[[int], int] = _all
+        #: Operations so far that changed something (writes, syncs, names).
+        self.operations = 0
+        #: Reads so far.
+        self.reads = 0
+        #: Number of crashes; handles of an earlier life are dead.
+        self.life = 0
+        #: Begun so far; every one of so many happens early (0: none).
+        self.cuts = 0
+        self.early_cut_every = 2
+        self.fail_writes: str | None = None
+        self.fail_syncs: str | None = None
+        self.fail_reads: str | None = None
+        self.crash_after: int | None = None
+        #: Every fsync fails from this number of operations on.
+        self.fail_sync_after: int | None = None
+        #: Called before each operation that changes something: a test may look at what a crash would leave just then.
+        self.on_operation: Callable[[], None] | None = None
+        self._directories: dict[str, _Directory] = {}
+        #: Renamed directories whose new names are not durable, in order.
+        self._moves: list[_Move] = []
+
+    # -- what the files ask before they act
+
+    def before_write(self, path: str, growth_bytes: int) -> None:
+        """Raise the fault that is due, if one is."""
+        self._count()
+        if self.fail_writes is not None and self.fail_writes in path:
+            raise StorageError(f"write of {path} failed: injected error (errno 5)")
+        is_full = growth_bytes > self.free_bytes(path) or (self.full_for is not None and self.full_for in path)
+        if growth_bytes and is_full:
+            raise DiskFullError(f"write of {path} failed: No space left on device (errno 28)")
+
+    def before_read(self, path: str) -> None:
+        """Raise the fault that is due, if one is."""
+        self.reads += 1
+        if self.fail_reads is not None and self.fail_reads in path:
+            raise StorageError(f"read of {path} failed: injected error (errno 5)")
+
+    def before_sync(self, path: str, lose: Callable[[], None]) -> None:
+        """Raise the fault that is due, if one is; ``lose`` forgets the unsynced operations."""
+        self._count()
+        is_late = self.fail_sync_after is not None and self.operations >= self.fail_sync_after
+        if is_late or (self.fail_syncs is not None and self.fail_syncs in path):
+            lose()
+            raise StorageError(f"fsync of {path} failed: injected error (errno 5)")
+
+    def _count(self) -> None:
+        self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation()
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            if self.crash_after <= 0:
+                raise SimulatedCrashError(f"crash in operation {self.operations}")
+
+    # -- Disk
+
+    def open(self, path: str) -> DiskFile:
+        inode = self._inode(path)
+        if inode is None:
+            raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
+        return SimulatedFile(self, path, inode, is_new=False)
+
+    def create(self, path: str) -> DiskFile:
+        directory, name = _split(path)
+        if directory not in self._directories:
+            raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
+        self.before_write(path, 0)
+        inode = self._inode(path)
+        if inode is None:
+            inode = _Inode()
+            self._directories[directory].change({name: inode})
+        else:
+            inode.apply((0, None))
+            inode.pending.append((0, None))
+        return SimulatedFile(self, path, inode, is_new=True)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        old_directory, old_name = _split(old_path)
+        new_directory, new_name = _split(new_path)
+        if old_path in self._directories:
+            self._count()
+            assert not self.list(new_path), "a directory is moved to where nothing is"
+            self._move(old_path, new_path)
+            self._moves.append(_Move(old_path, new_path, {old_directory, new_directory}))
+            return
+        assert old_directory == new_directory, "files are renamed inside their directory only"
+        inode = self._inode(old_path)
+        if inode is None:
+            raise StorageError(f"rename of {old_path} failed: No such file or directory (errno 2)")
+        self._count()
+        self._directories[old_directory].change({old_name: None, new_name: inode})
+
+    def _move(self, old_path: str, new_path: str) -> None:
+        below = [path for path in self._directories if path == old_path or path.startswith(old_path + "/")]
+        for path in below:
+            self._directories[new_path + path[len(old_path) :]] = self._directories.pop(path)
+
+    def unlink(self, path: str) -> None:
+        directory, name = _split(path)
+        if self._inode(path) is not None:
+            self._count()
+            self._directories[directory].change({name: None})
+
+    def remove_directory(self, path: str) -> None:
+        for directory in [name for name in self._directories if name == path or name.startswith(path + "/")]:
+            for name in list(self._directories[directory].names):
+                self.unlink(f"{directory}/{name}")
+            self._directories[directory].sync()
+            del self._directories[directory]
+        self._moves = [move for move in self._moves if move.new_path != path]
+
+    def list(self, path: str) -> list[str]:
+        below = {name[len(path) + 1 :].split("/")[0] for name in self._directories if name.startswith(path + "/")}
+        directory = self._directories.get(path)
+        return sorted(below | set(directory.names if directory else ()))
+
+    def exists(self, path: str) -> bool:
+        return path in self._directories or self._inode(path) is not None
+
+    def mkdir(self, path: str) -> None:
+        self._count()
+        while path and path not in self._directories:
+            self._directories[path] = _Directory()
+            path, _ = _split(path)
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directories.get(path)
+        if directory is not None:
+            self.before_sync(path, lambda: None)
+            directory.sync()
+            for move in self._moves:
+                move.unsynced.discard(path)
+            self._moves = [move for move in self._moves if move.unsynced]
+
+    def directory(self, path: str) -> DirectorySync:
+        return _SimulatedDirectorySync(self, path)
+
+    def announce_cut(self, path: str, size: int) -> None:
+        """See `Disk.announce_cut`: nothing is kept here."""
+
+    def free_bytes(self, path: str) -> int:
+        return self.capacity_bytes - self.used_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What all files that have a name take."""
+        return sum(
+            [inode.taken_bytes for directory in self._directories.values() for inode in directory.names.values()]
+        )
+
+    # -- the test's side
+
+    def crash(self, style: CrashStyle, rng: random.Random) -> None:
+        """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
+        self.life += 1
+        self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
+        self.full_for = None
+        self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
+        for directory in self._directories.values():
+            if style is not CrashStyle.DROP:
+                del directory.pending[rng.randint(0, len(directory.pending)) :]
+                directory.sync()
+            directory.pending.clear()
+            directory.names = dict(directory.durable)
+            for inode in directory.names.values():
+                _lose(inode, style, rng)
+
+    def _undo_moves(self, kept: int) -> None:
+        """All but the first ``kept`` never happened."""
+        for move in reversed(self._moves[kept:]):
+            # What was made in the old place afterwards was not durable either.
+            for path in [path for path in self._directories if f"{path}/".startswith(f"{move.old_path}/")]:
+                del self._directories[path]
+            self._move(move.new_path, move.old_path)
+        self._moves.clear()
+
+    def twin(self) -> SimulatedDisk:
+        """A disk of its own in the same state, without faults: a test tries several ends of one story."""
+        other = SimulatedDisk(self.capacity_bytes)
+        other.operations, other.life, other.cuts = self.operations, self.life, self.cuts
+        other.early_cut_every = self.early_cut_every
+        inodes: dict[int, _Inode] = {}
+
+        def twins(names: Mapping[str, _Inode | None]) -> dict[str, _Inode | None]:
+            for inode in names.values():
+                if inode is not None and id(inode) not in inodes:
+                    inodes[id(inode)] = _Inode(
+                        inode.content[:], inode.durable[:], inode.pending[:], inode.taken[:], inode.taken_bytes
+                    )
+            return {name: inode and inodes[id(inode)] for name, inode in names.items()}
+
+        for path, directory in self._directories.items():
+            made = other._directories[path] = _Directory()
+            _apply_names(made.names, twins(directory.names))
+            _apply_names(made.durable, twins(directory.durable))
+            made.pending = [twins(step) for step in directory.pending]
+        other._moves = [_Move(move.old_path, move.new_path, set(move.unsynced)) for move in self._moves]
+        return other
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """Damage one durable bit (0 to 7) of a byte, as a bad sector does."""
+        inode = self._inode(path)
+        assert inode is not None, f"there is no {path}"
+        inode.content[offset] ^= 1 << bit
+        if offset < len(inode.durable):
+            inode.durable[offset] ^= 1 << bit
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Content of every file, by path."""
+        return {
+            f"{path}/{name}": bytes(inode.content)
+            for path, directory in self._directories.items()
+            for name, inode in directory.names.items()
+        }
+
+    def durable_snapshot(self) -> dict[str, bytes]:
+        """What is left of every file in a crash of style ``DROP``, by path. (Of a moved directory, where it is now.)"""
+        return {
+            f"{path}/{name}": bytes(inode.durable)
+            for path, directory in self._directories.items()
+            for name, inode in directory.durable.items()
+        }
+
+    def unsynced(self, path: str) -> Sequence[tuple[int, bytes]]:
+        """Writes into a file, as (offset, bytes), of which each survives the next crash or not."""
+        inode = self._inode(path)
+        return [(offset, data) for offset, data in inode.pending if data is not None] if inode is not None else []
+
+    def _inode(self, path: str) -> _Inode | None:
+        directory, name = _split(path)
+        entry = self._directories.get(directory)
+        return entry.names.get(name) if entry else None
+
+
+def _lose(inode: _Inode, style: CrashStyle, rng: random.Random) -> None:
+    survivors: list[tuple[int, bytes | None]] = []
+    if style is not CrashStyle.DROP:
+        survivors = [operation for operation in inode.pending if rng.random() < 0.5]
+    if style is CrashStyle.TEAR and survivors and survivors[-1][1]:
+        offset, data = survivors[-1]
+        assert data is not None, "only writes are torn"
+        survivors[-1] = (offset, data[: rng.randint(0, len(data))])
+    for operation in survivors:
+        _apply(inode.durable, operation)
+    inode.forget_unsynced()

@@ -1,0 +1,252 @@
+"""Reading a queue's index of version 2 back after a crash: which messages are live, and what became of the rest.
+
+See `node.store.index.v2.index`. A scan reads every slot and every record, so it takes time: `progress` is told of each
+segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
+from node.store.disk.disk import Disk, read_whole
+from node.store.formats.record import (
+    HEADER_BYTES,
+    INDEX_FORMAT,
+    NEVER_WRITTEN,
+    QUEUE_STORE_FORMAT,
+    RECORD_HEADER_BYTES,
+    SLOT_BYTES,
+    STATUS_PRESENT,
+    ZERO_SLOT,
+    FileFormat,
+    Slot,
+    is_torn_record,
+    is_torn_slot,
+    pack_slot,
+    slot_offset,
+    unpack_record,
+    unpack_slot,
+)
+from node.store.index.index import ENTRIES_PER_PIECE, RecoveryReport
+from node.store.index.v2.index import QueueIndexV2
+from node.store.shared.config import quarantine
+from node.store.shared.msg_store import MessageStore
+
+#: Told (segments done, segments altogether).
+Progress = Callable[[int, int], None]
+
+
+class BadSlot(NamedTuple):
+    """A slot that is neither empty nor a present entry: ``torn-ack``, ``torn`` or ``corrupt``."""
+
+    kind: str
+
+
+def scan_slots(number: int, data: bytes, entries: int) -> Iterator[tuple[int, Slot | BadSlot]]:
+    """Everything but empty slots in the content of a ``.qi`` file of ``entries`` slots, ascending."""
+    first_seq_id = number * entries
+    at = HEADER_BYTES
+    for seq_id in range(first_seq_id, first_seq_id + entries):
+        piece = data[at : at + SLOT_BYTES]
+        at += SLOT_BYTES
+        if piece == ZERO_SLOT:
+            continue
+        if len(piece) < SLOT_BYTES:
+            if piece.strip(b"\0"):
+                yield seq_id, BadSlot("torn")
+            return
+        if piece[0] in (0, STATUS_PRESENT):
+            # A status of 0 before an intact rest is a flipped bit, or an ack of which one byte was written; either
+            # way the message is there and delivering it again is allowed.
+            slot = unpack_slot(seq_id, bytes((STATUS_PRESENT,)) + piece[1:])
+            if slot is not None:
+                yield seq_id, slot
+                continue
+        if piece[0] == 0:
+            yield seq_id, BadSlot("torn-ack")
+        else:
+            yield seq_id, BadSlot("torn" if is_torn_slot(seq_id, piece) else "corrupt")
+
+
+def segments_on_disk(disk: Disk, directory: str) -> list[int]:
+    """Numbers of the segments with a ``.qi`` file, ascending."""
+    names = disk.list(directory)
+    suffix = INDEX_FORMAT.suffix
+    stems = [name[: -len(suffix)] for name in names if name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def references_in_pieces(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
+    """What the slots of this queue name of the persistent shared store, once per slot; a bounded piece at a time."""
+    for number in segments_on_disk(disk, directory):
+        data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
+        slots = scan_slots(number, data, entries)
+        while piece := list(islice(slots, ENTRIES_PER_PIECE)):
+            found = [slot for _, slot in piece if isinstance(slot, Slot)]
+            yield [MsgId(slot.msg_id) for slot in found if slot.shared and slot.persistent]
+
+
+@dataclass(slots=True)
+class _SegmentScan:
+    """One segment while it is scanned."""
+
+    number: int
+    slots: bytes
+    records: bytes
+    has_store: bool
+    #: Where the last record of a live entry ends.
+    end: int = HEADER_BYTES
+
+
+class IndexRecovery:
+    """One pass over the files of one queue. Fills ``index`` and counts what it found in ``report``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        index: QueueIndexV2,
+        persistent_store: MessageStore,
+        report: RecoveryReport,
+        progress: Progress = lambda _done, _total: None,
+    ) -> None:
+        self._disk = disk
+        self._index = index
+        self._files = index.files
+        self._store = persistent_store
+        self._report = report
+        self._progress = progress
+        #: First seq id after the last segment that has a file.
+        self.end_seq_id = 0
+        #: Highest id of each origin among the live messages.
+        self.origins: dict[OriginId, MsgId] = {}
+
+    def run(self) -> None:
+        """Read everything. Raises `StorageError` if the disk refuses; damage is reported, not raised."""
+        directory = self._files.directory
+        numbers = segments_on_disk(self._disk, directory)
+        for done, number in enumerate(numbers, 1):
+            self._segment(number)
+            self.end_seq_id = (number + 1) * self._index.segment_entries
+            self._progress(done, len(numbers))
+        self.remove_leftovers(set(numbers))
+
+    def remove_leftovers(self, numbers: set[int]) -> None:
+        """Files of interrupted work: ``.qs`` without ``.qi``, and ``.tmp``."""
+        directory = self._files.directory
+        for name in self._disk.list(directory):
+            stem, _, suffix = name.rpartition(".")
+            is_orphan = "." + suffix == QUEUE_STORE_FORMAT.suffix and stem.isdigit() and int(stem) not in numbers
+            if is_orphan or suffix == "tmp":
+                self._disk.unlink(f"{directory}/{name}")
+
+    def _segment(self, number: int) -> None:
+        index_path = self._files.path(number, INDEX_FORMAT.suffix)
+        queue_store_path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
+        slots = read_whole(self._disk, index_path)
+        has_store = self._disk.exists(queue_store_path)
+        records = read_whole(self._disk, queue_store_path) if has_store else b""
+        scan = _SegmentScan(number, slots, records, has_store)
+        queue_id = self._files.queue_id
+        self._note_header(INDEX_FORMAT.problem(slots, number, queue_id), slots, index_path)
+        if has_store:
+            self._note_header(QUEUE_STORE_FORMAT.problem(records, number, queue_id), records, queue_store_path)
+        live: list[int] = []
+        shared: list[int] = []
+        #: What the slots of dropped and mended entries should be.
+        patches: dict[int, bytes] = {}
+        for seq_id, slot in scan_slots(number, slots, self._index.segment_entries):
+            msg_id = self._entry(scan, seq_id, slot)
+            if msg_id is None:
+                patches[seq_id] = ZERO_SLOT
+                continue
+            assert isinstance(slot, Slot), "only a present entry has a message"
+            live.append(seq_id)
+            self._report.body_bytes += slot.body_bytes
+            origin = OriginId(msg_id[:ORIGIN_BYTES])
+            if msg_id > self.origins.get(origin, b""):
+                self.origins[origin] = msg_id
+            if slots[slot_offset(seq_id, self._index.segment_entries)] != STATUS_PRESENT:
+                patches[seq_id] = pack_slot(seq_id, slot)
+            if slot.shared:
+                shared.append(seq_id)
+        self._report.messages += len(live)
+        self._index.adopt_segment(number, scan.end, live, shared)
+        self._repair(scan, patches)
+
+    def _note_header(self, problem: str, content: bytes, path: str) -> None:
+        if problem == NEVER_WRITTEN:
+            # A file that lost its end was reported as such.
+            is_torn = bool(content[:HEADER_BYTES].strip(b"\0")) and path not in self._report.short_files
+            self._report.torn += is_torn
+        elif problem:
+            self._report.damaged(f"{path}: {problem}; its entries are checked one by one")
+
+    def _entry(self, scan: _SegmentScan, seq_id: int, slot: Slot | BadSlot) -> MsgId | None:
+        """The msg_id of a live persistent entry, or ``None`` with the reason counted."""
+        report = self._report
+        at = slot_offset(seq_id, self._index.segment_entries)
+        piece = scan.slots[at : at + SLOT_BYTES]
+        if isinstance(slot, BadSlot):
+            if slot.kind == "torn-ack":
+                report.torn_acks += 1
+            elif slot.kind == "torn" and not self._is_short(scan.number, INDEX_FORMAT):
+                report.torn += 1
+            else:
+                self._corrupt(seq_id, "index slot", piece)
+            return None
+        if not slot.persistent:
+            report.transient += 1
+            return None
+        if slot.shared:
+            return self._shared_entry(seq_id, slot, piece)
+        size = slot.overhead_bytes + slot.body_bytes
+        envelope = unpack_record(scan.records, slot.offset, seq_id % self._index.segment_entries)
+        if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
+            scan.end = max(scan.end, slot.offset + RECORD_HEADER_BYTES + size)
+            return MsgId(slot.msg_id)
+        is_short = self._is_short(scan.number, QUEUE_STORE_FORMAT)
+        if scan.has_store and not is_short and is_torn_record(scan.records, slot.offset, size):
+            report.torn += 1
+        else:
+            damaged = scan.records[slot.offset : slot.offset + RECORD_HEADER_BYTES + size]
+            self._corrupt(seq_id, "message in the .qs file", piece + damaged)
+        return None
+
+    def _is_short(self, number: int, file_format: FileFormat) -> bool:
+        """True if a file has lost durable bytes: what is unfinished there was whole once."""
+        return self._files.path(number, file_format.suffix) in self._report.short_files
+
+    def _shared_entry(self, seq_id: int, slot: Slot, piece: bytes) -> MsgId | None:
+        msg_id = MsgId(slot.msg_id)
+        if self._store.contains(msg_id):
+            return msg_id
+        if self._store.recovery.corrupt:
+            self._corrupt(seq_id, "message in the shared store", piece)
+        else:
+            self._report.torn += 1
+        return None
+
+    def _corrupt(self, seq_id: int, what: str, data: bytes) -> None:
+        directory = self._files.directory
+        self._report.damaged(f"{directory}: seq id {seq_id}: damaged {what}")
+        quarantine(self._disk, directory, f"{seq_id}.bad", data)
+
+    def _repair(self, scan: _SegmentScan, patches: dict[int, bytes]) -> None:
+        """Clear what was dropped, mend headers and slots, cut the tail; sync what an earlier process may not have."""
+        number, queue_id = scan.number, self._files.queue_id
+        index_file = self._disk.open(self._files.path(number, INDEX_FORMAT.suffix))
+        path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
+        queue_store_file = self._disk.open(path) if scan.has_store else self._disk.create(path)
+        index_file.pwrite(INDEX_FORMAT.header(number, queue_id), 0)
+        for seq_id, piece in patches.items():
+            index_file.pwrite(piece, slot_offset(seq_id, self._index.segment_entries))
+        queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, queue_id), 0)
+        if scan.end < len(scan.records):
+            queue_store_file.truncate(scan.end)
+        for file in (queue_store_file, index_file):
+            file.sync()
+            file.close()

@@ -1,0 +1,50 @@
+"""What an index needs of a shared message store (`node.store.shared.msg_store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from node.errors import StorageError
+from node.ids import MsgId
+
+#: A position, or a msg_id.
+_Entry = TypeVar("_Entry")
+
+#: Entries whose references one step gives back: some milliseconds of reading and counting.
+REFERENCES_PER_STEP = 2048
+
+
+class SharedStore(Protocol):
+    """A key-value store from msg_id to envelope that counts references. All but `contains` raise `StorageError`."""
+
+    def write_batch(self, items: Sequence[tuple[MsgId, bytes]]) -> None:
+        """Take one reference to each message, and write those that are new."""
+
+    def release_many(self, msg_ids: Sequence[MsgId]) -> None:
+        """Give one reference to each back."""
+
+    def read_many(self, msg_ids: Sequence[MsgId]) -> list[bytes]:
+        """Envelopes, in the given order."""
+
+    def contains(self, msg_id: MsgId) -> bool:
+        """True if the message is here."""
+
+
+def release_references(stores: Mapping[bool, SharedStore], references: Iterable[tuple[bool, MsgId]]) -> None:
+    """Give references back: for each whether the message is persistent, which says in which store it is, and its id."""
+    msg_ids: dict[bool, list[MsgId]] = {True: [], False: []}
+    for is_persistent, msg_id in references:
+        msg_ids[is_persistent].append(msg_id)
+    for is_persistent, chosen in msg_ids.items():
+        if chosen:
+            stores[is_persistent].release_many(chosen)
+
+
+def release_in_pieces(entries: Sequence[_Entry], release: Callable[[Sequence[_Entry]], None]) -> Iterator[None]:
+    """Call ``release`` with so many of the entries at a time; what it cannot read keeps its references."""
+    for at in range(0, len(entries), REFERENCES_PER_STEP):
+        with suppress(StorageError):
+            release(entries[at : at + REFERENCES_PER_STEP])
+        yield

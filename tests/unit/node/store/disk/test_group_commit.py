@@ -1,0 +1,104 @@
+"""Generations close, run and become durable; buffers are flushed before a generation closes."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.errors import StorageError
+from node.store.disk.group_commit import GroupCommit
+
+
+class _File:
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.fails = False
+
+    def sync(self) -> None:
+        if self.fails:
+            raise StorageError("no")
+        self.syncs += 1
+
+
+class _Buffer:
+    def __init__(self, group_commit: GroupCommit, file: _File) -> None:
+        self.group_commit = group_commit
+        self.file = file
+        self.has_unflushed = False
+        self.flushed_in: list[int] = []
+
+    def flush_writes(self) -> None:
+        self.has_unflushed = False
+        self.flushed_in.append(self.group_commit.open_generation)
+        self.group_commit.mark_dirty(self.file)
+
+
+@pytest.fixture
+def group_commit() -> GroupCommit:
+    return GroupCommit()
+
+
+def test_nothing_to_do(group_commit: GroupCommit) -> None:
+    assert not group_commit.has_dirty
+    assert group_commit.begin() is None
+
+
+def test_one_round(group_commit: GroupCommit) -> None:
+    file = _File()
+    group_commit.mark_dirty(file)
+    group_commit.mark_dirty(file)
+    written_in = group_commit.open_generation
+    sync_round = group_commit.begin()
+    assert sync_round is not None
+    assert group_commit.open_generation == written_in + 1
+    sync_round.run()
+    assert (file.syncs, group_commit.durable_generation) == (1, written_in - 1)
+    group_commit.complete(sync_round)
+    assert group_commit.durable_generation == written_in
+    group_commit.check_invariants()
+
+
+def test_a_write_during_a_round_waits_for_the_next(group_commit: GroupCommit) -> None:
+    file = _File()
+    group_commit.mark_dirty(file)
+    first = group_commit.begin()
+    assert first is not None
+    group_commit.mark_dirty(file)
+    late = group_commit.open_generation
+    assert group_commit.begin() is None, "one round at a time"
+    group_commit.complete(first)
+    assert group_commit.durable_generation < late
+    second = group_commit.begin()
+    assert second is not None
+    group_commit.complete(second)
+    assert group_commit.durable_generation == late
+
+
+def test_a_failure_is_for_good(group_commit: GroupCommit) -> None:
+    file = _File()
+    file.fails = True
+    group_commit.mark_dirty(file)
+    sync_round = group_commit.begin()
+    assert sync_round is not None
+    with pytest.raises(StorageError) as caught:
+        sync_round.run()
+    group_commit.fail(sync_round, caught.value)
+    group_commit.mark_dirty(file)
+    assert group_commit.begin() is None
+    assert group_commit.failure is caught.value
+    assert group_commit.durable_generation == 0
+
+
+def test_buffers_write_before_the_generation_closes(group_commit: GroupCommit) -> None:
+    buffer = _Buffer(group_commit, _File())
+    group_commit.add_buffer(buffer)
+    buffer.has_unflushed = True
+    assert group_commit.has_dirty
+    opened = group_commit.open_generation
+    sync_round = group_commit.begin()
+    assert sync_round is not None
+    assert buffer.flushed_in == [opened]
+    assert list(sync_round.files) == [buffer.file]
+    group_commit.complete(sync_round)
+    group_commit.remove_buffer(buffer)
+    buffer.has_unflushed = True
+    assert not group_commit.has_dirty

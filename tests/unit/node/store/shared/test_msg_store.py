@@ -1,0 +1,293 @@
+"""The shared store: written once, counted, rolled, read in few calls, compacted, stopped and started."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from node.errors import DiskFullError, StorageError
+from node.ids import MsgId
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.shared.compaction.compaction import Reclaimed
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
+from tests.support.messages import msg_id_of
+from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of
+
+#: One record of the messages below.
+RECORD_BYTES = 153
+#: A file holds three of them.
+CONFIG = StoreConfig(file_size_limit_bytes=64 + 3 * RECORD_BYTES)
+FIRST_FILE = f"{STORE_DIRECTORY}/0.rdq"
+
+
+class CountingDisk(SimulatedDisk):
+    """Counts bytes written."""
+
+    written_bytes = 0
+
+    def before_write(self, path: str, growth_bytes: int) -> None:
+        self.written_bytes += growth_bytes
+        super().before_write(path, growth_bytes)
+
+
+@pytest.fixture
+def node() -> SharedStoreNode:
+    return SharedStoreNode(CONFIG)
+
+
+# -- writing, counting, reading
+
+
+def test_a_message_of_many_queues_is_written_once(node: SharedStoreNode) -> None:
+    node.write(1)
+    size = node.disk.used_bytes
+    node.write(1, 1)
+    node.store.retain([msg_id_of(1)])
+    assert node.disk.used_bytes == size
+    assert node.store.references_of(msg_id_of(1)) == 4
+    for _ in range(3):
+        node.store.release(msg_id_of(1))
+    assert node.store.read(msg_id_of(1)) == envelope_of(1)
+    node.store.release_many([msg_id_of(1)])
+    assert not node.store.contains(msg_id_of(1))
+    with pytest.raises(KeyError):
+        node.store.retain([msg_id_of(1)])
+
+
+def test_fan_out_to_ten_queues_writes_one_copy() -> None:
+    disk = CountingDisk()
+    node = SharedStoreNode(StoreConfig(), disk)
+    before = disk.written_bytes
+    for _queue in range(10):
+        node.write(*range(1, 21), body_bytes=8192)
+    one_copy = 20 * len(envelope_of(1, 8192))
+    assert disk.written_bytes - before < 1.01 * one_copy
+    node.check()
+
+
+def test_files_roll_and_empty_ones_are_deleted(node: SharedStoreNode) -> None:
+    """One batch is split where a file is full; deleting costs one step each, not the release."""
+    node.write(*range(1, 8))
+    assert node.files() == ["0.rdq", "1.rdq", "2.rdq"]
+    node.release(1, 2, 3, 4)
+    node.store.maintain()
+    assert node.files() == ["1.rdq", "2.rdq"]
+    node.check()
+
+
+def test_many_are_read_with_few_calls_in_the_order_asked_for() -> None:
+    disk = CountingDisk()
+    node = SharedStoreNode(StoreConfig(), disk)
+    node.write(*range(1, 101))
+    msg_ids = [msg_id_of(counter) for counter in range(1, 101)]
+    random.Random(3).shuffle(msg_ids)
+    disk.reads = 0
+    assert node.store.read_many(msg_ids) == [node.envelopes[msg_id] for msg_id in msg_ids]
+    assert disk.reads == 1
+    assert node.store.read_many([msg_ids[0], msg_ids[0]]) == [node.envelopes[msg_ids[0]]] * 2
+    with pytest.raises(StorageError, match="has no message"):
+        node.store.read(msg_id_of(500))
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(node: SharedStoreNode) -> None:
+    """The batch takes no reference; the same batch succeeds when there is room."""
+    node.write(1, 2)
+    before = node.store.status()
+    node.disk.capacity_bytes = node.disk.used_bytes
+    for _ in range(2):
+        with pytest.raises(DiskFullError, match="No space left"):
+            node.store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in (1, 3, 4)])
+        assert node.store.status().messages == before.messages
+        assert [node.store.references_of(msg_id_of(counter)) for counter in (1, 2, 3)] == [1, 1, 0]
+        node.store.check_invariants()
+    node.disk.capacity_bytes = 1 << 30
+    node.write(1, 3, 4)
+    node.check()
+
+
+def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) -> None:
+    node.write(1)
+    node.disk.fail_writes = ".rdq"
+    with pytest.raises(StorageError, match="injected"):
+        node.write(2)
+    node.disk.fail_writes = None
+    with pytest.raises(StorageError, match="out of service"):
+        node.write(3)
+    assert node.store.read(msg_id_of(1)) == envelope_of(1)
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
+    node.store.close()
+    node.start()
+    assert not node.store.recovery.clean
+
+
+# -- stop and start
+
+
+def test_a_clean_stop_is_followed_by_a_start_that_reads_no_message() -> None:
+    disk = CountingDisk()
+    node = SharedStoreNode(CONFIG, disk)
+    node.write(*range(1, 9))
+    node.write(2)
+    node.release(3)
+    node.stop()
+    asked: list[int] = []
+    disk.fail_reads = ".rdq"
+
+    def references() -> dict[MsgId, int]:
+        asked.append(1)
+        return {}
+
+    node.store = MessageStore(disk, STORE_DIRECTORY, GroupCommit(), CONFIG, references)
+    assert node.store.recovery.clean
+    assert (node.store.recovery.messages, asked) == (7, [])
+    assert "clean.tables" not in node.files()
+    disk.fail_reads = None
+    node.check()
+    node.store.write_batch([(msg_id_of(100), envelope_of(100))])
+    node.store.check_invariants()
+
+
+def test_a_crash_after_a_clean_start_is_no_clean_stop(node: SharedStoreNode) -> None:
+    node.write(1, 2, 3, 4)
+    node.stop()
+    node.start()
+    node.release(1, 2, 3)
+    node.write(5)
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert not node.store.recovery.clean
+    assert node.store.contains(msg_id_of(4))
+    assert not node.store.contains(msg_id_of(5))
+
+
+def test_a_caller_may_insist_on_a_scan_and_hears_of_its_progress(node: SharedStoreNode) -> None:
+    node.write(1, 2, 3, 4)
+    node.stop()
+    heard: list[tuple[int, int]] = []
+    node.store = MessageStore(
+        node.disk,
+        STORE_DIRECTORY,
+        GroupCommit(),
+        CONFIG,
+        +node.references,
+        may_open_clean=False,
+        on_progress=lambda done_bytes, total_bytes: heard.append((done_bytes, total_bytes)),
+    )
+    node.check()
+    assert node.store.recovery.dirty_because == "a clean start was not allowed"
+    assert heard == sorted(heard)
+    assert heard[-1][1] == sum(len(data) for path, data in node.disk.snapshot().items() if path.endswith(".rdq"))
+
+
+def test_tables_that_do_not_fit_are_not_believed(node: SharedStoreNode) -> None:
+    """Whatever byte of them is wrong, and if a file has another size than they say: the files are scanned."""
+    node.write(1, 2, 3, 4)
+    node.release(2)
+    node.stop()
+    stopped = node.disk
+    path = f"{STORE_DIRECTORY}/clean.tables"
+    size = len(stopped.snapshot()[path])
+    for offset in range(size):
+        node.disk = stopped.twin()
+        node.disk.flip_bit(path, offset, offset % 8)
+        node.start()
+        assert not node.store.recovery.clean
+        node.check()
+    node.disk = stopped.twin()
+    node.disk.open(FIRST_FILE).append(b"x")
+    node.start()
+    assert "the tables say" in node.store.recovery.dirty_because
+    node.check()
+
+
+def test_an_unfinished_write_is_cut_and_counted(node: SharedStoreNode) -> None:
+    node.write(1)
+    node.sync()
+    torn = 0
+    for seed in range(20):
+        node.write(2)
+        node.crash(CrashStyle.TEAR, seed)
+        torn += node.store.recovery.torn
+        if node.references[msg_id_of(2)]:
+            node.release(2)
+        node.check()
+    assert torn > 3
+
+
+def test_a_lost_write_between_two_others_leaves_a_hole_and_no_damage(node: SharedStoreNode) -> None:
+    """Then the file is one chain again: it can be compacted, and the next scan finds nothing torn."""
+    node.write(1)
+    node.sync()
+    node.write(2)
+    node.write(3)
+    file = node.disk.open(FIRST_FILE)
+    file.pwrite(bytes(RECORD_BYTES), 64 + RECORD_BYTES)
+    file.sync()
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (1, [])
+    assert [node.store.contains(msg_id_of(counter)) for counter in (1, 2, 3)] == [True, False, True]
+    node.start(may_open_clean=False)
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (0, [])
+
+
+def test_damage_in_the_middle_is_reported_and_never_served(node: SharedStoreNode) -> None:
+    node.write(1, 2, 3)
+    node.stop()
+    node.disk.flip_bit(FIRST_FILE, 64 + RECORD_BYTES + 80)
+    node.start(may_open_clean=False)
+    assert len(node.store.recovery.corrupt) == 1
+    assert [node.store.contains(msg_id_of(counter)) for counter in (1, 2, 3)] == [True, False, True]
+    assert len(node.disk.list(f"{STORE_DIRECTORY}/quarantine")) == 1
+
+
+def test_damage_found_by_a_read_is_an_error(node: SharedStoreNode) -> None:
+    node.write(1)
+    for offset in range(64, 64 + RECORD_BYTES):
+        node.disk.flip_bit(FIRST_FILE, offset, offset % 8)
+        with pytest.raises(StorageError, match="damaged"):
+            node.store.read(msg_id_of(1))
+        node.disk.flip_bit(FIRST_FILE, offset, offset % 8)
+    assert node.store.read(msg_id_of(1)) == envelope_of(1)
+
+
+def test_a_transient_store_begins_empty_and_is_never_synced() -> None:
+    disk = SimulatedDisk()
+    group_commit = GroupCommit()
+
+    def start() -> MessageStore:
+        return MessageStore(disk, STORE_DIRECTORY, group_commit, CONFIG, {}, is_transient=True)
+
+    store = start()
+    store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in range(1, 200)])
+    store.release_many([msg_id_of(counter) for counter in range(1, 200) if counter % 3])
+    while store.maintain().has_worked:
+        pass
+    for _ in range(300):
+        store.maintain()
+    assert store.status().compactions > 10
+    assert not group_commit.has_dirty
+    alive = [msg_id_of(counter) for counter in range(3, 200, 3)]
+    assert store.read_many(alive) == [envelope_of(counter) for counter in range(3, 200, 3)]
+    store.check_invariants()
+    assert store.status().total_bytes < 2.2 * store.status().valid_bytes
+    store.close()
+    store = start()
+    assert disk.list(STORE_DIRECTORY) == []
+    assert store.status().messages == 0
+
+
+# -- what an owner of many small stores looks at
+
+
+def test_the_status_counts(node: SharedStoreNode) -> None:
+    node.write(*range(1, 6))
+    node.release(1)
+    status = node.store.status()
+    assert (status.messages, status.files) == (4, 2)
+    assert (status.valid_bytes, status.total_bytes) == (4 * RECORD_BYTES, 5 * RECORD_BYTES)
+    assert (status.compactions, status.moved_bytes) == (0, 0)
+    assert status.table_bytes > 0

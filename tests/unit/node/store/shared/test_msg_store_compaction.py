@@ -1,0 +1,665 @@
+"""Reclaiming garbage: what each kind does, how fast, and what it does when it cannot."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from node.errors import StorageError
+from node.store.disk.disk import Disk, DiskFile
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import WRITE_EVERY_MS, GuardedDisk
+from node.store.disk.length_file import LENGTHS_NAME, read_lengths
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedCut, SimulatedDisk, SimulatedFile
+from node.store.formats.record import HEADER_BYTES
+from node.store.shared.compaction import hole_filling, merging
+from node.store.shared.compaction.compaction import PAUSE_TICKS, Reclaimed
+from node.store.shared.compaction.relocation import STEP_BYTES, read_source
+from node.store.shared.config import StoreConfig
+from node.store.shared.msg_store import MessageStore
+from node.store.shared.store_file import WALK_PIECE_BYTES
+from node.store.shared.store_files import StoreFiles
+from tests.support.messages import msg_id_of
+from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of, shorten_steps
+
+#: One record of a message with a body of 100 bytes.
+RECORD_BYTES = 153
+#: Files of ten such records.
+FILE_BYTES = 64 + 10 * RECORD_BYTES
+KINDS = ("holes", "merge")
+
+
+def node_of(kind: str) -> SharedStoreNode:
+    return SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction=kind))
+
+
+class GuardedNode(SharedStoreNode):
+    """The same on a disk that notes durable lengths."""
+
+    guard: GuardedDisk
+
+    def open_disk(self) -> Disk:
+        self.disk.mkdir(STORE_DIRECTORY)
+        self.guard = GuardedDisk(self.disk, STORE_DIRECTORY.rpartition("/")[0], self.group_commit)
+        return self.guard
+
+    def note(self, now_ms: int = WRITE_EVERY_MS) -> dict[str, int]:
+        """Write and sync the notes; returns them by file name."""
+        self.guard.write_notes(now_ms)
+        self.sync()
+        lengths = read_lengths(self.disk, STORE_DIRECTORY.rpartition("/")[0]).lengths
+        return {path.rpartition("/")[2]: length for path, length in lengths.items()}
+
+
+def ten_of_forty(kind: str) -> SharedStoreNode:
+    """Five files; in the first four every fourth message is alive."""
+    node = node_of(kind)
+    node.write(*range(1, 42))
+    node.sync()
+    node.release(*(counter for counter in range(1, 41) if counter % 4))
+    return node
+
+
+# -- what becomes of the files
+
+
+def test_holes_are_filled_from_the_end_and_the_file_is_cut() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    # A hole for one record, a hole for four, and the last two records alive.
+    node.release(2, 4, 5, 6, 7, 8)
+    node.compact()
+    node.check()
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + 4 * RECORD_BYTES
+    assert node.store.status().moved_bytes == 2 * RECORD_BYTES, "10 filled the first hole, 9 a part of the second"
+    assert node.files() == ["0.rdq", "1.rdq"], "no note is left"
+    node.start(may_open_clean=False)
+    node.check()
+
+
+@pytest.mark.parametrize("released", [(2, 4, 5, 6, 7, 8), (4, 5, 6, 7, 8, 9, 10)], ids=["filled", "cut only"])
+def test_the_loop_does_not_wait_for_the_note_of_a_file_that_is_cut(released: tuple[int, ...]) -> None:
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="holes"))
+    node.write(*range(1, 12))
+    node.sync()
+    assert node.note()["0.rdq"] == FILE_BYTES
+    node.release(*released)
+    while node.store.status().compactions == 0:
+        # Only the rounds of the group commit may sync the notes.
+        node.disk.fail_syncs = LENGTHS_NAME
+        node.store.maintain()
+        node.disk.fail_syncs = None
+        node.sync()
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) < FILE_BYTES
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    assert node.guard.short_files_in(STORE_DIRECTORY) == []
+
+
+def test_the_loop_does_not_wait_for_notes_though_the_file_is_synced_between_two_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look at another file displaces the one that is cut, which is synced then, and its length is noted."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", RECORD_BYTES)
+    monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="holes"))
+    node.write(*range(1, 12))
+    node.sync()
+    node.note()
+    node.release(1, 2, 3, 4, 5, 6)
+    now_ms = WRITE_EVERY_MS
+    noted: list[int] = []
+    while node.store.status().compactions == 0:
+        node.disk.fail_syncs = LENGTHS_NAME
+        node.store.maintain()
+        node.disk.fail_syncs = None
+        node.store.read(msg_id_of(11))
+        node.sync()
+        now_ms += WRITE_EVERY_MS
+        noted.append(node.note(now_ms)["0.rdq"])
+    assert list(dict.fromkeys(noted)) == [FILE_BYTES, 64 + 4 * RECORD_BYTES]
+    node.disk.crash(CrashStyle.DROP, random.Random(0))
+    node.start()
+    assert node.guard.short_files_in(STORE_DIRECTORY) == []
+
+
+def lengths_while_compacting(node: SharedStoreNode, settle: tuple[int, ...] = ()) -> list[int]:
+    """Bytes of records that file 0 has, one after the other.
+
+    After each a crash may come, and finds a whole chain. What is in ``settle`` is released after the first record
+    was moved.
+    """
+    lengths: list[int] = []
+    # Else some lengths are passed over within one step.
+    node.disk.early_cut_every = 0
+    while node.store.status().compactions == 0:
+        node.store.maintain()
+        if settle and node.store.status().moved_bytes:
+            node.release(*settle)
+            settle = ()
+        lengths.append(len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) - 64)
+        node.sync()
+        for seed in range(3):
+            twin = node.twin()
+            twin.disk.crash(CrashStyle.SUBSET, random.Random(seed))
+            twin.start()
+            assert (twin.store.recovery.torn, twin.store.recovery.corrupt) == (0, [])
+            twin.check()
+    return list(dict.fromkeys(lengths))
+
+
+@pytest.mark.parametrize(
+    ("released", "settled", "lengths"),
+    [
+        pytest.param((1, 2, 3, 4, 5, 6), (), [10, 8, 6, 4], id="behind what was moved away"),
+        pytest.param((4, 5, 6, 7, 8, 9, 10), (), [10, 8, 6, 4, 3], id="what was dead before"),
+        # Only 10 and 7 are moved, into a hole for six.
+        pytest.param((1, 2, 3, 4, 5, 6), (8, 9), [10, 8, 6, 4, 2], id="what nobody filled of a hole"),
+    ],
+)
+def test_a_file_is_cut_in_pieces_at_ends_of_records(
+    released: tuple[int, ...], settled: tuple[int, ...], lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Freeing ten megabytes at once takes the file system some milliseconds."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 2 * RECORD_BYTES)
+    # A step for each record.
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(*released)
+
+    assert lengths_while_compacting(node, settled) == [records * RECORD_BYTES for records in lengths]
+
+
+@pytest.mark.parametrize("shorter_bytes", [1, 11, 12, 13])
+def test_no_mark_is_used_to_which_no_hole_record_leads(shorter_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole record takes twelve bytes; less than that before a mark there is none."""
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", RECORD_BYTES)
+    node = node_of("holes")
+    node.write(*range(1, 10))
+    node.write(10, body_bytes=100 - shorter_bytes)
+    # The last of file 0, and the first of the next.
+    node.write(11, 12)
+    node.sync()
+    # 11 fills the place of 1, and 10 that of 2 but for some bytes.
+    node.release(1, 2, 3, 4, 5, 6, 7, 8, 9)
+
+    lengths = lengths_while_compacting(node)
+
+    assert lengths[-1] == 2 * RECORD_BYTES - shorter_bytes
+    assert len(lengths) == (10 if shorter_bytes >= 12 else 9), "by a record each time, but for what was moved"
+
+
+def test_a_file_is_never_cut_before_what_was_moved_behind_the_old_place_of_something_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hole_filling, "CUT_BYTES", 1)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=6_480, compaction="holes"))
+    for counter, body_bytes in enumerate((100, 30, 30, 5_000, 1_000, 100), 1):
+        node.write(counter, body_bytes=body_bytes)
+    node.sync()
+    # 5 fits the hole of 4 only; then 3, which lies before that, fits the hole of 1.
+    node.release(1, 4)
+    node.compact()
+    assert node.store.status().compactions == 1
+    assert node.store.status().moved_bytes > 1_000
+    node.check()
+    node.start(may_open_clean=False)
+    node.check()
+
+
+def test_what_was_moved_is_synced_before_the_rest_is_cut_though_readers_have_displaced_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
+    # A step for each record.
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = ten_of_forty("holes")
+    elsewhere = msg_id_of(41)
+    while node.store.status().compactions < 3:
+        node.store.maintain()
+        node.store.read(elsewhere)
+        node.sync()
+        node.store.read(elsewhere)
+        node.check_every_crash(seed=1)
+
+
+def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
+    monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
+    node = ten_of_forty("holes")
+    elsewhere = msg_id_of(41)
+    opened: list[DiskFile] = []
+    open_file = SimulatedDisk.open
+
+    def watched(disk: SimulatedDisk, path: str) -> DiskFile:
+        opened.append(open_file(disk, path))
+        return opened[-1]
+
+    monkeypatch.setattr(SimulatedDisk, "open", watched)
+    while node.store.status().compactions < 3:
+        node.store.maintain()
+        node.store.read(elsewhere)
+        node.sync()
+    assert opened
+    assert [file.path for file in opened if file.has_unsynced] == []
+
+
+class SlowCuts:
+    """While it is closed, files on their way to a new end do not arrive."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_closed = True
+        self.under_way = 0
+        monkeypatch.setattr(SimulatedCut, "is_done", property(lambda _cut: not self.is_closed))
+        finish = SimulatedCut.finish
+
+        def begin_counted(file: SimulatedFile, size: int) -> SimulatedCut:
+            self.under_way += 1
+            return SimulatedCut(file, size, is_early=False)
+
+        def finish_counted(cut: SimulatedCut) -> None:
+            finish(cut)
+            self.under_way -= 1
+
+        monkeypatch.setattr(SimulatedFile, "begin_cut", begin_counted)
+        monkeypatch.setattr(SimulatedCut, "finish", finish_counted)
+
+
+def compacted_until_a_cut(monkeypatch: pytest.MonkeyPatch) -> tuple[SharedStoreNode, SlowCuts]:
+    cuts = SlowCuts(monkeypatch)
+    node = ten_of_forty("holes")
+    whole = [len(data) for data in node.disk.snapshot().values()]
+    node.compact()
+    assert [len(data) for data in node.disk.snapshot().values()][: len(whole)] == whole, "no file is shorter yet"
+    return node, cuts
+
+
+def test_a_file_on_its_way_to_a_new_end_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    assert not node.store.maintain().has_worked
+    node.check()
+    before = node.store.status()
+    cuts.is_closed = False
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes < before.total_bytes
+    assert node.store.status().compactions > before.compactions
+
+
+def test_a_file_on_its_way_to_a_new_end_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = compacted_until_a_cut(monkeypatch)
+    node.release(*range(4, 41, 4))
+    node.compact()
+    assert node.files() == ["4.rdq"]
+    node.check()
+
+
+def test_a_store_is_closed_when_its_files_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    assert cuts.under_way
+    node.stop()
+    assert not cuts.under_way
+    node.start()
+    node.check()
+    status = node.store.status()
+    sizes = [len(data) for name, data in node.disk.snapshot().items() if name.endswith(".rdq")]
+    assert sum(sizes) == status.total_bytes + HEADER_BYTES * len(sizes)
+
+
+def test_a_file_that_cannot_be_cut_is_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    before = node.store.status()
+    cuts.is_closed = False
+
+    def refuse(_cut: SimulatedCut) -> None:
+        raise StorageError("truncate failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SimulatedCut, "finish", refuse)
+        node.store.maintain()
+    assert node.store.status().total_bytes == before.total_bytes
+    for _ in range(PAUSE_TICKS):
+        node.store.tick()
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes < before.total_bytes
+
+
+def test_a_store_that_is_out_of_service_asks_for_nothing() -> None:
+    node = ten_of_forty("holes")
+    node.release(4, 8, 12, 16, 20, 24, 28)
+    assert node.store.maintain().is_urgent
+    node.disk.fail_writes = ".rdq"
+    with pytest.raises(StorageError):
+        node.store.write_batch([(msg_id_of(100), envelope_of(100))])
+    nothing = Reclaimed(has_worked=False, is_urgent=False)
+    assert node.store.maintain() == nothing, "the node would look after it for ever"
+
+
+def test_a_merged_file_is_noted_under_its_name() -> None:
+    node = GuardedNode(StoreConfig(file_size_limit_bytes=FILE_BYTES, compaction="merge"))
+    node.write(*range(1, 42))
+    node.sync()
+    node.release(*(counter for counter in range(1, 41) if counter % 4))
+    node.compact()
+    files = {path.rpartition("/")[2]: len(data) for path, data in node.disk.snapshot().items() if path.endswith("rdq")}
+    assert max(files) > "4.rdq", "a file was made by merging"
+    assert node.note() == files
+
+
+def test_neighbours_are_merged_when_most_is_garbage() -> None:
+    node = ten_of_forty("merge")
+    node.compact()
+    node.check()
+    assert len(node.files()) <= 3
+    status = node.store.status()
+    assert status.total_bytes <= 2 * status.valid_bytes
+    assert status.compactions >= 2
+
+
+def test_records_that_fit_no_hole_are_copied_to_another_file() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 9))
+    node.write(9, body_bytes=400)
+    node.write(10)
+    node.sync()
+    # Three holes for two records each.
+    node.release(1, 2, 4, 5, 7, 8)
+    node.compact()
+    node.check()
+    status = node.store.status()
+    assert "0.rdq" not in node.files()
+    assert status.total_bytes == status.valid_bytes
+
+
+def test_a_file_with_nothing_alive_is_deleted() -> None:
+    node = ten_of_forty("holes")
+    node.release(*range(4, 41, 4))
+    node.compact()
+    assert node.files() == ["4.rdq"]
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_old_goes_before_the_new_is_durable(kind: str) -> None:
+    node = ten_of_forty(kind)
+    before = node.disk.snapshot()
+    for _ in range(100):
+        node.store.maintain()
+    after = node.disk.snapshot()
+    assert before.items() <= after.items(), "the files are as they were"
+    assert len(after) > len(before), "but a note is written, or a copy"
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: str) -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        node = ten_of_forty(kind)
+        alive = list(range(4, 41, 4))
+        for _ in range(60):
+            node.store.maintain()
+            if rng.random() < 0.3:
+                node.sync()
+            if alive and rng.random() < 0.2:
+                counter = rng.choice(alive)
+                node.release(counter)
+                alive.remove(counter)
+                if rng.random() < 0.5:
+                    node.write(counter)
+            node.check()
+        node.compact()
+        node.crash(CrashStyle.DROP, seed)
+        node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
+    big = STEP_BYTES * 3 // 2
+    node.write(*range(1, 21), body_bytes=big)
+    node.sync()
+    node.release(*(counter for counter in range(1, 20) if counter % 3))
+    node.compact()
+    node.check()
+    status = node.store.status()
+    assert status.moved_bytes > 2 * big
+    assert status.total_bytes < 2 * status.valid_bytes
+
+
+# -- how fast
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_step_copies_more_than_an_eighth_of_a_megabyte(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node.write(*range(1, 3000), body_bytes=4096)
+    node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 > 1))
+    most = 0
+    for _ in range(400):
+        before = node.store.status().moved_bytes
+        node.store.maintain()
+        most = max(most, node.store.status().moved_bytes - before)
+        node.sync()
+    assert node.store.status().total_bytes < 2 * node.store.status().valid_bytes
+    assert STEP_BYTES // 2 < most <= STEP_BYTES + WALK_PIECE_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_as_short_where_most_was_settled_since_its_file_was_surveyed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    def counted(files: StoreFiles, number: int, size: int, offset: int) -> bytes:
+        nonlocal read
+        read += size
+        return read_source(files, number, size, offset)
+
+    for module in (hole_filling, merging):
+        monkeypatch.setattr(module, "read_source", counted)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=4 << 20, compaction=kind))
+    node.write(*range(1, 3000), body_bytes=4096)
+    node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 > 1))
+    while not node.store.status().moved_bytes:
+        node.store.maintain()
+        node.sync()
+    node.release(*(counter for counter in range(1, 3000) if counter % 5 < 2 and counter % 100))
+    most = 0
+    for _ in range(400):
+        read = 0
+        node.store.maintain()
+        most = max(most, read)
+        node.sync()
+    assert STEP_BYTES // 2 < most <= STEP_BYTES + 5000
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_disk_use_stays_near_twice_the_live_data(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 % released in random order, files of 64 KiB, steps of 2 KiB.
+
+    The owner's turn: some messages are settled; one step, and four more while there is work and it is urgent. Every
+    fifth turn a round of fsync ends.
+    """
+    shorten_steps(monkeypatch, step_bytes=2048, step_records=15)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 * 1024, compaction=kind))
+    count = 12_000
+    node.write(*range(1, count + 1), body_bytes=500)
+    node.sync()
+    order = list(range(1, count + 1))
+    random.Random(5).shuffle(order)
+    worst = 0.0
+    released = 0
+    for turn in range(count):
+        if released < count * 4 // 5:
+            node.release(*order[released : released + 3])
+            released += 3
+        for _ in range(5):
+            if node.store.maintain() != Reclaimed(has_worked=True, is_urgent=True):
+                break
+        if turn % 5 == 0:
+            node.sync()
+        status = node.store.status()
+        worst = max(worst, node.disk.used_bytes / status.valid_bytes)
+        if released >= count * 4 // 5 and turn % 500 == 0 and status.total_bytes < 1.75 * status.valid_bytes:
+            break
+    assert worst < 2.2
+    node.check()
+
+
+def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=FILE_BYTES))
+    node.write(*range(1, 1001))
+    node.sync()
+    node.release(*range(1, 1001, 10))
+    assert not any(node.store.maintain().has_worked for _ in range(50)), "a tenth is garbage: nothing to do"
+    node.release(*(counter for counter in range(1, 1001) if counter % 10 in (2, 3, 4, 5, 6, 7)))
+    for what in ("chosen", "asked for, but the disk needs time"):
+        assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=True), what
+    assert node.store.maintain() == Reclaimed(has_worked=True, is_urgent=True)
+    while (came_of_it := node.store.maintain()).has_worked:
+        pass
+    assert came_of_it.is_urgent, "it goes on with the next round of fsync, not with the next tick"
+    node.compact()
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
+
+
+# -- when it cannot
+
+
+def test_a_full_disk_stops_compaction_and_nothing_else() -> None:
+    for kind in KINDS:
+        node = ten_of_forty(kind)
+        free = node.disk.capacity_bytes
+        node.disk.capacity_bytes = node.disk.used_bytes
+        node.compact()
+        assert node.store.failure is None
+        assert not [name for name in node.files() if name.endswith((".tmp", ".holes"))]
+        node.check()
+        node.disk.capacity_bytes = free
+        node.write(100)
+        for _ in range(PAUSE_TICKS - 1):
+            node.store.tick()
+            assert not any(node.store.maintain().has_worked for _ in range(5)), "however often it is asked"
+        node.store.tick()
+        node.compact()
+        assert node.store.status().total_bytes <= 2 * node.store.status().valid_bytes
+        node.check()
+
+
+def test_a_write_that_fails_inside_a_file_leaves_its_note_until_the_store_stops() -> None:
+    node = ten_of_forty("holes")
+    for _ in range(8):
+        node.store.maintain()
+    assert "0.holes" in node.files()
+    node.sync()
+    node.disk.fail_writes = "0.rdq"
+    for _ in range(3 * PAUSE_TICKS):
+        node.store.tick()
+        node.store.maintain()
+        node.sync()
+    node.disk.fail_writes = None
+    assert "0.holes" in node.files()
+    node.check()
+    twin = node.twin()
+    twin.references = node.references.copy()
+    twin.crash(CrashStyle.TEAR, seed=1)
+    twin.check()
+    node.stop()
+    assert not [name for name in node.files() if name.endswith(".holes")]
+    node.start()
+    assert node.store.recovery.clean
+    node.check()
+    node.compact()
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> None:
+    node = ten_of_forty(kind)
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    # The first live record is the fourth.
+    node.disk.flip_bit(path, 64 + 3 * RECORD_BYTES + 60)
+    content = node.disk.snapshot()[path]
+    node.compact()
+    assert len(node.disk.snapshot()[path]) == len(content)
+    with pytest.raises(StorageError, match="damaged"):
+        node.store.read(msg_id_of(4))
+    assert node.store.read(msg_id_of(8)) == envelope_of(8)
+    node.store.check_invariants()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_big_record_is_noticed_behind_its_last_piece(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
+    node.write(*range(1, 14), body_bytes=STEP_BYTES * 3 // 2)
+    node.sync()
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    node.disk.flip_bit(path, len(node.disk.snapshot()[path]) - 10)
+    node.release(1, 2, 3, 4, 5, 7, 8, 9, 10, 11)
+    before = len(node.disk.snapshot()[path])
+    node.compact()
+    assert len(node.disk.snapshot()[path]) == before, "the evidence stays"
+    with pytest.raises(StorageError, match="damaged"):
+        node.store.read(msg_id_of(6))
+    node.store.check_invariants()
+    node.stop()
+    node.start(may_open_clean=False)
+    assert len(node.store.recovery.corrupt) == 1
+
+
+def test_a_note_goes_after_its_file() -> None:
+    """All messages of a file are settled while its holes are filled. Whatever of the names survives a crash, the file
+    is never there without the note that excuses what is in its holes."""
+    for seed in range(40):
+        node = ten_of_forty("holes")
+        for _ in range(8):
+            node.store.maintain()
+        node.sync()
+        for _ in range(8):
+            node.store.maintain()
+        assert node.store.status().moved_bytes
+        node.release(*range(4, 41, 4))
+        for _ in range(12):
+            node.store.maintain()
+        assert "0.holes" not in node.files()
+        node.crash(CrashStyle.TEAR, seed)
+
+
+def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
+    """The kernel had all that the killed process wrote, but the disk had not: the note first has to be durable."""
+    for after in range(1, 12):
+        for seed in range(6):
+            node = ten_of_forty("holes")
+            for _ in range(8):
+                node.store.maintain()
+            assert "0.holes" in node.files()
+            durable = node.durable()
+            # The names were synced by somebody, the note was not.
+            node.disk.sync_directory(STORE_DIRECTORY)
+            node.disk.crash_after = after
+            with suppress(SimulatedCrashError):
+                node.start()
+            node.disk.crash(CrashStyle.TEAR, random.Random(seed))
+            node.start()
+            node.check_survivors(durable)
+
+
+def test_flush_durability_does_not_wait_for_rounds_that_never_come() -> None:
+    config = StoreConfig(file_size_limit_bytes=FILE_BYTES, confirm_after_sync=False)
+    store = MessageStore(SimulatedDisk(), STORE_DIRECTORY, GroupCommit(), config, {})
+    store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in range(1, 42)])
+    store.release_many([msg_id_of(counter) for counter in range(1, 41) if counter % 4])
+    for _ in range(60):
+        store.maintain()
+    assert store.status().total_bytes == store.status().valid_bytes
+    store.check_invariants()

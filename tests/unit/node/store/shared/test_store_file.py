@@ -1,0 +1,80 @@
+"""A walk through a store file has the system fetch what it is going to read, so that no step waits for the disk."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from node.store.disk.simulated import SimulatedDisk, SimulatedFile
+from node.store.formats.record import HEADER_BYTES, pack_hole
+from node.store.shared.location_table import LocationTable
+from node.store.shared.store_file import STEPS_AHEAD, WALK_PIECE_BYTES, ChainWalk
+
+Range = tuple[int, int]
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """What the disk was told of."""
+    ranges: list[Range] = []
+    monkeypatch.setattr(SimulatedFile, "will_read", lambda _, size, offset: ranges.append((offset, offset + size)))
+    return ranges
+
+
+def file_of_holes(hole_bytes: int, count: int) -> tuple[SimulatedFile, int]:
+    """The file and its end."""
+    disk = SimulatedDisk()
+    disk.mkdir("/store")
+    file = disk.create("/store/1.rdq")
+    assert isinstance(file, SimulatedFile)
+    for number in range(count):
+        file.pwrite(pack_hole(hole_bytes), HEADER_BYTES + number * hole_bytes)
+    end = HEADER_BYTES + count * hole_bytes
+    file.truncate(end)
+    return file, end
+
+
+def test_every_byte_is_announced_once_and_some_steps_ahead(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=200)
+    walk = ChainWalk(LocationTable(), 1, end)
+    until = []
+    while not walk.is_done:
+        while not walk.will_step(file, 1000):
+            pass
+        until.append(announced[-1][1])
+        walk.step(file, 1000, 1000)
+    assert announced[0][0] == HEADER_BYTES
+    assert all(start < end for start, end in announced), "nothing means everything to the system"
+    assert all(before[1] == after[0] for before, after in pairwise(announced))
+    assert until == [min(HEADER_BYTES + (step + STEPS_AHEAD) * 1000, end) for step in range(20)]
+
+
+def test_the_first_step_waits_until_some_are_announced_a_few_at_a_time(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=200)
+    walk = ChainWalk(LocationTable(), 1, end)
+    said = [walk.will_step(file, 1000) for _ in range(3)]
+    assert said == [False, False, True]
+    assert [stop - start for start, stop in announced] == [4000, 4000, 4000]
+    walk.step(file, 1000, 1000)
+    assert walk.will_step(file, 1000), "the others go on"
+    assert announced[3:] == [(HEADER_BYTES + 12_000, HEADER_BYTES + 13_000)]
+
+
+def test_a_file_that_is_announced_with_one_call_is_not_read_at_once_either(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=100, count=20)
+    walk = ChainWalk(LocationTable(), 1, end)
+    assert [walk.will_step(file, 1000) for _ in range(2)] == [False, True]
+    assert announced == [(HEADER_BYTES, end)]
+
+
+def test_of_big_records_no_more_is_fetched_than_before_their_size_is_known(announced: list[Range]) -> None:
+    file, end = file_of_holes(hole_bytes=2 * WALK_PIECE_BYTES, count=50)
+    walk = ChainWalk(LocationTable(), 1, end)
+    while not walk.will_step(file, 2 * WALK_PIECE_BYTES):
+        pass
+    before = len(announced)
+    while not walk.is_done:
+        walk.step(file, 2 * WALK_PIECE_BYTES, 1000)
+        assert walk.will_step(file, 2 * WALK_PIECE_BYTES)
+    assert len(announced) == before
