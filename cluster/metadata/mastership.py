@@ -39,7 +39,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.metadata.records import MastershipRecord
-from cluster.policy.suggestion import CurrentPlacement, Suggestion
+from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
 FIRST_EPOCH = Epoch(1)

@@ -80,8 +80,7 @@ from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.user_changes import change_users
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
-from cluster.policy.placement import preferred_master_nodes, suggest_nodes
-from cluster.policy.suggestion import CurrentPlacement
+from cluster.policy.placement import CurrentPlacement, preferred_master_nodes, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.raft.messages import Entry, EntryKind
 from node.auth import UserDirectory

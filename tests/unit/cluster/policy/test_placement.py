@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.policy.placement import preferred_master_nodes, suggest_nodes
-from cluster.policy.suggestion import CurrentPlacement, Suggestion
+from cluster.policy.placement import CurrentPlacement, Suggestion, preferred_master_nodes, suggest_nodes
 from node.ids import NodeName
 
 #: Definition, mirrors now ("*" synchronised) of master "m", running nodes, master and mirrors suggested.
