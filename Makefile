@@ -73,8 +73,8 @@ demo: ## Kill masters under load on a real three-node cluster and account for ev
 	@$(BIN)/warren chaos run $(SCENARIO) --out demo-out $(DEMO_OPTIONS)
 
 .PHONY: test
-test: install ## Fast tests: no sockets, no processes
-	@$(BIN)/python -m pytest tests -m "$(FAST)"
+test: install ## Fast tests, side by side on all cores: no sockets, no processes
+	@$(BIN)/python -m pytest -n auto --dist worksteal tests -m "$(FAST)"
 
 .PHONY: integration
 integration: install ## Tests with real processes, sockets and Spark (not Docker)
