@@ -1,0 +1,400 @@
+"""An event loop with virtual time, on which several processes live side by side.
+
+The nodes of a simulated cluster are whole production nodes: they make tasks, timers and futures on the running loop as
+they always do. Here that loop is `SimulatedLoop`. It never waits: when nothing is ready, time jumps to the next timer.
+
+**Processes.** Whatever is scheduled belongs to the `Process` on whose behalf it was scheduled. Nobody has to say so: a
+callback, a task and a future's callbacks carry their `contextvars.Context` with them, and the process is a variable in
+it. So what a node schedules stays the node's, however deep, and what is meant for another process (bytes that arrive)
+is scheduled with that one's context (`Process.call_soon`, `Process.call_later`). Code outside of all processes, the
+test's own, belongs to the `harness`.
+
+**Turns.** Like asyncio, a process works in turns: what is ready at its beginning runs to the end, then comes the next
+turn. A turn costs time, as much as `Process.turn_cost_s` says, and only then may the process go on; others work
+meanwhile. So who polls with ``sleep(0)`` does not stop time, and turns of several processes interleave differently
+under every seed. The harness takes no time.
+
+**Ends.** `kill` is SIGKILL: nothing of the process runs any more, no ``finally``, no callback. Its objects are kept
+until the loop is closed, because a coroutine that is collected would still run its ``finally``. `pause` is SIGSTOP:
+what becomes ready waits, timers that expire meanwhile are all late.
+
+**Clocks.** `time` says what the process that asks takes for the time: its clock may be off by `Process.clock_offset_s`,
+from the start or by a jump, at which its timers jump along. `now_s` is the true time.
+
+**Sameness.** Nothing here depends on addresses, hashes or real time: the order is that of time and then of scheduling.
+`fingerprint` sums up which process did how much when; two runs with the same one did the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+from zlib import crc32
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("simulated process")
+
+
+class SimulationStuckError(Exception):
+    """The future that was waited for is not done and nothing will ever happen again."""
+
+
+def no_cost() -> float:
+    return 0.0
+
+
+class Process:
+    """One operating-system process on a `SimulatedLoop`. Made by `SimulatedLoop.start_process`."""
+
+    __slots__ = (
+        "busy_until_s",
+        "clock_offset_s",
+        "context",
+        "is_alive",
+        "is_on_agenda",
+        "is_paused",
+        "loop",
+        "name",
+        "number",
+        "overdue",
+        "ready",
+        "tasks",
+        "turn_cost_s",
+        "turns",
+    )
+
+    def __init__(self, loop: SimulatedLoop, name: str, number: int, turn_cost_s: Callable[[], float]) -> None:
+        self.loop = loop
+        self.name = name
+        #: Distinguishes the lives of a node, too.
+        self.number = number
+        self.turn_cost_s = turn_cost_s
+        self.context = contextvars.Context()
+        self.context.run(_PROCESS.set, self)
+        self.is_alive = True
+        self.is_paused = False
+        #: Its next turn is on the loop's agenda.
+        self.is_on_agenda = False
+        self.busy_until_s = 0.0
+        self.clock_offset_s = 0.0
+        self.ready: deque[asyncio.Handle] = deque()
+        #: Timers that expired while it was paused.
+        self.overdue: list[asyncio.Handle] = []
+        #: All of them, so that those of a dead process are not collected before the loop is closed.
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.turns = 0
+
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else "alive" if self.is_alive else "dead"
+        return f"<Process {self.name} number {self.number} {state}>"
+
+    def may_run(self) -> bool:
+        return self.is_alive and not self.is_paused
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        """Have the process do this in its next turn."""
+        return self.loop.call_soon(callback, *args, context=self.context)
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Have the process do this after a (true) time."""
+        return self.loop.call_at_true(self.loop.now_s + delay_s, callback, *args, context=self.context)
+
+    def create_task(self, coroutine: Coroutine[Any, Any, _T], *, name: str | None = None) -> asyncio.Task[_T]:
+        """A task of the process."""
+        return self.loop.create_task(coroutine, name=name, context=self.context)
+
+    def kill(self) -> None:
+        """See the module text. What it does in the turn that is under way comes to its end at the next callback."""
+        self.is_alive = False
+        self.loop.forgotten.extend(self.ready)
+        self.ready.clear()
+        self.overdue.clear()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on with everything that has become due."""
+        if self.is_paused:
+            self.is_paused = False
+            self.ready.extend(self.overdue)
+            self.overdue.clear()
+            self.loop.want_turn(self)
+
+    def jump_clock(self, forward_s: float) -> None:
+        """Its monotonic clock goes forward at once, as after a suspended machine: its timers are so much nearer."""
+        self.clock_offset_s += forward_s
+        self.loop.move_timers(self, -forward_s)
+
+    def check_invariants(self) -> None:
+        assert self.is_alive or not self.ready, "a dead process has nothing to do"
+        if self.ready and not self.is_paused:
+            assert self.is_on_agenda, "what is ready will have its turn"
+
+
+class _Timer(asyncio.TimerHandle):
+    """``when`` is the true time; its process is kept because a context is slow to ask."""
+
+    __slots__ = ("process",)
+
+    process: Process
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """See the module text. Sockets, threads and signals it has none: asking for them raises `NotImplementedError`."""
+
+    def __init__(self) -> None:
+        #: The true time, in seconds from the start.
+        self.now_s = 0.0
+        #: What will happen: (true time, number, a timer or the process whose turn it is).
+        self._agenda: list[tuple[float, int, _Timer | Process]] = []
+        self._number = 0
+        self._processes = 0
+        self.harness = Process(self, "harness", 0, no_cost)
+        self.forgotten: list[object] = []
+        self.fingerprint = 0
+        self.turns = 0
+        #: Called after each turn of a process that is not the harness.
+        self.after_turn: Callable[[Process], None] = lambda _process: None
+        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._is_running = False
+        self._is_closed = False
+        self._is_stopping = False
+        self.current: Process | None = None
+
+    # --- processes ---
+
+    def start_process(self, name: str, turn_cost_s: Callable[[], float] = no_cost) -> Process:
+        """A new process with nothing to do yet."""
+        self._processes += 1
+        return Process(self, name, self._processes, turn_cost_s)
+
+    def want_turn(self, process: Process) -> None:
+        """Put the next turn of the process on the agenda if it has something to do and may do it."""
+        if process.ready and not process.is_on_agenda and not process.is_paused:
+            process.is_on_agenda = True
+            self._enter(max(self.now_s, process.busy_until_s), process)
+
+    def move_timers(self, process: Process, by_s: float) -> None:
+        """Every timer of the process expires so much later, at once if that is in the past."""
+        moved = [
+            (max(when + by_s, self.now_s) if isinstance(item, _Timer) and item.process is process else when, n, item)
+            for when, n, item in self._agenda
+        ]
+        self._agenda[:] = moved
+        heapify(self._agenda)
+
+    def _enter(self, when_s: float, item: _Timer | Process) -> None:
+        self._number += 1
+        heappush(self._agenda, (when_s, self._number, item))
+
+    # --- scheduling ---
+
+    def time(self) -> float:
+        process = _PROCESS.get(None)
+        return self.now_s if process is None else self.now_s + process.clock_offset_s
+
+    def call_soon(
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.Handle(callback, args, self, context)
+        process = context.get(_PROCESS, self.harness)
+        if process.is_alive:
+            process.ready.append(handle)
+            if not process.is_on_agenda:
+                self.want_turn(process)
+        else:
+            self.forgotten.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        raise NotImplementedError("there are no threads in a simulation")
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at_true(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at_true(self.now_s + when - self.time(), callback, *args, context=context)
+
+    def call_at_true(
+        self,
+        when_s: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Like `call_at`, by the true time."""
+        context = contextvars.copy_context() if context is None else context
+        timer = _Timer(when_s, callback, args, self, context)
+        timer.process = context.get(_PROCESS, self.harness)
+        self._enter(max(when_s, self.now_s), timer)
+        return timer
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, _T] | Generator[Any, None, _T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[_T]:
+        context = contextvars.copy_context() if context is None else context.copy()
+        task: asyncio.Task[_T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        # The tasks of killed processes are never done, which is no mistake.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        (context.get(_PROCESS, self.harness)).tasks.append(task)
+        return task
+
+    # --- running ---
+
+    def run_until_complete(self, future: Generator[Any, None, _T] | Awaitable[_T]) -> _T:
+        """Run until this is done. Raises `SimulationStuckError` if it never will be."""
+        assert isinstance(future, Awaitable), "only a future or a coroutine can be done"
+        awaited = asyncio.ensure_future(future, loop=self)
+        self._run(awaited.done)
+        if not awaited.done():
+            raise SimulationStuckError(f"nothing is left to do at {self.now_s:.6f} s, and {awaited!r} is not done")
+        return awaited.result()
+
+    def run_until(self, when_s: float) -> None:
+        """Let everything happen up to this true time."""
+        self._run(lambda: not self._agenda or self._agenda[0][0] > when_s)
+        self.now_s = max(self.now_s, when_s)
+
+    def run_forever(self) -> None:
+        """Until `stop` is called or nothing is left to do."""
+        self._run(lambda: self._is_stopping)
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def _run(self, is_over: Callable[[], bool]) -> None:
+        assert not self._is_running, "a loop runs once at a time"
+        assert not self._is_closed, "its end was its end"
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        self._is_running = True
+        try:
+            while self._agenda and not is_over():
+                self._step()
+        finally:
+            self._is_running = False
+            events._set_running_loop(outer)
+
+    def _step(self) -> None:
+        when_s, _, item = heappop(self._agenda)
+        self.now_s = max(self.now_s, when_s)
+        if isinstance(item, Process):
+            self._turn(item)
+        elif not item.cancelled():
+            process = item.process
+            if not process.is_alive:
+                return
+            if process.is_paused:
+                process.overdue.append(item)
+                return
+            process.ready.append(item)
+            if not process.is_on_agenda:
+                self.want_turn(process)
+
+    def _turn(self, process: Process) -> None:
+        if not process.may_run():
+            process.is_on_agenda = False
+            return
+        ready = process.ready
+        due = len(ready)
+        self.current = process
+        for _ in range(due):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+            if not process.may_run():
+                break
+        self.current = None
+        self.turns += 1
+        process.turns += 1
+        self.fingerprint = crc32(b"%d %d %d" % (process.number, due, self.now_s * 1e6), self.fingerprint)
+        if process is not self.harness:
+            process.busy_until_s = self.now_s + process.turn_cost_s()
+            self.after_turn(process)
+        process.is_on_agenda = False
+        self.want_turn(process)
+
+    def close(self) -> None:
+        """Drop everything without running it."""
+        self._is_closed = True
+        self._agenda.clear()
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def shutdown_asyncgens(self) -> None:
+        """Generators of killed processes stay as they are."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """There is none."""
+
+    # --- what handles, tasks and futures ask of their loop ---
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        raise NotImplementedError("the debug mode measures real time")
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time has come."""
+
+    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+        return self._exception_handler
+
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
+        """Who is told of what callbacks and forgotten futures of living processes raise."""
+        self._exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        raise context.get("exception") or RuntimeError(context.get("message"))
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        process = self.current or self.harness
+        if not process.is_alive or self._is_closed:
+            return
+        if self._exception_handler is None:
+            self.default_exception_handler(context)
+        else:
+            self._exception_handler(self, context)
+
+
+def simulated_loop() -> SimulatedLoop:
+    """A loop at time zero. (What `asyncio.AbstractEventLoop` says of sockets and threads raises.)"""
+    return SimulatedLoop()  # type: ignore[abstract]
