@@ -1,0 +1,348 @@
+"""An AMQP client for the simulator: bytes on a simulated connection, pamqp's classes, nothing behind one's back.
+
+Client libraries reconnect, retry and drop what they find odd; a judge must see what the broker really said. So this one
+only translates. Every answer is handed over as it comes, and what breaks the protocol raises `ProtocolError`.
+
+One `Connection` has any number of `Channel`s. Requests of a channel are answered in order, so each waits in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pamqp import body, commands, frame, header, heartbeat
+from pamqp.base import Frame
+from pamqp.exceptions import UnmarshalingException
+
+from chaos.sim.loop import Process
+from chaos.sim.network import Address, Network
+from chaos.sim.sockets import SimulatedTransport, connect
+
+PERSISTENT = 2
+FRAME_MAX_BYTES = 128 * 1024
+
+
+class ProtocolError(Exception):
+    """The broker sent what it must not send."""
+
+
+class ClosedError(Exception):
+    """The channel or its connection is gone: with the broker's reason, or without a word (code 0)."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+
+
+class Delivered(NamedTuple):
+    """A message as a consumer, a get or a return hands it out."""
+
+    consumer_tag: str
+    delivery_tag: int
+    is_redelivered: bool
+    body: bytes
+
+
+def _nothing(*_args: object) -> None: ...
+
+
+class Channel:
+    """One channel. The ``on_`` callbacks are called in the order in which the broker spoke."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.published = 0
+        self.closed: ClosedError | None = None
+        #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).
+        self.on_confirm: Callable[[int, bool, bool], None] = _nothing
+        self.on_deliver: Callable[[Delivered], None] = _nothing
+        self.on_return: Callable[[Delivered], None] = _nothing
+        self.on_cancel: Callable[[str], None] = _nothing
+        self.on_closed: Callable[[ClosedError], None] = _nothing
+        self._waiting: deque[tuple[tuple[type[Frame], ...], asyncio.Future[Any]]] = deque()
+        self._content: tuple[Frame, int, list[bytes]] | None = None
+
+    # --- requests ---
+
+    async def open(self) -> None:
+        await self._ask(commands.Channel.Open(), commands.Channel.OpenOk)
+
+    async def close(self) -> None:
+        await self._ask(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+        self.lost(ClosedError(200, "closed by us"))
+
+    async def confirm_select(self) -> None:
+        await self._ask(commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+    async def declare(
+        self, queue: str, *, durable: bool = True, arguments: Mapping[str, Any] | None = None, **options: bool
+    ) -> tuple[int, int]:
+        """Ready messages and consumers. ``options``: ``passive``, ``exclusive``, ``auto_delete``."""
+        request = commands.Queue.Declare(queue=queue, durable=durable, arguments=dict(arguments or {}), **options)
+        answer = await self._ask(request, commands.Queue.DeclareOk)
+        return answer.message_count, answer.consumer_count
+
+    async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        request = commands.Queue.Delete(queue=queue, if_unused=if_unused, if_empty=if_empty)
+        count: int = (await self._ask(request, commands.Queue.DeleteOk)).message_count
+        return count
+
+    async def purge(self, queue: str) -> int:
+        count: int = (await self._ask(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)).message_count
+        return count
+
+    async def qos(self, prefetch_count: int) -> None:
+        await self._ask(commands.Basic.Qos(prefetch_count=prefetch_count), commands.Basic.QosOk)
+
+    async def consume(
+        self, queue: str, tag: str, *, no_ack: bool = False, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        request = commands.Basic.Consume(queue=queue, consumer_tag=tag, no_ack=no_ack, arguments=dict(arguments or {}))
+        await self._ask(request, commands.Basic.ConsumeOk)
+
+    async def cancel(self, tag: str) -> None:
+        await self._ask(commands.Basic.Cancel(consumer_tag=tag), commands.Basic.CancelOk)
+
+    async def get(self, queue: str, *, no_ack: bool = False) -> Delivered | None:
+        request = commands.Basic.Get(queue=queue, no_ack=no_ack)
+        answer = await self._ask(request, commands.Basic.GetOk, commands.Basic.GetEmpty)
+        return answer if isinstance(answer, Delivered) else None
+
+    # --- what is not answered ---
+
+    def publish(
+        self,
+        queue: str,
+        content: bytes,
+        *,
+        exchange: str = "",
+        is_persistent: bool = True,
+        mandatory: bool = False,
+        headers: Mapping[str, Any] | None = None,
+    ) -> int:
+        """The sequence number of the publish, which counts from 1 after `confirm_select`. Raises `ClosedError`."""
+        self._require_open()
+        self.published += 1
+        properties = commands.Basic.Properties(
+            delivery_mode=PERSISTENT if is_persistent else 1, headers=dict(headers) if headers else None
+        )
+        parts = [
+            frame.marshal(commands.Basic.Publish(0, exchange, queue, mandatory), self.number),
+            frame.marshal(header.ContentHeader(0, len(content), properties), self.number),
+        ]
+        pieces = range(0, len(content), FRAME_MAX_BYTES - 8)
+        parts += [frame.marshal(body.ContentBody(content[at : at + FRAME_MAX_BYTES - 8]), self.number) for at in pieces]
+        self.connection.send(b"".join(parts))
+        return self.published
+
+    def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
+        self._say(commands.Basic.Ack(delivery_tag, multiple))
+
+    def nack(self, delivery_tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
+        self._say(commands.Basic.Nack(delivery_tag, multiple, requeue))
+
+    def _say(self, method: Frame) -> None:
+        self._require_open()
+        self.connection.send(frame.marshal(method, self.number))
+
+    async def _ask(self, method: Frame, *answers: type[Frame]) -> Any:
+        self._say(method)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((answers, future))
+        return await future
+
+    def _require_open(self) -> None:
+        if self.closed is not None:
+            raise self.closed
+
+    # --- what comes in ---
+
+    def received(self, method: Any) -> None:
+        """One frame for this channel."""
+        if isinstance(method, header.ContentHeader):
+            self._begin_content(method)
+        elif isinstance(method, body.ContentBody):
+            self._more_content(method.value)
+        elif isinstance(method, commands.Basic.Deliver | commands.Basic.GetOk | commands.Basic.Return):
+            self._content = (method, -1, [])
+        elif isinstance(method, commands.Basic.Ack | commands.Basic.Nack):
+            self.on_confirm(method.delivery_tag, method.multiple, isinstance(method, commands.Basic.Ack))
+        elif isinstance(method, commands.Basic.Cancel):
+            self.on_cancel(method.consumer_tag or "")
+        elif isinstance(method, commands.Channel.Close):
+            if self.closed is None:
+                self.connection.send(frame.marshal(commands.Channel.CloseOk(), self.number))
+                self.lost(ClosedError(method.reply_code or 0, method.reply_text))
+        elif self.closed is None:
+            self._answered(method)
+
+    def _begin_content(self, content: header.ContentHeader) -> None:
+        if self._content is None:
+            raise ProtocolError(f"channel {self.number}: content without a method")
+        self._content = (self._content[0], content.body_size, self._content[2])
+        if not content.body_size:
+            self._finish_content()
+
+    def _more_content(self, data: bytes) -> None:
+        if self._content is None:
+            raise ProtocolError(f"channel {self.number}: a body without a header")
+        _, size, parts = self._content
+        parts.append(data)
+        if sum(map(len, parts)) >= size:
+            self._finish_content()
+
+    def _finish_content(self) -> None:
+        assert self._content is not None, "called when there is content"
+        method, _, parts = self._content
+        self._content = None
+        data = b"".join(parts)
+        if isinstance(method, commands.Basic.Return):
+            self.on_return(Delivered("", 0, False, data))
+        elif isinstance(method, commands.Basic.GetOk):
+            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data))
+        elif isinstance(method, commands.Basic.Deliver):
+            self.on_deliver(
+                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data)
+            )
+
+    def _answered(self, method: Frame, value: object = None) -> None:
+        if not self._waiting:
+            raise ProtocolError(f"channel {self.number}: {method.name} answers nothing")
+        answers, future = self._waiting.popleft()
+        if not isinstance(method, answers):
+            raise ProtocolError(f"channel {self.number}: {method.name} where {answers[0].__name__} was due")
+        if not future.done():
+            future.set_result(method if value is None else value)
+
+    def lost(self, error: ClosedError) -> None:
+        """The channel is gone: everybody who waits learns of it, once."""
+        if self.closed is not None:
+            return
+        self.closed = error
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever has gone away need not look at it
+        self.on_closed(error)
+
+
+class Connection(asyncio.Protocol):
+    """One connection to one node; made by `open_connection`."""
+
+    def __init__(self) -> None:
+        self._transport: SimulatedTransport
+        self._buffer = b""
+        self._channels: dict[int, Channel] = {}
+        self.closed: ClosedError | None = None
+        self.is_blocked = False
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._close_asked = False
+
+    # --- requests ---
+
+    async def channel(self) -> Channel:
+        """A new open channel. Raises `ClosedError`."""
+        if self.closed is not None:
+            raise self.closed
+        number = next(number for number in range(1, 65_536) if number not in self._channels)
+        channel = self._channels[number] = Channel(self, number)
+        await channel.open()
+        return channel
+
+    def close(self) -> None:
+        """Orderly, without waiting for the answer."""
+        if self.closed is None:
+            self.send(frame.marshal(commands.Connection.Close(200, "", 0, 0), 0))
+            self._end(ClosedError(200, "closed by us"))
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Like a client that dies."""
+        self._transport.abort()
+
+    def send(self, data: bytes) -> None:
+        if self.closed is None:
+            self._transport.write(data)
+
+    async def opened(self) -> None:
+        await self._opened
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, SimulatedTransport), "there are no others here"
+        self._transport = transport
+        transport.write(b"AMQP\x00\x00\x09\x01")
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        at = 0
+        while self.closed is None and len(self._buffer) - at >= 8:
+            try:
+                consumed, number, method = frame.unmarshal(self._buffer[at:])
+            except UnmarshalingException:
+                size = int.from_bytes(self._buffer[at + 3 : at + 7], "big") + 8
+                if len(self._buffer) - at >= size:
+                    raise
+                break
+            at += consumed
+            self._received(number, method)
+        self._buffer = self._buffer[at:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(ClosedError(0, f"connection lost: {exc}"))
+
+    def _received(self, number: int, method: Any) -> None:
+        if number:
+            channel = self._channels.get(number)
+            if channel is None:
+                raise ProtocolError(f"channel {number} was never opened")
+            channel.received(method)
+        elif isinstance(method, commands.Connection.Start):
+            response = b"\0guest\0guest"
+            self.send(frame.marshal(commands.Connection.StartOk({}, "PLAIN", response.decode(), "en_US"), 0))
+        elif isinstance(method, commands.Connection.Tune):
+            tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, 0)
+            self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open("/"), 0))
+        elif isinstance(method, commands.Connection.OpenOk):
+            self._opened.set_result(None)
+        elif isinstance(method, commands.Connection.Close):
+            self.send(frame.marshal(commands.Connection.CloseOk(), 0))
+            self._end(ClosedError(method.reply_code or 0, method.reply_text))
+            self._transport.close()
+        elif isinstance(method, commands.Connection.Blocked):
+            self.is_blocked = True
+        elif isinstance(method, commands.Connection.Unblocked):
+            self.is_blocked = False
+        elif not isinstance(method, heartbeat.Heartbeat | commands.Connection.CloseOk):
+            raise ProtocolError(f"{method!r} on channel 0")
+
+    def _end(self, error: ClosedError) -> None:
+        if self.closed is not None:
+            return
+        self.closed = error
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()
+        for channel in list(self._channels.values()):
+            channel.lost(error)
+
+
+async def open_connection(
+    network: Network, process: Process, host: str, address: Address, timeout_s: float = 5.0
+) -> Connection:
+    """Connect and log in as guest. Raises `ClosedError`, `OSError` or `TimeoutError`."""
+    async with asyncio.timeout(timeout_s):
+        connection = await connect(network, process, host, address, Connection)
+        assert isinstance(connection, Connection), "it was made here"
+        try:
+            await connection.opened()
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+    return connection
