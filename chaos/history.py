@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -159,6 +159,16 @@ SCHEMA = pa.schema(
 _RUN_COLUMNS = 3
 
 
+class History(Protocol):
+    """What processes record to: files (`HistoryWriter`), or the memory of a simulation."""
+
+    def now(self) -> tuple[int, int]:
+        """(monotonic nanoseconds, microseconds since the Unix epoch) of this moment."""
+
+    def append(self, event: Event) -> None:
+        """Take one row."""
+
+
 class HistoryWriter:
     """Collects the events of a whole run and writes them in parts."""
 
@@ -246,7 +256,7 @@ class ProcessLog:
 
     __slots__ = ("_has_ended", "_incarnation", "_proc_kind", "_writer", "ev_seq", "proc_id")
 
-    def __init__(self, writer: HistoryWriter, proc_id: int, proc_kind: ProcKind, incarnation: int) -> None:
+    def __init__(self, writer: History, proc_id: int, proc_kind: ProcKind, incarnation: int) -> None:
         self._writer = writer
         self.proc_id = proc_id
         self._proc_kind = proc_kind.value
