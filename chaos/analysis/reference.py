@@ -16,16 +16,22 @@ _REMOVALS = {"EXPIRE", "DROP", "PURGE", "DEADLETTER"}
 AttemptKey = tuple[int | None, int | None, int | None, int | None]
 
 
+def stories(history: Iterable[Event]) -> dict[AttemptKey, list[Event]]:
+    """What happened to each attempt to publish a message, in the order of the history."""
+    by_attempt: dict[AttemptKey, list[Event]] = defaultdict(list)
+    for event in history:
+        if event.seq is not None:
+            by_attempt[(event.queue_id, event.pub_id, event.seq, event.attempt)].append(event)
+    return by_attempt
+
+
 def reference_findings(history: Iterable[Event]) -> dict[str, int]:
     """Counts of every finding that needs no scenario, under the names that the Spark job uses."""
     events = list(history)
-    by_attempt: dict[AttemptKey, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.seq is not None:
-            by_attempt[(event.queue_id, event.pub_id, event.seq, event.attempt)].append(event)
+    by_attempt = stories(events)
     found: Counter[str] = Counter()
     for story in by_attempt.values():
-        found.update(_findings_of_attempt(story))
+        found.update(findings_of_attempt(story))
     found["phantom"] += sum(event.kind == "DELIVER" and event.seq is None for event in events)
     found["confirm_violations"] += sum(event.kind == "CONFIRM_STRAY" for event in events)
     copies = Counter(key[:3] for key, story in by_attempt.items() if any(event.kind == "DELIVER" for event in story))
@@ -35,7 +41,8 @@ def reference_findings(history: Iterable[Event]) -> dict[str, int]:
     return dict(found)
 
 
-def _findings_of_attempt(story: list[Event]) -> dict[str, int]:
+def findings_of_attempt(story: list[Event]) -> dict[str, int]:
+    """How often each finding holds of one attempt; its own events decide."""
     times: dict[str, list[int]] = defaultdict(list)
     for event in story:
         times[event.kind].append(event.t_hi_us)
