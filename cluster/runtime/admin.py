@@ -48,7 +48,7 @@ from cluster.runtime.admin_rows import (
     table,
 )
 from cluster.runtime.node_runtime import NodeRuntime
-from cluster.runtime.roles import MasterRole
+from cluster.runtime.queue_role import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing

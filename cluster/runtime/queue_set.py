@@ -43,7 +43,7 @@ from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
-from cluster.runtime.roles import MasterRole, MirrorRole, Role
+from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from node.alarms.memory_monitor import PagingQueue
 from node.errors import DiskFullError, StorageError
 from node.flow.credit import FlowControl

@@ -11,7 +11,7 @@ from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
-from cluster.runtime.roles import MasterRole, MirrorRole
+from cluster.runtime.queue_role import MasterRole, MirrorRole
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect

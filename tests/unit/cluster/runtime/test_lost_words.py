@@ -20,7 +20,7 @@ from cluster.metadata.state import MetadataState
 from cluster.mirroring.messages import Attach, OpsAck
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS
-from cluster.runtime.roles import MasterRole
+from cluster.runtime.queue_role import MasterRole
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench

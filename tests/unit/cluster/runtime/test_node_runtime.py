@@ -26,7 +26,7 @@ from cluster.raft.config import ProposalRefusedError
 from cluster.runtime import node_runtime
 from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
-from cluster.runtime.roles import MasterRole, MirrorRole
+from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
