@@ -50,7 +50,8 @@ class DrainTurns:
     def touch(self, queue_id: QueueId) -> None:
         """The queue was called and may have written: drain it in this turn, look again when that is on disk."""
         self._touched.setdefault(self._group_commit.open_generation, set()).add(queue_id)
-        self.drain_soon(queue_id)
+        if queue_id not in self._marked:
+            self.drain_soon(queue_id)
 
     def drain_soon(self, queue_id: QueueId) -> None:
         """In this turn, or the next if this is one of the drains."""
