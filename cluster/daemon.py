@@ -10,9 +10,9 @@ import sys
 import uvloop
 
 from cluster.composition import Node, compose_node
-from cluster.real_world import real_world
-from cluster.runtime.collector import tune_collector
-from cluster.runtime.system_probe import raise_open_files_limit
+from cluster.real_world.collector import tune_collector
+from cluster.real_world.system_probe import raise_open_files_limit
+from cluster.real_world.world import real_world
 from cluster.transport.admin_port import ExitCode
 from node.config import NodeConfig
 from node.errors import ConfigError, StorageError

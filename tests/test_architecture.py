@@ -325,15 +325,12 @@ LOOP_EFFECTS = {
 REAL_DISKS = {"RealDisk", "ReadOnlyDisk", "FREEING"}
 #: Module or package of a node -> what of the world it is. Everything else is handed what it needs.
 WORLD = {
-    "cluster/real_world.py": "puts the real world together",
+    "cluster/real_world/": "the machine and the process, as parts of a world",
     "cluster/daemon.py": "the process: its loop, its signals, its log",
     "cluster/cli/": "a program of its own, which asks nodes",
     "cluster/directory.py": "files of a local cluster, for programs that ask nodes",
     "cluster/transport/": "the network between nodes: sockets of gRPC",
     "cluster/runtime/admin_peers.py": "asks the other nodes over gRPC",
-    "cluster/runtime/collector.py": "the collector of the process, tuned by the daemon",
-    "cluster/runtime/data_lock.py": "the lock on a directory",
-    "cluster/runtime/system_probe.py": "memory and disk, as the system tells them",
     "node/amqp/server/": "sockets of AMQP clients",
     "node/config.py": "reads the configuration, before there is a node",
     "node/inspection/": "looks at the files of a node that does not run",

@@ -20,7 +20,7 @@ _WRONG_PLACE = (FileExistsError, NotADirectoryError, PermissionError)
 
 
 class DirectoryLock(Protocol):
-    """Held from the claim to the end of the node (`cluster.runtime.data_lock.DataLock`)."""
+    """Held from the claim to the end of the node (`cluster.real_world.data_lock.DataLock`)."""
 
     def release(self) -> None:
         """The directory may be used again."""

@@ -1,6 +1,6 @@
 """What the runtime asks of the machine it runs on, besides disk and network.
 
-The real ones are in `cluster.real_world` and `cluster.runtime.system_probe`; a simulator brings its own.
+The real ones are in `cluster.real_world`; a simulator brings its own.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cluster.real_world import ThreadWorker
-from cluster.runtime.collector import tune_collector
+from cluster.real_world.collector import tune_collector
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.sync_thread import SyncThread
 from node.errors import StorageError

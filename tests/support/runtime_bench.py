@@ -17,7 +17,7 @@ from cluster.metadata.commands import (
     SetPolicy,
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.real_world import ThreadWorker
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import Worker
 from cluster.runtime.queue_files import NodeQueueFiles

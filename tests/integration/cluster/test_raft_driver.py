@@ -12,7 +12,7 @@ import pytest
 from cluster.raft.core import ProposalRefusedError, RaftConfig
 from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
-from cluster.real_world import ThreadWorker
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.raft_driver import Applied, DriverConfig, RaftDriver
 from cluster.transport.mesh import Mesh, MeshTiming
 from cluster.wire.convert import QueueFrameMessage

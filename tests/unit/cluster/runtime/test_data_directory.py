@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.real_world.data_lock import DataLock
 from cluster.runtime.data_directory import NAME_FILE, claim_data_directory, keep_data_directory
-from cluster.runtime.data_lock import DataLock
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import RealDisk, read_whole

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.real_world import ThreadWorker
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.sync_thread import FLUSH_AGAIN_S, SyncThread
 from node.errors import StorageError
 from node.store.disk.group_commit import GroupCommit

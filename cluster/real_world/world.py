@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 
 from cluster.composition import ClusterNetwork, World
+from cluster.real_world.data_lock import DataLock
+from cluster.real_world.system_probe import SystemProbe
 from cluster.runtime.admin_peers import AdminPeers
-from cluster.runtime.data_lock import DataLock
 from cluster.runtime.outside import SystemFacts
-from cluster.runtime.system_probe import SystemProbe
 from cluster.transport.admin_port import AdminPort
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshHandler, MeshTiming
