@@ -241,6 +241,7 @@ class NodeRuntime:
 
     def check_invariants(self) -> None:
         self.membership.check_invariants()
+        self.proposals.check_invariants()
         self.queues.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()

@@ -110,3 +110,6 @@ class QueueProposals:
             ):
                 self._dropped.discard((queue_id, node))
                 self.propose(AddMirror(queue_id, record.epoch, node))
+
+    def check_invariants(self) -> None:
+        assert all(node != self._node for _, node in self._dropped), "a master is not a mirror of its own queue"
