@@ -278,3 +278,136 @@ def test_the_tests_that_the_documents_name_exist() -> None:
     for path, name in named:
         text = (ROOT / "tests" / path).read_text()
         assert not name or f"def {name}(" in text, f"{path} has no {name}"
+
+
+# --- the world of a node: `cluster.composition.World` ---
+
+#: Modules of the library by which something outside of the process, or of the program, is touched.
+OUTSIDE = {
+    *(
+        "concurrent",
+        "ctypes",
+        "fcntl",
+        "gc",
+        "glob",
+        "grpc",
+        "io",
+        "mmap",
+        "multiprocessing",
+        "os",
+        "platform",
+        "psutil",
+    ),
+    *(
+        "resource",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+    ),
+    *("time", "uuid", "uvloop"),
+}
+#: ``module.name`` of such a module that touches nothing.
+HARMLESS = {"os.strerror", "threading.Lock"}
+#: Methods of a loop, and functions of asyncio, that open sockets, start threads or processes, or hear signals.
+LOOP_EFFECTS = {
+    *("add_signal_handler", "connect_accepted_socket", "create_connection", "create_datagram_endpoint"),
+    *("create_server", "create_subprocess_exec", "create_subprocess_shell", "create_unix_connection"),
+    *("create_unix_server", "getaddrinfo", "getnameinfo", "open_connection", "open_unix_connection"),
+    *("run_in_executor", "sock_accept", "sock_connect", "sock_recv", "sock_sendall", "start_server"),
+    *("start_unix_server", "subprocess_exec", "subprocess_shell", "to_thread"),
+}
+REAL_DISKS = {"RealDisk", "ReadOnlyDisk", "FREEING"}
+#: Module or package of a node -> what of the world it is. Everything else is handed what it needs.
+WORLD = {
+    "cluster/real_world/": "the machine and the process, as parts of a world",
+    "cluster/daemon.py": "the process: its loop, its signals, its log",
+    "cluster/cli/": "a program of its own, which asks nodes",
+    "cluster/directory.py": "files of a local cluster, for programs that ask nodes",
+    "cluster/transport/": "the network between nodes: sockets of gRPC",
+    "cluster/runtime/admin_peers.py": "asks the other nodes over gRPC",
+    "node/amqp/server/": "sockets of AMQP clients",
+    "node/config.py": "reads the configuration, before there is a node",
+    "node/inspection/": "looks at the files of a node that does not run",
+    "node/store/disk/disk.py": "the disk",
+    "node/store/disk/freeing.py": "the thread of the disk that frees space",
+}
+
+
+def effects_in(path: Path) -> Iterator[str]:
+    """What in a module touches the world by itself, and where."""
+    tree = tree_of(path)
+    used = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names):
+                touched = {f"{module}.{alias.name}" for alias in names}
+                if module.split(".")[0] in OUTSIDE and not touched <= HARMLESS:
+                    yield f"{node.lineno} imports from {module}"
+                if module == "random" and touched != {"random.Random"}:
+                    yield f"{node.lineno} imports chance"
+                if REAL_DISKS & {alias.name for alias in names}:
+                    yield f"{node.lineno} imports a real disk"
+            case ast.Name(id=name) if (name in OUTSIDE or name == "random") and id(node) in used:
+                what = f"{name}.{used[id(node)]}"
+                if what not in HARMLESS | {"random.Random"}:
+                    yield f"{node.lineno} uses {what}"
+            case ast.Attribute(attr=attr) if attr in LOOP_EFFECTS | FILE_METHODS:
+                yield f"{node.lineno} uses {attr}"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="datetime" | "date"), attr="now" | "today" | "utcnow")):
+                yield f"{node.lineno} asks for the time of day"
+            case ast.Call(func=ast.Name(id="open")):
+                yield f"{node.lineno} opens a file"
+            case ast.Call(func=ast.Name(id="Random") | ast.Attribute(attr="Random"), args=[]):
+                yield f"{node.lineno} takes a seed from the system"
+
+
+def test_a_node_touches_the_world_only_where_it_is_told_to() -> None:
+    """So that a simulator can give it another one. Defaults count: whoever forgets a clock gets no real one."""
+    offenders = [
+        f"{name_of(path)}:{effect}"
+        for path in CODE
+        if not name_of(path).startswith(("chaos/", *WORLD))
+        for effect in effects_in(path)
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_effects_are_found(tmp_path: Path) -> None:
+    """One line for each way to touch the world, and some that only look like it."""
+    guilty = (
+        "import time\ndef wait(clock=time.monotonic): ...",
+        "from time import monotonic",
+        "import random\nrandom.random()",
+        "import random\nrandom.Random()",
+        "from random import SystemRandom",
+        "import threading\nthreading.Thread()",
+        "loop.run_in_executor(None, work)",
+        "import os\nos.urandom(8)",
+        "from node.store.disk.disk import Disk, RealDisk",
+        "from datetime import datetime\ndatetime.now()",
+        "open('x')",
+    )
+    innocent = (
+        "from random import Random\ndef shuffle(chance: Random): ...",
+        "import random\ndef shuffle(chance: random.Random): ...",
+        "import os\nos.strerror(1)",
+        "loop.call_later(1, work)",
+        "loop.time()",
+        "from datetime import datetime\ndatetime(1970, 1, 1)",
+        "self.time.now()",
+    )
+    for number, text in enumerate(guilty + innocent):
+        path = tmp_path / f"{number}.py"
+        path.write_text(text)
+        assert bool(list(effects_in(path))) is (text in guilty), text
+
+
+def test_the_world_has_no_part_that_is_gone() -> None:
+    names = [name_of(path) for path in CODE]
+    assert [part for part in WORLD if not any(name.startswith(part) for name in names)] == []

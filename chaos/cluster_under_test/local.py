@@ -205,7 +205,7 @@ class LocalCluster:
 
     def _spawn(self, node: str) -> None:
         self._reap(node)
-        command = [sys.executable, "-m", "chaos.cli", "node", "--config", str(self.directory.config_path(node))]
+        command = [sys.executable, "-m", "cluster", "--config", str(self.directory.config_path(node))]
         child, mark = spawn(command, self.directory.log_path(node), self.directory.path, _node_environment())
         self._children[node] = child
         write_mark(self.directory.process_path(node), mark)

@@ -6,13 +6,9 @@ Any node answers for the whole cluster: the metadata is here, and what only anot
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
-import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
-
-import psutil
+from random import Random
+from typing import Any, Protocol
 
 from cluster.listing_columns import LISTINGS
 from cluster.metadata.commands import (
@@ -48,7 +44,8 @@ from cluster.runtime.admin_rows import (
     table,
 )
 from cluster.runtime.node_runtime import NodeRuntime
-from cluster.runtime.roles import MasterRole
+from cluster.runtime.outside import ResourceProbe, SystemFacts
+from cluster.runtime.queue_role import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
@@ -62,23 +59,36 @@ from node.topology.records import QueueRecord
 SYNC_PROGRESS_INTERVAL_S = 0.2
 
 
+class ServedClients(Protocol):
+    """The clients of this node (`cluster.runtime.client_service.ClientService`)."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    def connections(self) -> Sequence[ConnectionListing]: ...
+
+
 class NodeAdmin:
-    """See the top of this module. ``connections`` lists the client connections of this node."""
+    """See the top of this module. ``stop`` begins an orderly stop of the node; ``chance`` salts passwords."""
 
     def __init__(
         self,
         runtime: NodeRuntime,
         peers: AdminPeers,
-        connections: Callable[[], Sequence[ConnectionListing]],
+        clients: ServedClients,
         stop: Callable[[], None],
-        version: str,
+        probe: ResourceProbe,
+        system: SystemFacts,
+        chance: Random,
     ) -> None:
         self._runtime = runtime
         self._state = runtime.metadata.state
         self._peers = peers
-        self._connections = connections
+        self._clients = clients
         self._stop = stop
-        self._version = version
+        self._probe = probe
+        self._system = system
+        self._chance = chance
 
     # --- policies ---
 
@@ -119,7 +129,7 @@ class NodeAdmin:
             elif not record.is_down:
                 elsewhere.add(record.master)
         if not selection.local and not STATIC_QUEUE_COLUMNS.issuperset(chosen):
-            nodes = [name for name in sorted(elsewhere) if self._runtime.is_up(name)]
+            nodes = [name for name in sorted(elsewhere) if self._runtime.links.is_up(name)]
             live = [column for column in chosen if column not in STATIC_QUEUE_COLUMNS]
             for found in await self._peers.rows("ListQueues", nodes, vhost, ["name", *live]):
                 if found["name"] in rows:
@@ -176,7 +186,7 @@ class NodeAdmin:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
         configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
         running = [member.node for member in members if member.is_up]
-        peers = [node for node in running if node != self._runtime.node and self._runtime.is_up(node)]
+        peers = [node for node in running if node != self._runtime.node and self._runtime.links.is_up(node)]
         own = {**self._versions(), "listeners": self._listeners()}
         statuses = dict(sorted(({self._runtime.node: own} | await self._peers.statuses(peers)).items()))
         return {
@@ -189,30 +199,30 @@ class NodeAdmin:
             "alarms": self._runtime.alarms.listing(),
             "partitions": {},
             "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
-            "leader": self._runtime.raft.leader,
+            "leader": self._runtime.metadata.consensus.leader,
         }
 
     async def status(self) -> Mapping[str, Any]:
         data_dir = self._runtime.config.data_dir
         return {
-            "pid": os.getpid(),
-            "os": platform.platform(),
+            "pid": self._system.process_id,
+            "os": self._system.platform,
             "uptime": int(self._runtime.uptime_s),
             **self._versions(),
             "node_name": self._runtime.node,
             "data_directory": str(data_dir),
             "disk_free": self._runtime.alarms.disk.free_bytes,
-            "memory": {"Total memory used (bytes)": psutil.Process().memory_info().rss},
+            "memory": {"Total memory used (bytes)": self._probe.used_memory_bytes()},
             **self._runtime.alarms.status(),
-            "connection_count": len(self._connections()),
+            "connection_count": len(self._clients.connections()),
             "queue_count": sum(1 for _ in self._state.topology.all_queues()),
             "virtual_host_count": len(self._state.topology.vhosts()),
             "listeners": self._listeners(),
-            "is_serving": self._runtime.is_serving,
+            "is_serving": self._clients.is_serving,
         }
 
     def _versions(self) -> dict[str, str]:
-        return {"warren_version": self._version, "python_version": platform.python_version()}
+        return {"warren_version": self._system.version, "python_version": self._system.python_version}
 
     def _listeners(self) -> list[dict[str, Any]]:
         config = self._runtime.config
@@ -235,7 +245,10 @@ class NodeAdmin:
     async def list_connections(self, columns: Sequence[str], *, local: bool = False) -> Table:
         node, incarnation = self._runtime.node, self._runtime.incarnation
         chosen = check_columns(LISTINGS["list_connections"], columns)
-        rows = [connection_row(node, incarnation, number, each) for number, each in enumerate(self._connections(), 1)]
+        rows = [
+            connection_row(node, incarnation, number, each)
+            for number, each in enumerate(self._clients.connections(), 1)
+        ]
         return table("list_connections", chosen, rows + await self._of_peers("ListConnections", "", chosen, local))
 
     async def list_channels(self, columns: Sequence[str], *, local: bool = False) -> Table:
@@ -243,7 +256,7 @@ class NodeAdmin:
         chosen = check_columns(LISTINGS["list_channels"], columns)
         rows = [
             row
-            for number, each in enumerate(self._connections(), 1)
+            for number, each in enumerate(self._clients.connections(), 1)
             for row in channel_rows(node, incarnation, number, each)
         ]
         return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
@@ -251,14 +264,14 @@ class NodeAdmin:
     async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
         chosen = check_columns(LISTINGS["list_flow"], columns)
         rows: list[Row] = []
-        for number, connection in enumerate(self._connections(), 1):
+        for number, connection in enumerate(self._clients.connections(), 1):
             pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
             if connection.alarmed_ms is not None:
                 alarms = self._runtime.alarms.listing()
                 node = self._runtime.node
                 rows.append(alarm_row(node, pid, connection.name, connection.vhost, alarms, connection.alarmed_ms))
             for path in connection.slow_paths:
-                queue = None if path.queue_id is None else self._runtime.find_queue(path.queue_id)
+                queue = None if path.queue_id is None else self._runtime.records.find_queue(path.queue_id)
                 record = None if queue is None else self._state.masterships[queue.queue_id]
                 beyond = None if queue is None or record is None else await self._hop_beyond(queue, record)
                 rows.append(flow_row(self._runtime.node, pid, connection.name, path, queue, record, beyond))
@@ -269,7 +282,7 @@ class NodeAdmin:
         role = self._runtime.queues.roles.get(queue.queue_id)
         if isinstance(role, MasterRole):
             return role.process.flow.slowest(CONNECTION_MEMORY_MS)
-        if record.is_down or not self._runtime.is_up(record.master):
+        if record.is_down or not self._runtime.links.is_up(record.master):
             return None
         columns = ("name", "flow_slowest_hop", "flow_balance", "flow_blocked_ms", "flow_state")
         for row in await self._peers.rows("ListQueues", [record.master], queue.vhost, columns):
@@ -317,13 +330,13 @@ class NodeAdmin:
     # --- users and vhosts ---
 
     async def add_user(self, name: str, password: str, tags: Sequence[str]) -> None:
-        await self._change(AddUser(name, _hashed(password), tuple(tags)))
+        await self._change(AddUser(name, self._hashed(password), tuple(tags)))
 
     async def delete_user(self, name: str) -> None:
         await self._change(DeleteUser(name))
 
     async def change_password(self, name: str, password: str) -> None:
-        await self._change(ChangePassword(name, _hashed(password)))
+        await self._change(ChangePassword(name, self._hashed(password)))
 
     async def set_user_tags(self, name: str, tags: Sequence[str]) -> None:
         await self._change(SetUserTags(name, tuple(tags)))
@@ -354,7 +367,10 @@ class NodeAdmin:
     async def _of_peers(self, listing: str, vhost: str, columns: Sequence[str], local: bool) -> list[Row]:
         if local:
             return []
-        return await self._peers.rows(listing, sorted(self._runtime.linked_nodes()), vhost, columns)
+        return await self._peers.rows(listing, sorted(self._runtime.links.linked_nodes()), vhost, columns)
+
+    def _hashed(self, password: str) -> str:
+        return hash_password(password, self._chance.randbytes(SALT_BYTES))
 
     def _require_vhost(self, vhost: str) -> None:
         if not self._state.topology.has_vhost(vhost):
@@ -394,7 +410,3 @@ def _is_selected(record: MastershipRecord, selection: QueueSelection, node: Node
 
 def _listener(host: str, port: int, protocol: str, purpose: str) -> dict[str, Any]:
     return {"interface": host, "port": port, "protocol": protocol, "purpose": purpose}
-
-
-def _hashed(password: str) -> str:
-    return hash_password(password, secrets.token_bytes(SALT_BYTES))

@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.listing_columns import LISTINGS, Listing
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
-from cluster.runtime.roles import MasterRole
+from cluster.runtime.queue_role import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, Table
 from node.amqp.server.listing import ConnectionListing
 from node.flow.stage import STAGE_MEMORY_MS, HopView, SlowPath

@@ -7,11 +7,11 @@ that will never know him. So the name is kept beside them, as RabbitMQ has it in
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Protocol
 
-from cluster.runtime.data_lock import DataLock
 from node.errors import ConfigError, StorageError
-from node.ids import NodeName
+from node.ids import Incarnation, NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
 
 NAME_FILE = "node_name"
@@ -19,7 +19,16 @@ NAME_FILE = "node_name"
 _WRONG_PLACE = (FileExistsError, NotADirectoryError, PermissionError)
 
 
-def claim_data_directory(disk: Disk, data_dir: str, node: NodeName) -> DataLock:
+class DirectoryLock(Protocol):
+    """Held from the claim to the end of the node (`cluster.real_world.data_lock.DataLock`)."""
+
+    def release(self) -> None:
+        """The directory may be used again."""
+
+
+def claim_data_directory(
+    disk: Disk, data_dir: str, node: NodeName, lock_directory: Callable[[str], DirectoryLock]
+) -> DirectoryLock:
     """Create the directory if need be, lock it, and see that it is this node's; the lock is to be kept.
 
     Raises `ConfigError` if it cannot be a directory, is in use, or belongs to a node of another name, `StorageError`
@@ -27,7 +36,7 @@ def claim_data_directory(disk: Disk, data_dir: str, node: NodeName) -> DataLock:
     """
     try:
         disk.mkdir(data_dir)
-        lock = DataLock(data_dir)
+        lock = lock_directory(data_dir)
     except (StorageError, OSError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, _WRONG_PLACE):
@@ -54,6 +63,19 @@ def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Colle
         raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
     if not _owner(disk, data_dir):
         write_durably(disk, f"{data_dir}/{NAME_FILE}", f"{node}\n".encode())
+
+
+def next_incarnation(disk: Disk, data_dir: str) -> Incarnation:
+    """Count a start of this node, durably, before anything else of it can be seen by others. Raises `StorageError`."""
+    path = f"{data_dir}/incarnation"
+    number = 1
+    if disk.exists(path):
+        text = read_whole(disk, path).decode(errors="replace").strip()
+        if not text.isdigit():
+            raise StorageError(f"{path} should hold the number of starts of this node and holds {text!r}")
+        number = int(text) + 1
+    write_durably(disk, path, str(number).encode())
+    return Incarnation(number)
 
 
 def _owner(disk: Disk, data_dir: str) -> str:

@@ -12,6 +12,7 @@ from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, No
 from cluster.metadata.events import Event
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
+from cluster.raft.messages import Message
 from cluster.runtime.raft_driver import Applied
 from node.auth import UserDirectory
 from node.errors import ConnectionFailure, StorageError
@@ -22,14 +23,34 @@ from node.topology.topology import Topology
 log = logging.getLogger(__name__)
 
 
-class Proposer(Protocol):
-    """Consensus, as the group uses it (`cluster.runtime.raft_driver.RaftDriver`)."""
+class Consensus(Protocol):
+    """How the members agree (`cluster.runtime.raft_driver.RaftDriver`)."""
+
+    @property
+    def leader(self) -> NodeName | None:
+        """The leader as far as this node knows."""
+
+    @property
+    def has_quorum(self) -> bool:
+        """False after a while without one."""
 
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         """Result of applying the command on this node. Raises what applying it raised, or `TimeoutError`."""
 
     async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
         """Until all of ``peers()`` have applied what is applied here now, or too much time has passed."""
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """What peers say."""
+
+    def link_up(self, peer: NodeName) -> None:
+        """A link that was down has lost what was said."""
+
+    def peers_changed(self) -> None:
+        """A peer was declared up or down, or its link broke."""
+
+    def peer_down(self, peer: NodeName) -> None:
+        """The process of ``peer`` is known to be gone."""
 
 
 class MetadataListener(Protocol):
@@ -40,22 +61,40 @@ class MetadataListener(Protocol):
     def on_restored(self) -> None:
         """The whole state was replaced by a snapshot: look at everything again."""
 
-    def linked_nodes(self) -> Collection[NodeName]:
-        """Peers that can be spoken to."""
-
 
 class MetadataGroup:
-    """Local replica of the cluster's metadata. Implements `Catalogue` and the driver's `StateMachine`."""
+    """Local replica of the cluster's metadata. Implements `Catalogue` and the driver's `StateMachine`.
+
+    ``linked_nodes``: the peers that can be spoken to.
+    """
 
     def __init__(
-        self, node: NodeName, incarnation: Incarnation, listener: MetadataListener, users: UserDirectory
+        self,
+        node: NodeName,
+        incarnation: Incarnation,
+        users: UserDirectory,
+        linked_nodes: Callable[[], Collection[NodeName]],
     ) -> None:
         self._node = node
         self._incarnation = incarnation
-        self._listener = listener
+        self._linked_nodes = linked_nodes
         self._last_request = 0
         self.state = MetadataState(users)
-        self.proposer: Proposer | None = None
+        self._listener: MetadataListener | None = None
+        self._consensus: Consensus | None = None
+
+    def follow(self, listener: MetadataListener) -> None:
+        """Who hears of the changes from now on; whoever follows them also reads and makes some."""
+        self._listener = listener
+
+    def join(self, consensus: Consensus) -> None:
+        """What decides on changes; it applies them here, so it comes last."""
+        self._consensus = consensus
+
+    @property
+    def consensus(self) -> Consensus:
+        assert self._consensus is not None, "the group is joined before anybody asks or changes anything"
+        return self._consensus
 
     # --- Catalogue ---
 
@@ -74,26 +113,25 @@ class MetadataGroup:
 
         Raises what the state machine refused it with, `NoQuorumError`, or `CodecError` if it cannot be written down.
         """
-        assert self.proposer is not None, "the group is joined before anybody changes anything"
+        consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
         self._last_request += 1  # a number is used up only by what is proposed
         try:
-            return await self.proposer.propose(payload, request_id)
+            return await consensus.propose(payload, request_id)
         except TimeoutError as error:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
 
     async def change_everywhere(self, command: Command) -> Any:
         """As `change`, and all peers have applied it, too: clients see the change wherever they are connected."""
-        assert self.proposer is not None, "the group is joined before anybody changes anything"
         result = await self.change(command)
-        if not await self.proposer.wait_visible(self._live_peers):
+        if not await self.consensus.wait_visible(self._live_peers):
             log.warning("a peer is behind: it does not know yet of %s", command)
         return result
 
     def _live_peers(self) -> Collection[NodeName]:
         members = self.state.members
-        return [node for node in self._listener.linked_nodes() if node in members and members[node].is_up]
+        return [node for node in self._linked_nodes() if node in members and members[node].is_up]
 
     # --- StateMachine ---
 
@@ -108,7 +146,7 @@ class MetadataGroup:
         if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
             kind = type(request.command).__name__
             log.error("entry %d (%s) is refused: %s", index, kind, applied.error, exc_info=applied.error)
-        if applied.events:
+        if applied.events and self._listener is not None:
             self._listener.on_committed(applied.events)
         return Applied(request.request_id, applied.result, applied.error)
 
@@ -119,4 +157,5 @@ class MetadataGroup:
 
     def restore(self, data: bytes, index: int) -> None:
         self.state.restore(data)
-        self._listener.on_restored()
+        if self._listener is not None:
+            self._listener.on_restored()

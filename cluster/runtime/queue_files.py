@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
-from time import monotonic
 
 from node.ids import QueueId
 from node.queues.local_replica import LocalReplica
@@ -30,13 +29,16 @@ VHOSTS_TRIED_MAX = 16
 
 
 class NodeQueueFiles:
-    """One `VhostStore` per vhost, opened on first use and closed with the node."""
+    """One `VhostStore` per vhost, opened on first use and closed with the node. ``clock`` (seconds): for recoveries."""
 
-    def __init__(self, disk: Disk, data_dir: str, group_commit: GroupCommit, config: StoreConfig) -> None:
+    def __init__(
+        self, disk: Disk, data_dir: str, group_commit: GroupCommit, config: StoreConfig, clock: Callable[[], float]
+    ) -> None:
         self._disk = disk
         self._data_dir = data_dir
         self._group_commit = group_commit
         self._config = config
+        self._clock = clock
         #: Told of a queue that should be looked at, though nobody called it (set by whoever owns the queues).
         self.on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None
         self._vhosts: dict[str, VhostStore] = {}
@@ -48,11 +50,11 @@ class NodeQueueFiles:
     def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
         """Open what the disk holds of this queue, or create it. ``index_version``: ``None`` = as configured."""
         store = self._vhost(queue.vhost)
-        started_s = monotonic()
+        started_s = self._clock()
         local = store.open_queue(queue.queue_id, queue.queue_name, queue.durable, index_version)
         report = local.recovery_report
         if report is not None:
-            report.seconds = round(monotonic() - started_s, 3)
+            report.seconds = round(self._clock() - started_s, 3)
             if report.messages or report.torn or report.corrupt:
                 log.info("%s: %s", queue.queue_name, recovery_text(report))
             _log_damage(str(queue.queue_name), report.corrupt, report.problems)
@@ -60,8 +62,8 @@ class NodeQueueFiles:
 
     def _progressed(self, what: str, done: int, total: int) -> None:
         """A scan goes on: say so now and then."""
-        if monotonic() >= self._next_progress_s:
-            self._next_progress_s = monotonic() + PROGRESS_EVERY_S
+        if self._clock() >= self._next_progress_s:
+            self._next_progress_s = self._clock() + PROGRESS_EVERY_S
             log.info("recovery: %s: %d of %d", what, done, total)
 
     def delete_queue(self, queue: QueueRecord) -> None:
@@ -118,7 +120,7 @@ class NodeQueueFiles:
     def _vhost(self, vhost: str) -> VhostStore:
         store = self._vhosts.get(vhost)
         if store is None:
-            started_s = monotonic()
+            started_s = self._clock()
             self._next_progress_s = started_s + PROGRESS_EVERY_S
             store = self._vhosts[vhost] = VhostStore(
                 self._disk,
@@ -134,7 +136,7 @@ class NodeQueueFiles:
                 log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
             found = store.store_recovery
             if found.messages or found.torn or found.corrupt:
-                text = _store_recovery_text(found, monotonic() - started_s)
+                text = _store_recovery_text(found, self._clock() - started_s)
                 log.info("shared store of vhost %s: %s", vhost, text)
             _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
         return store

@@ -1,51 +1,36 @@
-"""`QueueSet`: every queue this node has a part in, and the turn that moves their effects.
+"""`QueueSet`: every queue this node has a part in, and what it is to each.
 
 Roles follow the mastership records, and nothing else: `follow` is called with each record that the metadata group
 applied, and takes this node from whatever it was to whatever the record says. A promoted mirror becomes a master over
 the same local queue; a fenced master becomes a mirror over the same local queue; a node that the record no longer
 names drops its copy if the policy removed it, and keeps the files if it was merely declared down.
 
-The turn. Calls into a queue only mark it (`touch`). Once per turn of the event loop each marked queue is drained:
-effects go to the sessions, operations to the mirrors, reports to the metadata group, acknowledgements to the master;
-then one group commit is asked for all of them. So a thousand publishes of one socket read cost one drain, one frame
-per mirror and a share of one fsync.
+Calls into a queue only mark it (`touch`); it is drained at the end of the turn (`cluster.runtime.drain_turns`):
+effects go to the sessions, operations to the mirrors, reports to the metadata group, acknowledgements to the master.
 
-Durability comes back as generations (`node.store.disk.group_commit`): a queue touched while generation g was open is
-looked at again when g is on disk.
-
-Failing storage. A `StorageError` of one queue takes this node's copy of that queue out of service and nothing else:
-process and sessions end, the files stay as they are, and the cluster is asked to go on without this copy
-(`RuntimePort.storage_failed`). The copy is opened again only after this node has left the record and come back.
-
-Any other exception while one queue is opened, driven or changed is a mistake of ours. It is met in the same way: the
-next start would meet the same mistake, and one queue out of service is better than no node in service. But such a copy
-is as good as before: it counts as complete until a master goes on without it, and its files are kept even then, whereas
-a copy whose disk failed is deleted once no other node can need it.
-
-A full disk is the exception: it has damaged nothing, and may have room again. Copies that went out of service for want
-of it (`DiskFullError`) are remembered; whoever watches the disk says when it is worth while to open them again
-(`forgive`), which is the recovery of a restart, of this queue alone.
+Whatever fails for one queue takes this node's copy of that queue out of service and nothing else
+(`cluster.runtime.out_of_service`): process and sessions end, the files stay as they are, and the cluster is asked to go
+on without this copy (`ClusterPort.storage_failed`).
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from cluster.metadata.mastership import heirs
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import MirroringReport
-from cluster.runtime.roles import MasterRole, MirrorRole, Role
+from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.out_of_service import OutOfService
+from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from node.alarms.memory_monitor import PagingQueue
-from node.errors import DiskFullError, StorageError
+from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
@@ -57,10 +42,6 @@ from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
-#: No queue is drained after so much of a turn: the others of this node wait for the next one, after the sockets.
-TURN_S = 0.002
-#: A proposal gives up after half a minute without a quorum: that a copy failed is told again after this.
-FAILURE_REPEAT_MS = 35_000
 #: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
 ATTACH_IDS_PER_LIFE = 1 << 20
 
@@ -75,22 +56,38 @@ class QueueFiles(Protocol):
         """Delete the files of a queue that is not open."""
 
 
-class RuntimePort(Protocol):
-    """What a queue set needs of the node around it."""
+class MirrorLinks(Protocol):
+    """The way to the other nodes."""
 
-    def send_to_node(self, node: NodeName, message: MirrorMessage) -> None: ...
+    def send(self, node: NodeName, message: MirrorMessage) -> None: ...
+
+    def linked_nodes(self) -> Sequence[NodeName]:
+        """Nodes that can be reached now."""
+
+
+class QueueSettings(Protocol):
+    """What is committed about queues."""
 
     @property
     def applied_index(self) -> int:
         """How far this node has applied the metadata log."""
 
-    def linked_nodes(self) -> Sequence[NodeName]:
-        """Nodes that can be reached now."""
+    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
 
-    def dispatch_effects(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None: ...
+    def queue_options(self, queue: QueueRecord) -> QueueOptions: ...
+
+
+class EffectsPort(Protocol):
+    """Where the channels are."""
+
+    def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None: ...
 
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""
+
+
+class ClusterPort(Protocol):
+    """Who has the cluster decide."""
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """This node cannot keep its copy: the cluster should go on without it. Said again under each new record, and
@@ -102,22 +99,6 @@ class RuntimePort(Protocol):
     def report(self, record: MastershipRecord, report: MirroringReport) -> None:
         """Something that the metadata group must know."""
 
-    def request_sync(self) -> None:
-        """Ask for a group commit at the end of this turn."""
-
-    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
-
-    def queue_options(self, queue: QueueRecord) -> QueueOptions: ...
-
-
-class Failure(NamedTuple):
-    """Why this node's copy of a queue is out of service."""
-
-    #: The record under which the cluster was told.
-    record: MastershipRecord
-    #: Its disk failed: what it holds cannot be relied on.
-    is_damaged: bool
-
 
 class QueueSet:
     """Roles of one node. Implements `cluster.sessions.entry.LocalQueues`."""
@@ -127,54 +108,45 @@ class QueueSet:
         node: NodeName,
         files: QueueFiles,
         group_commit: GroupCommit,
-        port: RuntimePort,
         *,
+        links: MirrorLinks,
+        settings: QueueSettings,
+        effects: EffectsPort,
+        cluster: ClusterPort,
+        request_sync: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
         incarnation: Incarnation,
-        flow: FlowControl | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        flow: FlowControl,
     ) -> None:
+        """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
+        `DrainTurns`."""
         self._node = node
-        self._clock = clock
-        self._flow = flow or FlowControl()
+        self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
         self._attach_id_base = incarnation << 32
         self._files = files
-        self._group_commit = group_commit
-        self._port = port
-        self._call_soon = call_soon
+        self._links = links
+        self._settings = settings
+        self._effects = effects
+        self._cluster = cluster
+        self._request_sync = request_sync
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
-        #: Queues whose copy here is out of service.
-        self._failed: dict[QueueId, Failure] = {}
-        self._failures_told_ms = 0
-        #: Queues whose copy here went out of service because the disk was full.
-        self._starved: set[QueueId] = set()
-        self._dirty: dict[QueueId, None] = {}
-        self._turn_is_scheduled = False
+        self._failed = OutOfService(node)
+        self._turns = DrainTurns(self.roles, self._drain, group_commit, request_sync, call_soon, clock)
+        #: The queue was called and may have written. (No method of ours: every batch of a client comes by here.)
+        self.touch = self._turns.touch
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
         #: Opened by the `follow` that is under way, and not yet in a role.
         self._unclaimed: LocalReplica | None = None
-        #: generation -> queues touched while it was open.
-        self._touched: dict[int, set[QueueId]] = {}
 
     # --- LocalQueues ---
 
     def process(self, queue_id: QueueId) -> QueueProcess | None:
         """The queue process, if this node masters the queue."""
         return self._processes.get(queue_id)
-
-    def touch(self, queue_id: QueueId) -> None:
-        """The queue was called and may have written: drain it in this turn, look again when that is on disk."""
-        self._touched.setdefault(self._group_commit.open_generation, set()).add(queue_id)
-        self._drain_soon(queue_id)
-
-    def _drain_soon(self, queue_id: QueueId) -> None:
-        self._dirty[queue_id] = None
-        if not self._turn_is_scheduled:
-            self._turn_is_scheduled = True
-            self._call_soon(self._turn)
 
     def run(self, queue_id: QueueId) -> None:
         """Drain one queue now: what it has to say goes before the answer that follows."""
@@ -208,25 +180,13 @@ class QueueSet:
 
     def _fail(self, queue: QueueRecord, record: MastershipRecord, error: Exception) -> None:
         queue_id = queue.queue_id
-        if isinstance(error, StorageError):
-            log.error("%s: this node's copy is out of service: %s", queue.queue_name, error)
-        else:
-            log.error(
-                "%s: this node's copy is out of service: %r, which is a mistake of this program. Its files are kept. "
-                "A restart of this node opens it again; deleting the queue gives it up",
-                queue.queue_name,
-                error,
-                exc_info=error,
-            )
-        self._failed[queue_id] = Failure(record, is_damaged=isinstance(error, StorageError))
-        if isinstance(error, DiskFullError):
-            self._starved.add(queue_id)
+        failure = self._failed.add(queue, record, error)
         unclaimed, self._unclaimed = self._unclaimed, None
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
         elif unclaimed is not None:
             self._close_files(queue, unclaimed, delete=False)
-        self._port.storage_failed(record, is_damaged=self._failed[queue_id].is_damaged)
+        self._cluster.storage_failed(record, is_damaged=failure.is_damaged)
 
     def is_failed(self, queue_id: QueueId) -> bool:
         """True while this node's copy is out of service."""
@@ -234,12 +194,11 @@ class QueueSet:
 
     def starved(self) -> list[QueueId]:
         """Queues whose copy here is out of service because the disk was full."""
-        return sorted(self._starved)
+        return self._failed.starved()
 
     def forgive(self, queue_id: QueueId) -> None:
         """Forget why this copy is out of service: the next `follow` opens it again."""
-        self._starved.discard(queue_id)
-        self._failed.pop(queue_id, None)
+        self._failed.forgive(queue_id)
         # Its mirrors must not take what a master says in its second life for what it said in its first.
         self._attach_id_base += ATTACH_IDS_PER_LIFE
 
@@ -252,9 +211,7 @@ class QueueSet:
         if role is not None and record.epoch < role.record.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
-        failure = self._failed.get(queue_id)
-        if failure is not None:
-            self._failed[queue_id] = failure._replace(record=record)
+        failure = self._failed.record_changed(record)
         if not is_master and self._node not in record.mirrors:
             # A damaged copy is of use only as long as no other has everything that it has.
             is_damaged = failure is not None and failure.is_damaged
@@ -263,7 +220,7 @@ class QueueSet:
             return
         if failure is not None:
             if record != failure.record:
-                self._port.storage_failed(record, is_damaged=failure.is_damaged)
+                self._cluster.storage_failed(record, is_damaged=failure.is_damaged)
             return
         try:
             if is_master:
@@ -277,7 +234,7 @@ class QueueSet:
 
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
-        self._starved.discard(queue.queue_id)
+        self._failed.deleted(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
@@ -297,7 +254,7 @@ class QueueSet:
             if not role.replica.may_promote(record):
                 return  # a later master has spoken to us already: its record is on the way
             log.info("%s: promoted to master in epoch %d, depth %d", queue.queue_name, record.epoch, role.local.ready)
-            settings = self._port.mirroring_settings(queue)
+            settings = self._settings.mirroring_settings(queue)
             mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
             self._start_master(queue, record, role.local, mirrored)
         else:
@@ -309,7 +266,7 @@ class QueueSet:
                 self._node,
                 local,
                 record,
-                self._port.mirroring_settings(queue),
+                self._settings.mirroring_settings(queue),
                 delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
                 trusted_origins={},  # the copy may have been incomplete when this node stopped
                 attach_id_base=self._attach_id_base,
@@ -318,7 +275,7 @@ class QueueSet:
         self.touch(record.queue_id)
 
     def _open(self, queue: QueueRecord) -> LocalReplica:
-        options = self._port.queue_options(queue)
+        options = self._settings.queue_options(queue)
         local = self._unclaimed = self._files.open_queue(queue, options.index_version)
         local.set_lazy(options.is_lazy)
         return local
@@ -326,10 +283,10 @@ class QueueSet:
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, mirrored: MirroredQueue
     ) -> None:
-        process = QueueProcess(queue, mirrored, self._port.queue_options(queue), self._flow)
+        process = QueueProcess(queue, mirrored, self._settings.queue_options(queue), self._flow)
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)
         self._processes[record.queue_id] = process
-        for node in self._port.linked_nodes():
+        for node in self._links.linked_nodes():
             mirrored.mirror_link_up(node)
 
     def _become_mirror(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
@@ -358,10 +315,9 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
-        self._early.take(queue.queue_id, self._port.applied_index)  # nobody is left whom it was said to
+        self._early.take(queue.queue_id, self._settings.applied_index)  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
-        if queue.queue_id not in self._starved:
-            self._failed.pop(queue.queue_id, None)  # else not before there is room (`forgive`)
+        self._failed.left(queue.queue_id)
         if role is not None:
             self._close(role, delete=delete)
         if delete and (role is not None or was_failed):
@@ -372,7 +328,7 @@ class QueueSet:
         queue_id = role.queue.queue_id
         del self.roles[queue_id]
         self._end_process(queue_id)
-        self._dirty.pop(queue_id, None)
+        self._turns.forget(queue_id)
         if isinstance(role, MirrorRole):
             # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
             role.local.mark_delivered_below(role.local.next_seq_id)
@@ -400,7 +356,7 @@ class QueueSet:
 
     def _end_process(self, queue_id: QueueId) -> None:
         if self._processes.pop(queue_id, None) is not None:
-            self._port.role_ended(queue_id)
+            self._effects.role_ended(queue_id)
 
     # --- the mesh ---
 
@@ -415,7 +371,7 @@ class QueueSet:
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
                 self._early.keep(node, message)
         elif isinstance(message, Attach | Ops):
-            if role is None or self._early.is_early(message, self._port.applied_index):
+            if role is None or self._early.is_early(message, self._settings.applied_index):
                 if queue_id not in self._failed:
                     self._early.keep(node, message)
                 return
@@ -427,12 +383,12 @@ class QueueSet:
         self.touch(queue_id)
 
     def _hear_early(self, queue_id: QueueId) -> None:
-        for node, message in self._early.take(queue_id, self._port.applied_index):
+        for node, message in self._early.take(queue_id, self._settings.applied_index):
             self.receive(node, message)
 
     def log_applied(self) -> None:
         """This node has applied more of the metadata log: masters that were ahead are heard now."""
-        for queue_id in self._early.due(self._port.applied_index):
+        for queue_id in self._early.due(self._settings.applied_index):
             if isinstance(self.roles.get(queue_id), MirrorRole):
                 self._hear_early(queue_id)
 
@@ -455,50 +411,32 @@ class QueueSet:
 
     # --- the turn ---
 
-    def _turn(self) -> None:
-        self._turn_is_scheduled = False
-        end_s = self._clock() + TURN_S
-        dirty, self._dirty = deque(self._dirty), {}
-        while dirty and self._clock() < end_s:
-            queue_id = dirty.popleft()
-            role = self.roles.get(queue_id)
-            if role is None:
-                continue
-            with self._guarded(queue_id):
-                if isinstance(role, MasterRole):
-                    self._drain_master(role)
-                else:
-                    self._drain_mirror(role)
-        if dirty:
-            # Before those that were touched meanwhile, which may be the same again and again.
-            touched, self._dirty = self._dirty, {}
-            for queue_id in (*dirty, *touched):
-                self._drain_soon(queue_id)
-        self._port.request_sync()
+    def _drain(self, queue_id: QueueId) -> None:
+        role = self.roles[queue_id]
+        with self._guarded(queue_id):
+            if isinstance(role, MasterRole):
+                self._drain_master(role)
+            else:
+                self._drain_mirror(role)
 
     def _drain_master(self, role: MasterRole) -> None:
         effects = role.process.drain()
         if role.process.has_more:
-            self._drain_soon(role.queue.queue_id)
+            self._turns.drain_soon(role.queue.queue_id)
         if effects:
-            self._port.dispatch_effects(role.queue, effects)
-        for node, message in role.mirrored.take_messages(self._port.applied_index):
-            self._port.send_to_node(node, message)
+            self._effects.dispatch(role.queue, effects)
+        for node, message in role.mirrored.take_messages(self._settings.applied_index):
+            self._links.send(node, message)
         for report in role.mirrored.take_reports():
-            self._port.report(role.record, report)
+            self._cluster.report(role.record, report)
 
     def _drain_mirror(self, role: MirrorRole) -> None:
         for node, message in role.replica.take_messages():
-            self._port.send_to_node(node, message)
+            self._links.send(node, message)
 
     def durable_advanced(self) -> None:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""
-        durable = self._group_commit.durable_generation
-        for generation in [generation for generation in self._touched if generation <= durable]:
-            for queue_id in self._touched.pop(generation):
-                role = self.roles.get(queue_id)
-                if role is not None:
-                    self._drain_soon(queue_id)  # a mirror looks for itself when it is drained
+        self._turns.durable_advanced()
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
@@ -509,16 +447,8 @@ class QueueSet:
                         role.mirrored.tick(now_ms)
                         if role.mirrored.wants_turn:
                             self.touch(queue_id)
-        if self._failed and now_ms - self._failures_told_ms >= FAILURE_REPEAT_MS:
-            self._failures_told_ms = now_ms
-            self._repeat_failures()
-
-    def _repeat_failures(self) -> None:
-        """The cluster may not have heard of copies that failed here: tell it again, where others can go on."""
-        for record, is_damaged in list(self._failed.values()):
-            is_master = record.master == self._node and not record.is_down
-            if self._node in record.mirrors or (is_master and heirs(record)):
-                self._port.storage_failed(record, is_damaged=is_damaged)
+        for record, is_damaged in self._failed.to_repeat(now_ms):
+            self._cluster.storage_failed(record, is_damaged=is_damaged)
 
     # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
 
@@ -543,18 +473,18 @@ class QueueSet:
                 copy: PagingQueue = role.local
                 with self._guarded(queue_id):
                     copy.set_ram_duration_target(seconds)
-        self._port.request_sync()
+        self._request_sync()
 
     def policy_changed(self) -> None:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
         for queue_id, role in list(self.roles.items()):
             with self._guarded(queue_id):
-                options = self._port.queue_options(role.queue)
+                options = self._settings.queue_options(role.queue)
                 role.local.set_lazy(options.is_lazy)
                 role.local.set_index_version(options.index_version)
                 if isinstance(role, MasterRole):
                     role.process.set_options(options)
-                    role.mirrored.set_settings(self._port.mirroring_settings(role.queue))
+                    role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
 
     def close(self) -> None:
@@ -564,9 +494,11 @@ class QueueSet:
 
     def check_invariants(self) -> None:
         self._early.check_invariants()
+        self._failed.check_invariants()
+        self._turns.check_invariants()
         masters = {queue_id for queue_id, role in self.roles.items() if isinstance(role, MasterRole)}
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
-        assert not self.roles.keys() & self._failed.keys(), "a copy out of service plays no role"
+        assert not self.roles.keys() & set(self._failed), "a copy out of service plays no role"
         for role in self.roles.values():
             role.local.check_invariants()
             if isinstance(role, MasterRole):

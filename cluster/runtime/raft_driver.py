@@ -5,7 +5,7 @@ same turn of the loop, so that whatever arrived together is written, synced and 
 
     messages_now -> network     entries, hard state -> storage (write)     committed -> state machine
                                         |
-                                        v   a thread syncs, one round at a time, all that was written before
+                                        v   a worker syncs, one round at a time, all that was written before
                                 messages_after_append -> network, core.appended
 
 **Proposals** may be made on any node; the core forwards them to the leader. A proposal may get lost on the way or
@@ -26,7 +26,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -37,6 +36,7 @@ from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Restor
 from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
+from cluster.runtime.outside import Worker
 from node.errors import DiskFullError, StorageError
 from node.ids import NodeName
 
@@ -127,12 +127,14 @@ class RaftDriver:
         *,
         listener: RaftListener,
         send: Callable[[NodeName, Sequence[Message]], None],
+        worker: Worker,
         seed: int,
         driver_config: DriverConfig | None = None,
     ) -> None:
         """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`.
 
-        ``send`` is `Mesh.send_consensus`. ``seed`` should differ between nodes, it spreads their elections.
+        ``send`` is `Mesh.send_consensus`. ``worker`` syncs the log; the driver closes it, too. ``seed`` should differ
+        between nodes, it spreads their elections.
         """
         self._config = driver_config or DriverConfig()
         self._loop = asyncio.get_running_loop()
@@ -151,7 +153,7 @@ class RaftDriver:
         self._waiting: dict[Hashable, _Proposal] = {}
         self._applied_watch = AppliedWatch()
         self._last_proposal = 0
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="raft-sync")
+        self._worker = worker
         #: Written, not yet known to be durable; oldest first.
         self._unsynced: deque[Ready] = deque()
         self._sync: asyncio.Future[None] | None = None
@@ -194,7 +196,7 @@ class RaftDriver:
                 proposal.future.set_exception(ProposalRefusedError(f"{self.core.node} is stopping"))
         if self._sync is not None:
             await asyncio.wait([self._sync])
-        self._executor.shutdown()
+        self._worker.close()
         if self._failure is None:
             with suppress(StorageError):  # nothing that was promised depends on it
                 self._storage.sync()
@@ -408,7 +410,7 @@ class RaftDriver:
             self._confirm(self._unsynced.popleft())
         if self._unsynced:
             count = len(self._unsynced)
-            self._sync = self._loop.run_in_executor(self._executor, self._storage.sync)
+            self._sync = self._worker.run(self._storage.sync)
             self._sync.add_done_callback(lambda future: self._synced(count, future))
 
     def _synced(self, count: int, future: asyncio.Future[None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,14 +21,14 @@ class Storage(Protocol):
 
 
 class Reclaimer:
-    """Begins no step after `TURN_S` of a turn."""
+    """Begins no step after `TURN_S` of a turn, by ``clock`` (seconds, and it goes on within a turn of the loop)."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         storage: Storage,
         request_sync: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._loop = loop
         self._storage = storage

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.membership.messages import NodeAlarms
-from cluster.runtime.system_probe import ResourceProbe, memory_group_limits, physical_memory_bytes
+from cluster.runtime.outside import ResourceProbe
 from node.alarms.disk_monitor import DiskMonitor
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark, available_memory_bytes
 from node.alarms.memory_monitor import MemoryMonitor, PagingQueues, PagingSweep
@@ -81,10 +81,11 @@ class ResourceAlarms:
 
     @classmethod
     def as_configured(cls, config: NodeConfig, probe: ResourceProbe, queues: PagingQueues) -> ResourceAlarms:
-        """Of a node on this machine."""
+        """Of a node on the machine that ``probe`` knows."""
+        physical_bytes, limits = probe.physical_memory_bytes(), probe.memory_group_limits()
         return cls(
             config.node_name,
-            available_memory_bytes(physical_memory_bytes(), memory_group_limits(), config.total_memory_override_bytes),
+            available_memory_bytes(physical_bytes, limits, config.total_memory_override_bytes),
             MemoryWatermark(config.memory_watermark_relative or 0.0, config.memory_watermark_absolute_bytes),
             config.memory_paging_ratio,
             DiskFreeLimit(config.disk_free_limit_absolute_bytes or 0, config.disk_free_limit_relative),

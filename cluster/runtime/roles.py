@@ -1,47 +1,208 @@
-"""What this node is to one queue: its master, one of its mirrors, or nothing."""
+"""Following the committed records: which roles this node takes up, changes and gives up, in the order of the log.
+
+A change of mastership is carried out in one order: first this node takes up its own role (`QueueSet.follow`), then the
+routes of its channels are told, so a route that finds its master here finds the queue process too.
+
+This node takes part in nothing before its own `NodeUp` is applied (`Roles.take_up_all`): what the log says about an
+earlier life must not start roles. Then it takes up what the records give it, in slices, while commits go on.
+
+A mistake of ours about one queue is contained: that queue is out of service here, since the same would happen at the
+next start. If anything else of a commit cannot be followed the node stops: whoever half follows the records is worse
+than nobody.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from cluster.metadata.events import (
+    Event,
+    MastershipChanged,
+    MemberChanged,
+    PolicyChanged,
+    QueueCreated,
+    QueueDeleted,
+)
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.master import MirroredQueue
-from cluster.mirroring.mirror import MirrorReplica
-from node.queues.local_replica import LocalReplica
-from node.queues.queue_process import QueueProcess
-from node.topology.records import QueueRecord
+from cluster.metadata.state import MetadataState
+from cluster.runtime.mastership_log import log_change
+from cluster.runtime.queue_set import QueueSet
+from cluster.runtime.records import Records
+from node.errors import StorageError
+from node.ids import NodeName, QueueId
+
+log = logging.getLogger(__name__)
+
+#: Taking up roles opens files; after so long the loop may do something else, so that no peer takes this node for dead.
+TAKE_UP_SLICE_S = 0.05
 
 
-class MasterRole:
-    """This node masters the queue: clients' operations end here."""
+class Routes(Protocol):
+    """How the channels of this node reach the queues (`cluster.sessions.entry.ClusterGateway`)."""
 
-    __slots__ = ("local", "mirrored", "process", "queue", "record")
+    def mastership_changed(self, record: MastershipRecord) -> None: ...
+
+    def queue_deleted(self, queue_id: QueueId) -> None: ...
+
+    def routed_queues(self) -> Collection[QueueId]: ...
+
+
+class Leftovers(Protocol):
+    """What the disk holds of queues."""
+
+    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> None:
+        """Delete queues of these vhosts that are not ``known``. Raises `StorageError`."""
+
+
+class MemberWatcher(Protocol):
+    """Who is up."""
+
+    def member_changed(self, event: MemberChanged) -> None: ...
+
+    def queue_changed(self, queue_id: QueueId) -> None: ...
+
+
+class Roles:
+    """See the top of this module. Implements `cluster.runtime.metadata_group.MetadataListener`."""
 
     def __init__(
         self,
-        queue: QueueRecord,
-        record: MastershipRecord,
-        local: LocalReplica,
-        mirrored: MirroredQueue,
-        process: QueueProcess,
+        node: NodeName,
+        state: MetadataState,
+        records: Records,
+        queues: QueueSet,
+        *,
+        routes: Routes,
+        files: Leftovers,
+        membership: MemberWatcher,
+        linked_nodes: Callable[[], Sequence[NodeName]],
+        clock: Callable[[], float],
+        on_fatal: Callable[[str], None],
     ) -> None:
-        self.queue = queue
-        self.record = record
-        self.local = local
-        self.mirrored = mirrored
-        self.process = process
+        """``clock``: seconds, going on within a turn of the loop. ``on_fatal``: the node must stop, for this reason."""
+        self._node = node
+        self._state = state
+        self._records = records
+        self._queues = queues
+        self._routes = routes
+        self._files = files
+        self._membership = membership
+        self._linked_nodes = linked_nodes
+        self._clock = clock
+        self._on_fatal = on_fatal
+        #: This node takes part.
+        self._is_active = False
+        #: Told the vhost whose policies changed (the broker forgets its routes).
+        self.on_policy_changed: Callable[[str], None] = lambda _vhost: None
 
+    # --- taking part ---
 
-class MirrorRole:
-    """This node holds a mirror: it applies what the master streams."""
+    async def take_up_all(self) -> None:
+        """Begin to take part, with the roles that the present records give this node; its `NodeUp` is applied."""
+        self._is_active = True
+        self._forget_deleted_queues()
+        slice_end_s = self._clock() + TAKE_UP_SLICE_S
+        for queue_id in list(self._state.masterships):
+            self.take_up(queue_id)
+            if self._clock() >= slice_end_s:
+                await asyncio.sleep(0)
+                slice_end_s = self._clock() + TAKE_UP_SLICE_S
 
-    __slots__ = ("local", "queue", "record", "replica")
+    def take_up(self, queue_id: QueueId) -> None:
+        """The role that the present record gives this node, if the queue still exists."""
+        record = self._records.mastership(queue_id)
+        if record is None:
+            return
+        queue = self._records.queue(queue_id)
+        try:
+            self._queues.follow(queue, record)
+            self._routes.mastership_changed(record)
+        except Exception as error:
+            self._queues.fail(queue, record, error)
+        self._membership.queue_changed(queue_id)
 
-    def __init__(
-        self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, replica: MirrorReplica
-    ) -> None:
-        self.queue = queue
-        self.record = record
-        self.local = local
-        self.replica = replica
+    def give_up_all(self) -> None:
+        """Orderly stop: take part in nothing any more, and close every queue."""
+        self._is_active = False
+        self._queues.close()
 
+    def _forget_deleted_queues(self) -> None:
+        known = self._state.masterships.keys()
+        for queue_id, role in list(self._queues.roles.items()):
+            if queue_id not in known:
+                self._queues.queue_deleted(role.queue)
+        for queue_id in self._routes.routed_queues():
+            if queue_id not in known:
+                self._routes.queue_deleted(queue_id)
+        try:
+            self._files.delete_unknown(self._state.topology.vhosts(), known)
+        except StorageError as error:
+            log.error("files of queues that no longer exist stay on the disk: %s", error)
+        except Exception:
+            log.exception("files of queues that no longer exist stay on the disk")
 
-Role = MasterRole | MirrorRole
+    # --- committed changes ---
+
+    def on_restored(self) -> None:
+        """The whole state was replaced by a snapshot. (That this node counts as dead is for `Presence.tick` to see.)"""
+        if self._is_active:
+            self._forget_deleted_queues()
+            for queue_id in list(self._state.masterships):
+                self.take_up(queue_id)
+            for peer in self._linked_nodes():
+                self._queues.link_up(peer)  # a mirror may have been dropped and taken back by what was skipped
+
+    def on_committed(self, events: Sequence[Event]) -> None:
+        for event in events:
+            try:
+                self._follow(event)
+            except Exception as error:
+                if not self._is_contained(event, error):
+                    # The log goes on, this node does not.
+                    log.exception("this node cannot follow %s", type(event).__name__)
+                    self._on_fatal(f"a committed change could not be followed: {error!r}")
+                    return
+
+    def _is_contained(self, event: Event, error: Exception) -> bool:
+        """Whether following ``event`` failed for one queue only, which is out of service here now."""
+        try:
+            if isinstance(event, QueueCreated):
+                self._queues.fail(event.queue, event.mastership, error)
+            elif isinstance(event, MastershipChanged):
+                self._queues.fail(self._records.queue(event.queue_id), event.new, error)
+            elif isinstance(event, QueueDeleted):
+                name = event.queue.queue_name
+                log.error("%s was deleted, and something of it stays here: %r", name, error, exc_info=error)
+                self._routes.queue_deleted(event.queue.queue_id)
+            else:
+                return False
+        except Exception:
+            log.exception("queue %s could not be taken out of service", event)
+            return False
+        return True
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, MemberChanged):
+            self._membership.member_changed(event)
+        elif not self._is_active:
+            return
+        elif isinstance(event, QueueCreated):
+            self._queues.follow(event.queue, event.mastership)
+        elif isinstance(event, MastershipChanged):
+            self._mastership_changed(event)
+        elif isinstance(event, QueueDeleted):
+            self._queues.queue_deleted(event.queue)
+            self._routes.queue_deleted(event.queue.queue_id)
+        elif isinstance(event, PolicyChanged):
+            self._queues.policy_changed()
+            self.on_policy_changed(event.vhost)
+
+    def _mastership_changed(self, event: MastershipChanged) -> None:
+        queue = self._records.queue(event.queue_id)
+        log_change(queue, event)
+        self._queues.follow(queue, event.new, is_discarded=self._node in event.discarded)
+        self._routes.mastership_changed(event.new)
+        self._membership.queue_changed(event.queue_id)

@@ -1,4 +1,4 @@
-"""The thread that only syncs: it carries out the rounds of the group commit, and the loop never waits for the disk.
+"""The worker that only syncs: it carries out the rounds of the group commit, and the loop never waits for the disk.
 
 One round at a time. Whoever wrote and waits for durability calls `SyncThread.request`; at the end of that turn of the
 loop the buffers are flushed and a round begins, and everybody who writes while it runs shares the next one, which
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
+from cluster.runtime.outside import Worker
 from node.errors import StorageError
 from node.store.disk.group_commit import GroupCommit, SyncRound
 
@@ -31,6 +31,7 @@ class SyncThread:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        worker: Worker,
         group_commit: GroupCommit,
         flush: Callable[[], None],
         on_durable: Callable[[], None],
@@ -41,7 +42,7 @@ class SyncThread:
         self._flush = flush
         self._on_durable = on_durable
         self._on_failure = on_failure
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync")
+        self._worker = worker
         #: Somebody waits for durability of what no round has taken yet.
         self._is_requested = False
         #: `_begin` will run at the end of this turn.
@@ -59,7 +60,7 @@ class SyncThread:
             self._loop.call_soon(self._begin)
 
     async def stop(self) -> None:
-        """Sync what is still due, then end the thread. No request may follow."""
+        """Sync what is still due, then close the worker. No request may follow."""
         while not self._is_failed:
             if self._running is None:
                 self._begin()
@@ -68,7 +69,7 @@ class SyncThread:
             await asyncio.wait([self._running])
             await asyncio.sleep(0)  # the future's own callbacks come first
         self._flush_no_more()
-        self._executor.shutdown()
+        self._worker.close()
 
     def _begin(self) -> None:
         self._is_scheduled = False
@@ -86,7 +87,7 @@ class SyncThread:
             if self._group_commit.has_dirty:
                 self._again = self._loop.call_later(FLUSH_AGAIN_S, self._begin)
             return
-        self._running = self._loop.run_in_executor(self._executor, sync_round.run)
+        self._running = self._worker.run(sync_round.run)
         self._running.add_done_callback(lambda future: self._finished(sync_round, future))
 
     def _finished(self, sync_round: SyncRound, future: asyncio.Future[None]) -> None:

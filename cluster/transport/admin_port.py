@@ -1,6 +1,6 @@
-"""What the admin service asks of the daemon, in plain values.
+"""What the admin service asks of a node, in plain values.
 
-The daemon implements `AdminPort`; `cluster.transport.admin_server` carries it over gRPC and
+`cluster.runtime.admin.NodeAdmin` implements `AdminPort`; `cluster.transport.admin_server` carries it over gRPC and
 `cluster.transport.admin_client.AdminClient` offers the same methods, blocking, to warrenctl and the laboratory.
 An implementation refuses a request by raising `AdminRefused`, or lets any `WarrenError` through, see `exit_code_of`.
 """
@@ -100,7 +100,7 @@ class QueueSelection:
 
 
 class AdminPort(Protocol):
-    """The daemon as the admin service sees it. In listings, empty ``columns`` means the default columns of
+    """A node as the admin service sees it. In listings, empty ``columns`` means the default columns of
     rabbitmqctl for that listing, and an unknown column is refused with `ExitCode.USAGE`."""
 
     async def set_policy(self, policy: PolicyRecord) -> None:

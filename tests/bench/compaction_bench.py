@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cluster.runtime.collector import tune_collector
+from cluster.real_world.collector import tune_collector
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.sync_thread import SyncThread
 from node.errors import StorageError
@@ -67,8 +68,10 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.group_commit = GroupCommit()
         self.store = VhostStore(RealDisk(), directory, "/", self.group_commit, StoreConfig(compaction=compaction))
-        self.sync_thread = SyncThread(self.loop, self.group_commit, lambda: None, self._durable, self._failed)
-        self.reclaimer = Reclaimer(self.loop, self, self.sync_thread.request)
+        self.sync_thread = SyncThread(
+            self.loop, ThreadWorker("sync"), self.group_commit, lambda: None, self._durable, self._failed
+        )
+        self.reclaimer = Reclaimer(self.loop, self, self.sync_thread.request, time.monotonic)
         self.durable = asyncio.Event()
         self.counter = 0
         self.worst_pause_s = 0.0

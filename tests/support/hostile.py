@@ -224,9 +224,6 @@ class _NoListener:
 
     def on_restored(self) -> None: ...
 
-    def linked_nodes(self) -> Sequence[NodeName]:
-        return ()
-
 
 class Mistake(Exception):
     """Of ours."""
@@ -256,8 +253,10 @@ class TwoGroups:
     def __init__(self) -> None:
         self.index = 0
         self.listener = _NoListener()
-        self.first = MetadataGroup(NodeName("n1"), Incarnation(1), self.listener, UserDirectory())
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), _NoListener(), UserDirectory())
+        self.first = MetadataGroup(NodeName("n1"), Incarnation(1), UserDirectory(), list)
+        self.first.follow(self.listener)
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), UserDirectory(), list)
+        self.second.follow(_NoListener())
         self.apply(ChangeTopology(topology.CreateVhost("/"), NodeName("n1")))
         for node in NODES[:3]:
             self.apply(metadata.NodeUp(NodeName(node), Incarnation(1), "h:1", "h:2"))
@@ -297,7 +296,8 @@ class TwoGroups:
 
     def restore_second(self) -> None:
         data = self.second.snapshot()
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), _NoListener(), UserDirectory())
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), UserDirectory(), list)
+        self.second.follow(_NoListener())
         self.second.restore(data, self.index)
         assert self.second.snapshot() == data, "a snapshot comes back"
         self.second.state.check_invariants()

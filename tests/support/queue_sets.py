@@ -10,8 +10,8 @@ from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.runtime.queue_set import QueueSet
-from cluster.runtime.roles import MasterRole, MirrorRole
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
@@ -58,7 +58,7 @@ def mastership(
 
 
 class QueueSetNode:
-    """One node. It is its own `RuntimePort`, and keeps what it was told."""
+    """One node. It is all the ports of its queue set, and keeps what it was told."""
 
     def __init__(self, name: NodeName, network: QueueSetNetwork) -> None:
         self.name = name
@@ -82,13 +82,17 @@ class QueueSetNode:
     def start(self) -> None:
         self.incarnation += 1
         self.group_commit = GroupCommit()
-        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig())
+        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig(), self.clock)
         self.pending: deque[Callable[[], None]] = deque()
         self.queues = QueueSet(
             self.name,
             self.files,
             self.group_commit,
-            self,
+            links=self,
+            settings=self,
+            effects=self,
+            cluster=self,
+            request_sync=self.request_sync,
             call_soon=self.pending.append,
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
@@ -106,15 +110,15 @@ class QueueSetNode:
         self.files.close()
         self.start()
 
-    # --- RuntimePort ---
+    # --- ports of the queue set ---
 
-    def send_to_node(self, node: NodeName, message: MirrorMessage) -> None:
+    def send(self, node: NodeName, message: MirrorMessage) -> None:
         self.network.send(self.name, node, message)
 
     def linked_nodes(self) -> Sequence[NodeName]:
         return [node for node in self.network.nodes if node != self.name]
 
-    def dispatch_effects(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
+    def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
         self.effects += effects
 
     def role_ended(self, queue_id: QueueId) -> None:

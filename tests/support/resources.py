@@ -9,7 +9,7 @@ from node.ids import QueueId
 
 
 class FakeProbe:
-    """Implements `cluster.runtime.system_probe.ResourceProbe`."""
+    """Implements `cluster.runtime.outside.ResourceProbe`."""
 
     def __init__(self, used_bytes: int = 100, free_bytes: int = 10**12) -> None:
         self.used_bytes = used_bytes
@@ -34,6 +34,14 @@ class FakeProbe:
         self.returns += 1
         self.used_bytes -= self.returnable_bytes
         self.returnable_bytes = 0
+
+    def physical_memory_bytes(self) -> int:
+        return 16 * 1024**3
+
+    def memory_group_limits(self) -> Sequence[int]:
+        return []
+
+    def close(self) -> None: ...
 
 
 class FakePagingQueues:

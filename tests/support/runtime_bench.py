@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from typing import Any
 
 from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import (
@@ -17,7 +17,9 @@ from cluster.metadata.commands import (
     SetPolicy,
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.node_runtime import NodeRuntime
+from cluster.runtime.outside import Worker
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
@@ -77,7 +79,7 @@ class FakeLog:
         request_id = request_id or RequestId(NodeName("test"), Incarnation(1), self.index)
         applied = self.bench.runtime.metadata.state.apply(self.index, Request(request_id, command))
         if applied.events:
-            self.bench.runtime.on_committed(applied.events)
+            self.bench.runtime.roles.on_committed(applied.events)
         if applied.error is not None:
             raise applied.error
         return applied.result
@@ -111,18 +113,35 @@ class RuntimeBench:
         self.fatal: list[str] = []
         self.disk = SimulatedDisk()
         group_commit = GroupCommit()
-        self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig())
         self.probe = FakeProbe()
+        self.now_s = self.look_s = 0.0
+        self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig(), self.clock)
         self.mesh = FakeMesh()
         self.log = FakeLog(self)
         config = build_config(parse_settings(CONFIG, "node.conf"))
         self.runtime = NodeRuntime(
-            config, Incarnation(1), group_commit, self.files, self.probe, self.fatal.append, lambda _has_quorum: None
+            config,
+            Incarnation(1),
+            group_commit,
+            self.files,
+            self,
+            now_ms=lambda: self.now_ms,
+            on_fatal=self.fatal.append,
         )
-        self.runtime._now_ms = lambda: self.now_ms  # type: ignore[method-assign]
-        self.runtime._ticked_ms = 0
-        self.runtime._detector = type(self.runtime._detector)(self.runtime._detector._config, [N2, N3], 0)
-        self.runtime.start(cast(Any, self.mesh), cast(Any, self.log))
+        self.runtime.connect(self.mesh, self.log)
+        self.runtime.start()
+
+    # --- the world ---
+
+    def clock(self) -> float:
+        """Seconds; each look at it costs as many as the test says."""
+        self.now_s += self.look_s
+        return self.now_s
+
+    def worker(self, name: str) -> Worker:
+        return ThreadWorker(name)
+
+    # --- what tests do ---
 
     async def active(self) -> RuntimeBench:
         """All three nodes are up, and everything is mirrored everywhere."""
@@ -140,6 +159,14 @@ class RuntimeBench:
     def record(self, queue_id: QueueId) -> MastershipRecord:
         return self.runtime.metadata.state.masterships[queue_id]
 
+    def stand_aside(self) -> None:
+        """As before `NodeRuntime.activate`: the runtime takes no notice of what is committed about queues."""
+        self.runtime.roles._is_active = self.runtime.membership._has_joined = False
+
+    def take_part(self) -> None:
+        """As after it, with the roles it had."""
+        self.runtime.roles._is_active = self.runtime.membership._has_joined = True
+
     async def settle(self) -> None:
         for _ in range(6):
             await asyncio.sleep(0)
@@ -149,18 +176,16 @@ class RuntimeBench:
         for _ in range(ms // 100):
             self.now_ms += 100
             for peer in heard:
-                self.runtime.on_consensus(peer, [])
+                self.runtime.switchboard.on_consensus(peer, [])
             self.tick()
         await self.settle()
 
     def tick(self) -> None:
-        assert self.runtime._ticker is not None
-        self.runtime._ticker.cancel()
-        self.runtime._tick()
+        self.runtime.housekeeping.tick()
+        self.runtime.check_invariants()
 
     async def close(self) -> None:
-        assert self.runtime._ticker is not None
-        self.runtime._ticker.cancel()
+        self.runtime.housekeeping.stop()
         await self.runtime.sync_thread.stop()
 
     def downs(self) -> list[NodeName]:
@@ -170,5 +195,5 @@ class RuntimeBench:
 def lose(bench: RuntimeBench, peer: NodeName) -> None:
     """The peer's process is gone."""
     bench.mesh.up_peers.remove(peer)
-    bench.runtime.on_link_down(peer, "reset")
-    bench.runtime.on_peer_refused(peer)
+    bench.runtime.switchboard.on_link_down(peer, "reset")
+    bench.runtime.switchboard.on_peer_refused(peer)

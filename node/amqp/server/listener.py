@@ -15,6 +15,7 @@ from node.amqp.connection import ConnectionLimits
 from node.amqp.ports import BrokerPort
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
+from node.amqp.server.sockets import Listen, Listener, listen_on_sockets
 from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
@@ -46,20 +47,28 @@ class AmqpServerConfig:
 class AmqpServer:
     """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves.
 
-    ``clock`` (seconds) says when a turn of the connections is over.
+    ``chance`` makes consumer tags. ``clock`` (seconds) says when a turn of the connections is over: it must go on while
+    the loop is busy.
     """
 
     def __init__(
-        self, broker: BrokerPort, config: AmqpServerConfig, clock: Callable[[], float] = time.monotonic
+        self,
+        broker: BrokerPort,
+        config: AmqpServerConfig,
+        *,
+        listen: Listen = listen_on_sockets,
+        chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.broker = broker
         self.config = config
-        self.chance = random.Random(config.seed)
+        self.chance = chance or random.Random(config.seed)
+        self._listen = listen
         # The server may be made before its loop runs.
         self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock)
         self._connections: set[ConnectionShell] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0
         self._all_closed = asyncio.Event()
@@ -71,11 +80,10 @@ class AmqpServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError` if the address is taken or not ours."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: ConnectionShell(self), host, port, backlog=BACKLOG, ssl=self.config.ssl_context
+        self._listener = await self._listen(
+            lambda: ConnectionShell(self), host, port, backlog=BACKLOG, ssl_context=self.config.ssl_context
         )
-        self._port = self._listener.sockets[0].getsockname()[1]
+        self._port = self._listener.port
         self._schedule_tick()
         log.info("listening for AMQP on %s:%d", host, self._port)
 

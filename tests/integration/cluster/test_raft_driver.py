@@ -12,6 +12,7 @@ import pytest
 from cluster.raft.core import ProposalRefusedError, RaftConfig
 from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.raft_driver import Applied, DriverConfig, RaftDriver
 from cluster.transport.mesh import Mesh, MeshTiming
 from cluster.wire.convert import QueueFrameMessage
@@ -70,6 +71,7 @@ class Node:
             self.state,
             listener=self,
             send=self.mesh.send_consensus,
+            worker=ThreadWorker("raft-sync"),
             seed=incarnation * 10 + NAMES.index(name),
             driver_config=DRIVER_CONFIG,
         )

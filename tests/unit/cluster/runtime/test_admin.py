@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.admin import NodeAdmin
+from cluster.runtime.outside import SystemFacts
 from cluster.transport.admin_port import AdminRefused, ExitCode, exit_code_of
 from node.amqp.server.listing import ConnectionListing
 from node.auth import UserDirectory
@@ -29,6 +30,7 @@ from node.config import build_config, parse_settings
 from node.errors import StorageError, WarrenError
 from node.ids import Incarnation, NodeName
 from tests.support.metadata_state import StateUnderTest
+from tests.support.resources import FakeProbe
 
 POLICY = PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "queues")
 CHANGES: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
@@ -59,7 +61,23 @@ class RefusingGroup:
 
 def admin_of(group: RefusingGroup) -> NodeAdmin:
     runtime = SimpleNamespace(metadata=group, node=NodeName("n1"))
-    return NodeAdmin(cast(Any, runtime), cast(Any, None), list, lambda: None, "0")
+    return node_admin(runtime)
+
+
+def node_admin(
+    runtime: object, peers: object = None, connections: Sequence[ConnectionListing] = (), version: str = "0"
+) -> NodeAdmin:
+    """For as much of a node as the test has made."""
+    clients = SimpleNamespace(is_serving=True, connections=lambda: connections)
+    return NodeAdmin(
+        cast(Any, runtime),
+        cast(Any, peers),
+        cast(Any, clients),
+        lambda: None,
+        FakeProbe(),
+        SystemFacts(1, "Linux", "3.12.1", version),
+        Random(1),
+    )
 
 
 async def refused(change: str, refusal: WarrenError) -> WarrenError:
@@ -154,13 +172,12 @@ async def cluster_status(peers: AnsweringPeers, *up: str) -> Mapping[str, Any]:
         state.apply(index, Request(request_id, NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2")))
     runtime = SimpleNamespace(
         node=NodeName("n1"),
-        metadata=SimpleNamespace(state=state),
+        metadata=SimpleNamespace(state=state, consensus=SimpleNamespace(leader="n1")),
         config=build_config(parse_settings(CONFIG, "n1.conf")),
         alarms=SimpleNamespace(listing=list),
-        raft=SimpleNamespace(leader="n1"),
-        is_up=lambda node: node in peers.documents,
+        links=SimpleNamespace(is_up=lambda node: node in peers.documents),
     )
-    return await NodeAdmin(cast(Any, runtime), cast(Any, peers), list, lambda: None, "0.1.0").cluster_status()
+    return await node_admin(runtime, peers, version="0.1.0").cluster_status()
 
 
 async def test_the_status_of_a_cluster_shows_versions_and_listeners_of_every_running_node() -> None:
@@ -168,7 +185,7 @@ async def test_the_status_of_a_cluster_shows_versions_and_listeners_of_every_run
     document = await cluster_status(AnsweringPeers(n2=n2), "n2")
     assert document["running_nodes"] == ["n1", "n2"]
     assert document["versions"] == {
-        "n1": {"warren_version": "0.1.0", "python_version": platform.python_version()},
+        "n1": {"warren_version": "0.1.0", "python_version": "3.12.1"},
         "n2": {"warren_version": "0.2.0", "python_version": "3.13.1"},
     }
     assert document["listeners"]["n2"] == [AMQP_OF_N2]
@@ -198,6 +215,6 @@ async def test_the_flow_lists_publishers_that_an_alarm_has_stopped_and_nobody_el
         alarms=SimpleNamespace(listing=lambda: [{"resource": "memory", "node": "n3"}]),
     )
     connections = [connection("consumer", None), connection("publisher", 900)]
-    admin = NodeAdmin(cast(Any, runtime), cast(Any, None), lambda: connections, lambda: None, "0.1.0")
+    admin = node_admin(runtime, connections=connections)
     table = await admin.list_flow(("connection", "name", "slowest_hop", "blocked_ms", "state"), local=True)
     assert table.rows == (("<n1.1.2.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)

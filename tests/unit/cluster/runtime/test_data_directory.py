@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.real_world.data_lock import DataLock
 from cluster.runtime.data_directory import NAME_FILE, claim_data_directory, keep_data_directory
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
@@ -19,7 +20,7 @@ N1, N2 = NodeName("n1"), NodeName("n2")
 def start(directory: Path, node: NodeName = N1, voters: tuple[NodeName, ...] = (N1,)) -> None:
     """As a start and an end of a node do it."""
     disk = RealDisk()
-    lock = claim_data_directory(disk, str(directory), node)
+    lock = claim_data_directory(disk, str(directory), node, DataLock)
     try:
         keep_data_directory(disk, str(directory), node, voters)
     finally:
@@ -80,4 +81,4 @@ def test_a_disk_that_fails_is_no_mistake_of_the_operator(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(disk, "mkdir", fail)
     with pytest.raises(StorageError, match="mkdir"):
-        claim_data_directory(disk, str(tmp_path / "new"), N1)
+        claim_data_directory(disk, str(tmp_path / "new"), N1, DataLock)

@@ -19,8 +19,8 @@ from cluster.metadata.commands import (
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.messages import Attach, OpsAck
 from cluster.mirroring.reports import ReportMirrorStalled
-from cluster.runtime.node_runtime import READMIT_EVERY_TICKS
-from cluster.runtime.roles import MasterRole
+from cluster.runtime.housekeeping import READMIT_EVERY_TICKS
+from cluster.runtime.queue_role import MasterRole
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName, QueueId
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
@@ -35,9 +35,7 @@ async def bench() -> AsyncIterator[RuntimeBench]:
     bench = RuntimeBench()
     await bench.active()
     yield bench
-    assert bench.runtime._ticker is not None
-    bench.runtime._ticker.cancel()
-    await bench.runtime.sync_thread.stop()
+    await bench.close()
 
 
 def announcements(bench: RuntimeBench) -> int:
@@ -88,8 +86,8 @@ async def test_a_copy_is_offered_whose_master_died_while_this_node_was_about_to_
 ) -> None:
     """Its `NodeUp` and the `NodeDown` of the master are applied in one batch, before its roles are taken up."""
     bench.runtime.queues.close()
-    bench.runtime._is_active = False
-    announce = bench.runtime._announce
+    bench.stand_aside()
+    announce = bench.runtime.membership.announce
     queue_ids: list[QueueId] = []
 
     async def announce_and_lose_the_master() -> None:
@@ -97,7 +95,7 @@ async def test_a_copy_is_offered_whose_master_died_while_this_node_was_about_to_
         if not queue_ids:
             queue_ids.extend(dropped_when_its_master_dies(bench, "q"))
 
-    bench.runtime._announce = announce_and_lose_the_master  # type: ignore[method-assign]
+    bench.runtime.membership.announce = announce_and_lose_the_master  # type: ignore[method-assign]
     await bench.runtime.activate()
     await bench.pass_time(LONG_MS)
     assert is_served_here(bench, queue_ids[0])
@@ -113,11 +111,11 @@ async def test_a_copy_is_offered_whose_master_died_in_commits_that_a_snapshot_sk
     ahead = MetadataState()
     bench.declare("first", N2)
     before = bench.runtime.metadata.snapshot()
-    bench.runtime._is_active = False
+    bench.stand_aside()
     (queue_id,) = dropped_when_its_master_dies(bench, "q")
     ahead.restore(bench.runtime.metadata.snapshot())
     bench.runtime.metadata.state.restore(before)
-    bench.runtime._is_active = True
+    bench.take_part()
     restore(bench, ahead.snapshot())
     await bench.pass_time(LONG_MS)
     assert is_served_here(bench, queue_id)
@@ -128,11 +126,11 @@ async def test_a_node_that_learns_by_a_snapshot_that_it_counts_as_dead_says_that
     queue_id = bench.declare()
     other = MetadataState()
     other.restore(bench.runtime.metadata.snapshot())
-    bench.runtime._is_active = False
+    bench.stand_aside()
     bench.log.commit(NodeDown(N1, Incarnation(1)))
     ahead = bench.runtime.metadata.snapshot()
     bench.runtime.metadata.state.restore(other.snapshot())
-    bench.runtime._is_active = True
+    bench.take_part()
     restore(bench, ahead)
     await bench.pass_time(LONG_MS)
     assert bench.runtime.metadata.state.members[N1].is_up
@@ -190,13 +188,13 @@ async def test_the_failure_of_a_copy_is_told_until_somebody_hears_it(bench: Runt
 
 async def meet(bench: RuntimeBench, queue_id: QueueId, *, is_filled: bool) -> None:
     """n2, under its first incarnation, answers what the master here says; ``is_filled``: it lacks nothing."""
-    bench.runtime.on_link_up(N2, Incarnation(1))
+    bench.runtime.switchboard.on_link_up(N2, Incarnation(1))
     await bench.settle()
     role = bench.runtime.queues.roles[queue_id]
     assert isinstance(role, MasterRole)
     attach = [message for node, message in bench.mesh.sent if isinstance(message, Attach) and node == N2][-1]
     for index in (attach.index, attach.index + 1)[: 1 + is_filled]:
-        bench.runtime.on_queue_frames(N2, [OpsAck(queue_id, attach.epoch, attach.attach_id, index, index)])
+        bench.runtime.switchboard.on_queue_frames(N2, [OpsAck(queue_id, attach.epoch, attach.attach_id, index, index)])
         await bench.settle()
 
 
@@ -227,7 +225,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
         return await propose(payload, request_id)
 
     bench.log.propose = decide_late  # type: ignore[method-assign]
-    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
     await bench.pass_time(100 * READMIT_EVERY_TICKS)
     decided.set()
     await bench.settle()
@@ -238,7 +236,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
 
 async def test_a_mirror_is_offered_its_place_again_when_there_is_a_quorum(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
     await bench.settle()
     bench.log.has_quorum = False
     await bench.pass_time(2 * 100 * READMIT_EVERY_TICKS)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import pytest
 
 from cluster.metadata.codec import decode_request
 from cluster.metadata.commands import NodeUp, RequestId
-from cluster.metadata.events import Event
 from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory
 from node.errors import ConnectionFailure
@@ -20,21 +19,12 @@ from node.topology.commands import CreateVhost
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 
 
-class Listener:
-    def on_committed(self, events: Sequence[Event]) -> None: ...
-
-    def on_restored(self) -> None: ...
-
-    def linked_nodes(self) -> Collection[NodeName]:
-        return [N2, N3]
-
-
 class Log:
     """Commits at once; what the peers have applied is for the test to say."""
 
     def __init__(self) -> None:
-        self.group = MetadataGroup(N1, Incarnation(1), Listener(), UserDirectory())
-        self.group.proposer = self
+        self.group = MetadataGroup(N1, Incarnation(1), UserDirectory(), lambda: [N2, N3])
+        self.group.join(cast(Any, self))
         self.visible: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.waited_for: Callable[[], Collection[NodeName]] | None = None
         self.index = 0

@@ -23,10 +23,10 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import NoQuorumError
 from cluster.mirroring.reports import ReportMirrorStalled
 from cluster.raft.config import ProposalRefusedError
-from cluster.runtime import node_runtime
-from cluster.runtime.node_runtime import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
+from cluster.runtime import membership
+from cluster.runtime.housekeeping import READMIT_EVERY_TICKS, REPROPOSE_EVERY_TICKS
 from cluster.runtime.queue_files import NodeQueueFiles
-from cluster.runtime.roles import MasterRole, MirrorRole
+from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.sessions.messages import SessionConfirm, SessionCredit, SessionOpen, SessionOpened
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.alarms.registry import Alarm
@@ -70,7 +70,7 @@ async def test_nobody_but_the_leader_declares_anybody_down_until_it_leads(bench:
     await bench.pass_time(2000, heard=[N3])
     assert bench.downs() == []
     bench.log.leader = N1
-    bench.runtime.on_leader_change(N1)
+    bench.runtime.membership.leader_changed(N1)
     await bench.settle()
     assert bench.downs() == [N2]
 
@@ -110,7 +110,7 @@ async def test_a_node_that_was_frozen_declares_nobody_down_when_it_wakes(bench: 
     bench.tick()
     await bench.pass_time(1000)
     assert bench.downs() == []
-    assert bench.runtime._detector.verdict(N2) is Verdict.UP
+    assert bench.runtime.membership.verdict(N2) is Verdict.UP
 
 
 async def test_a_node_declared_down_while_alive_leaves_its_queues_and_announces_itself(bench: RuntimeBench) -> None:
@@ -134,7 +134,7 @@ async def test_an_orderly_stop_tells_the_cluster_and_does_not_come_back(bench: R
 
 
 async def test_the_last_node_to_stop_waits_for_nobody(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_runtime, "GOODBYE_TIMEOUT_S", 1e9)
+    monkeypatch.setattr(membership, "GOODBYE_TIMEOUT_S", 1e9)
     bench.log.is_silent = True
     lose(bench, N2)
     stopping = asyncio.create_task(bench.runtime.stop())
@@ -149,7 +149,7 @@ async def test_the_last_node_to_stop_waits_for_nobody(bench: RuntimeBench, monke
 
 async def test_a_stalled_mirror_is_dropped_and_offered_its_place_again(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
     await bench.settle()
     assert bench.record(queue_id).mirrors == (N3,)
     assert any(isinstance(command, DropMirror) for command in bench.log.proposed)
@@ -220,7 +220,7 @@ async def test_a_queue_that_cannot_be_opened_is_handed_over(
     bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(bench.runtime, "queue_options", mistake)
+        patch.setattr(bench.runtime.records, "queue_options", mistake)
         queue_id = bench.declare()
     await bench.settle()
     record = bench.record(queue_id)
@@ -245,11 +245,11 @@ async def test_a_start_gets_past_a_queue_that_cannot_be_opened(
     bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = bench.declare("bad"), bench.declare("good")
-    original = bench.runtime.queue_options
+    original = bench.runtime.records.queue_options
     bench.runtime.queues.close()
-    bench.runtime._is_active = False
+    bench.stand_aside()
     monkeypatch.setattr(
-        bench.runtime, "queue_options", lambda queue: mistake() if queue.queue_id == bad else original(queue)
+        bench.runtime.records, "queue_options", lambda queue: mistake() if queue.queue_id == bad else original(queue)
     )
     await bench.runtime.activate()
     await bench.settle()
@@ -261,7 +261,7 @@ async def test_a_start_gets_past_a_queue_that_cannot_be_opened(
 async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(bench: RuntimeBench) -> None:
     bench.mesh.broken = {N2}
     for node in (N2, N3):
-        bench.runtime.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch, 800))
+        bench.runtime.links.send(node, SessionOpen(QueueId(1), 1, bench.record(bench.declare(f"q-{node}")).epoch, 800))
     await bench.settle()
     assert bench.mesh.reset == [N2]
     assert N3 in [node for node, message in bench.mesh.sent if isinstance(message, SessionOpen)]
@@ -273,7 +273,7 @@ async def test_a_message_that_cannot_be_sent_to_one_node_resets_that_link_only(b
 async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_returns(bench: RuntimeBench) -> None:
     kept, deleted = bench.declare("kept"), bench.declare("deleted")
     bench.runtime.queues.close()
-    bench.runtime._is_active = False
+    bench.stand_aside()
     bench.log.commit(ChangeTopology(DeleteQueue("/", "deleted", deleted), N2))
     await bench.runtime.activate()
     assert set(bench.runtime.queues.roles) == {kept}
@@ -282,12 +282,12 @@ async def test_what_was_deleted_while_the_node_was_away_is_removed_when_it_retur
 
 async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    queue = bench.runtime.queue_record(queue_id)
-    bench.runtime.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
+    queue = bench.runtime.records.queue(queue_id)
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     here: list[object] = []
     bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
     mine = ConfirmPublished(ChannelKey(N1, 1), [1])
-    bench.runtime.dispatch_effects(queue, [mine, ConfirmPublished(ChannelKey(N2, 9), [2, 3])])
+    bench.runtime.effects.dispatch(queue, [mine, ConfirmPublished(ChannelKey(N2, 9), [2, 3])])
     await bench.settle()
     assert here == [mine]
     confirms = [(node, message) for node, message in bench.mesh.sent if isinstance(message, SessionConfirm)]
@@ -301,17 +301,17 @@ async def test_credit_and_congestion_of_another_node_reach_the_channels_here(ben
     await bench.settle()
     (opening,) = [message for _, message in bench.mesh.sent if isinstance(message, SessionOpen)]
     assert opening.more_credit_after == bench.runtime.config.cluster_credit.more_after
-    bench.runtime.on_queue_frames(N2, [SessionOpened(queue_id, opening.session)])
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionOpened(queue_id, opening.session)])
     credit = bench.runtime.config.cluster_credit.initial
     counters = range(2, credit + 1)
     gateway.publish(channel, queue_id, [make_message(each) for each in counters], counters)
     assert sink.waits()
-    bench.runtime.on_queue_frames(N2, [SessionCredit(queue_id, opening.session, channel.channel_id, 800)])
+    bench.runtime.switchboard.on_queue_frames(N2, [SessionCredit(queue_id, opening.session, channel.channel_id, 800)])
     assert not sink.waits()
     bench.mesh.congested.add(N2)
     gateway.publish(channel, queue_id, [make_message(credit + 1)], [credit + 1])
     assert sink.waits()
-    bench.runtime.on_link_uncongested(N2)
+    bench.runtime.switchboard.on_link_uncongested(N2)
     assert not sink.waits()
 
 
@@ -322,7 +322,7 @@ async def test_the_time_of_the_credit_flow_goes_on(bench: RuntimeBench) -> None:
 
 async def test_an_unused_auto_delete_queue_is_deleted_by_a_commit(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.dispatch_effects(bench.runtime.queue_record(queue_id), [DeleteUnused()])
+    bench.runtime.effects.dispatch(bench.runtime.records.queue(queue_id), [DeleteUnused()])
     await bench.settle()
     assert queue_id not in bench.runtime.metadata.state.masterships
 
@@ -356,14 +356,14 @@ async def test_an_alarm_is_said_to_every_peer_when_it_changes_and_to_each_at_lin
     await bench.pass_time(200)
     raised = NodeAlarms((Alarm.MEMORY,))
     assert alarms_sent(bench) == [(N2, raised), (N3, raised)]
-    bench.runtime.on_link_up(N3, Incarnation(2))
+    bench.runtime.switchboard.on_link_up(N3, Incarnation(2))
     await bench.settle()
     assert alarms_sent(bench)[2:] == [(N3, raised)]
     bench.probe.used_bytes = 0
     await bench.pass_time(2000)
     cleared = NodeAlarms(())
     assert alarms_sent(bench)[3:] == [(N2, cleared), (N3, cleared)]
-    bench.runtime.on_link_up(N2, Incarnation(2))
+    bench.runtime.switchboard.on_link_up(N2, Incarnation(2))
     await bench.settle()
     assert alarms_sent(bench)[5:] == [(N2, cleared)], "the peer may remember an alarm that is over"
 
@@ -371,13 +371,13 @@ async def test_an_alarm_is_said_to_every_peer_when_it_changes_and_to_each_at_lin
 async def test_an_alarm_of_a_peer_blocks_here_until_the_peer_is_declared_down(bench: RuntimeBench) -> None:
     reasons: list[str] = []
     bench.runtime.alarms.on_reason = reasons.append
-    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    bench.runtime.switchboard.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
     assert reasons == ["low on disk"]
     bench.mesh.up_peers.remove(N2)
-    bench.runtime.on_link_down(N2, "reset")
+    bench.runtime.switchboard.on_link_down(N2, "reset")
     await bench.settle()
     assert reasons == ["low on disk"], "nobody knows yet whether it lives"
-    bench.runtime.on_peer_refused(N2)
+    bench.runtime.switchboard.on_peer_refused(N2)
     await bench.settle()
     assert reasons == ["low on disk", ""]
 
@@ -385,7 +385,7 @@ async def test_an_alarm_of_a_peer_blocks_here_until_the_peer_is_declared_down(be
 async def test_a_peer_that_was_declared_down_by_mistake_blocks_again(bench: RuntimeBench) -> None:
     reasons: list[str] = []
     bench.runtime.alarms.on_reason = reasons.append
-    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    bench.runtime.switchboard.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
     bench.log.commit(NodeDown(N2, Incarnation(1)))
     bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2"))
     assert reasons == ["low on disk", "", "low on disk"]
@@ -404,14 +404,14 @@ async def test_limits_set_by_an_operator_hold_at_once(bench: RuntimeBench) -> No
 async def test_a_peers_next_life_begins_without_the_alarms_of_its_last(bench: RuntimeBench) -> None:
     reasons: list[str] = []
     bench.runtime.alarms.on_reason = reasons.append
-    bench.runtime.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
+    bench.runtime.switchboard.on_queue_frames(N2, [NodeAlarms((Alarm.DISK,))])
     lose(bench, N2)
     await bench.settle()
     bench.log.commit(NodeUp(N2, Incarnation(2), "n2:1", "n2:2"))
-    bench.runtime.on_queue_frames(N3, [NodeAlarms((Alarm.DISK,))])
+    bench.runtime.switchboard.on_queue_frames(N3, [NodeAlarms((Alarm.DISK,))])
     bench.log.commit(NodeDown(N3, Incarnation(1)))
     bench.mesh.up_peers.remove(N3)
-    bench.runtime.on_link_down(N3, "reset")
+    bench.runtime.switchboard.on_link_down(N3, "reset")
     bench.log.commit(NodeUp(N3, Incarnation(2), "n3:1", "n3:2"))
     assert reasons == ["low on disk", "", "low on disk", ""]
 

@@ -34,7 +34,7 @@ class Files:
 
     def start(self) -> None:
         self.group_commit = GroupCommit()
-        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig())
+        self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig(), lambda: 0.0)
         self.queue = self.files.open_queue(RECORD, None)
 
     def tick(self) -> bool:

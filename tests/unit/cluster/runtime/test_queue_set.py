@@ -7,7 +7,7 @@ import pytest
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused
 from cluster.mirroring.reports import ReportFenced, ReportSynchronised
-from cluster.runtime.queue_set import TURN_S
+from cluster.runtime.drain_turns import TURN_S
 from node.errors import DiskFullError
 from node.flow.credit import Credit
 from node.ids import Epoch, SeqId

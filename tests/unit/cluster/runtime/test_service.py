@@ -122,7 +122,7 @@ async def test_a_mirror_that_is_not_filled_is_known_to_follow(bench: RuntimeBenc
     queue_id = bench.declare("q", N1)
     assert not [command for command in bench.log.proposed if isinstance(command, MirrorFollows)]
     record = bench.record(queue_id)
-    bench.runtime.report(record, ReportFollows(N2))
+    bench.runtime.proposals.report(record, ReportFollows(N2))
     await bench.settle()
     (said,) = [command for command in bench.log.proposed if isinstance(command, MirrorFollows)]
     assert said == MirrorFollows(queue_id, Epoch(1), N2, bench.log.index - 1)

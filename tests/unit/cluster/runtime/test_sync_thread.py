@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cluster.real_world.world import ThreadWorker
 from cluster.runtime.sync_thread import FLUSH_AGAIN_S, SyncThread
 from node.errors import StorageError
 from node.store.disk.group_commit import GroupCommit
@@ -42,7 +43,12 @@ class Bench:
         self.failures: list[StorageError] = []
         self.changed = asyncio.Event()
         self.thread = SyncThread(
-            asyncio.get_running_loop(), self.group_commit, self.flush, self.on_durable, self.on_failure
+            asyncio.get_running_loop(),
+            ThreadWorker("sync"),
+            self.group_commit,
+            self.flush,
+            self.on_durable,
+            self.on_failure,
         )
 
     def flush(self) -> None:

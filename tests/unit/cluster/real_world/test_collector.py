@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.runtime.collector import tune_collector
+from cluster.real_world.collector import tune_collector
 
 
 @pytest.fixture

@@ -31,5 +31,5 @@ class DataLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """For tests: the directory may be used again."""
+        """The directory may be used again."""
         os.close(self._fd)

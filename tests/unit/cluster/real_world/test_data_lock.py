@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime.data_lock import DataLock
+from cluster.real_world.data_lock import DataLock
 from node.errors import ConfigError
 
 

@@ -8,7 +8,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 import psutil
 
@@ -20,21 +19,8 @@ _STATM = "/proc/self/statm"
 _STATM_BYTES_MAX = 256
 
 
-class ResourceProbe(Protocol):
-    """Where the figures come from."""
-
-    def used_memory_bytes(self) -> int:
-        """Memory of this process that is resident."""
-
-    def free_disk_bytes(self) -> int:
-        """Bytes that may still be written where the data lives. Raises `StorageError`."""
-
-    def return_memory(self) -> None:
-        """Give memory that was freed back to the system, as far as the allocator can."""
-
-
 class SystemProbe:
-    """`ResourceProbe` of this process."""
+    """`cluster.runtime.outside.ResourceProbe` of this process."""
 
     def __init__(self, disk: Disk, data_dir: str) -> None:
         self._disk = disk
@@ -61,6 +47,12 @@ class SystemProbe:
         if self._trim is not None:
             self._trim(0)
 
+    def physical_memory_bytes(self) -> int:
+        return int(psutil.virtual_memory().total)
+
+    def memory_group_limits(self) -> list[int]:
+        return memory_group_limits()
+
     def close(self) -> None:
         if self._statm is not None:
             os.close(self._statm)
@@ -77,10 +69,6 @@ def _find_trim() -> Callable[[int], int] | None:
     trim.restype = ctypes.c_int
     found: Callable[[int], int] = trim
     return found
-
-
-def physical_memory_bytes() -> int:
-    return int(psutil.virtual_memory().total)
 
 
 def memory_group_limits(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.runtime.system_probe import SystemProbe, memory_group_limits, raise_open_files_limit
+from cluster.real_world.system_probe import SystemProbe, memory_group_limits, raise_open_files_limit
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk
 from node.store.disk.simulated import SimulatedDisk

@@ -1,0 +1,326 @@
+"""One node, put together by one function out of its configuration and a world.
+
+`World` names everything by which a node touches what is outside of it. Nothing below this module reads a clock, makes a
+disk, opens a socket, starts a thread or draws a random number by itself (`tests/test_architecture.py` sees to it): it
+is handed the part of the world that it needs. So the same node runs as a process (`cluster.real_world`) and in a
+simulator that has many of them in one process.
+
+What is in the world, and what is not:
+
+- *The loop is not.* Tasks, timers and the time of deadlines come from `asyncio.get_running_loop()`: a simulator brings
+  a loop with virtual time.
+- *The clock* measures work. The time of a loop is for deadlines, and virtual time stands still while one callback runs;
+  whatever ends a slice of work after some milliseconds goes by `World.clock`, which goes on.
+- *Chance* is everything that differs between two runs of one node: elections, salts, identities of connections, names
+  of queues, tags of consumers. Numbers that the incarnation makes unique are not chance.
+- *Workers* carry out what blocks: fsync. One for the queues, one for the metadata log. What frees space in the
+  background belongs to the disk.
+- *The disk* holds everything a node remembers, and *the lock* keeps a second node away from it while this one lives.
+- *The network* is the way to the other nodes and to the operators' tool; *listen* is how clients arrive.
+
+Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group, this node's roles, and
+only then the listener for clients. Order of stop: clients are closed with 320, the cluster is told, queues are closed
+cleanly, mesh and metadata log go last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from cluster.raft.core import RaftConfig
+from cluster.raft.messages import Message
+from cluster.raft.storage import RaftStorage
+from cluster.runtime.admin import NodeAdmin
+from cluster.runtime.admin_peers import AdminPeers
+from cluster.runtime.client_service import ClientService, cannot_listen
+from cluster.runtime.consensus_events import ConsensusEvents
+from cluster.runtime.data_directory import DirectoryLock, claim_data_directory, keep_data_directory, next_incarnation
+from cluster.runtime.ending import Ending, Failure
+from cluster.runtime.founding import found
+from cluster.runtime.node_runtime import NodeRuntime
+from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
+from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.switchboard import FrameCarrier
+from cluster.transport.admin_port import AdminPort, exit_code_of
+from cluster.transport.mesh import MeshHandler
+from node.amqp.connection import ConnectionLimits
+from node.amqp.server import AmqpServer, AmqpServerConfig
+from node.amqp.server.sockets import Listen
+from node.broker import Broker
+from node.config import NodeConfig
+from node.errors import WarrenError
+from node.ids import Incarnation, NodeName
+from node.store.disk.disk import Disk
+from node.store.disk.group_commit import GroupCommit
+from node.store.shared.config import StoreConfig
+
+log = logging.getLogger(__name__)
+
+PRODUCT = "Warren"
+
+
+class NodeMesh(FrameCarrier, Protocol):
+    """This node's links to the others, and where they and operators reach it (`cluster.transport.mesh.Mesh`)."""
+
+    def send_consensus(self, peer: NodeName, messages: Sequence[Message]) -> None: ...
+
+    async def stop(self) -> None:
+        """Close every link and listen no longer; no callback comes after this began."""
+
+    def check_invariants(self) -> None: ...
+
+
+class ClusterNetwork(Protocol):
+    """One node's way to the others and to operators."""
+
+    def mesh(self, config: NodeConfig, incarnation: Incarnation, handler: MeshHandler) -> NodeMesh:
+        """Links that ``handler`` hears of; nothing happens before `start`."""
+
+    async def start(self, admin: AdminPort) -> None:
+        """Listen for the others and for operators, then begin to dial. Raises `OSError`."""
+
+    def admin_peers(self, config: NodeConfig) -> AdminPeers:
+        """What the other nodes answer operators."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a node touches outside of itself. See the top of this module."""
+
+    disk: Disk
+    #: Keep others away from a directory of the disk, as long as this node lives. Raises `ConfigError`, `OSError`.
+    lock: Callable[[str], DirectoryLock]
+    probe: ResourceProbe
+    system: SystemFacts
+    chance: Random
+    #: Seconds, going on within a turn of the loop.
+    clock: Callable[[], float]
+    #: A new worker, by the name of its thread.
+    worker: Callable[[str], Worker]
+    #: For AMQP clients.
+    listen: Listen
+    network: ClusterNetwork
+
+
+class Node:
+    """A node from its first claim on the data directory to its end. Use: `run`; or `start`, later `close`."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        world: World,
+        ending: Ending,
+        runtime: NodeRuntime,
+        *,
+        mesh: NodeMesh,
+        raft: RaftDriver,
+        clients: ClientService,
+        admin: NodeAdmin,
+        peers: AdminPeers,
+        lock: DirectoryLock,
+    ) -> None:
+        self.config = config
+        self._world = world
+        self._ending = ending
+        self.runtime = runtime
+        self.mesh = mesh
+        self.raft = raft
+        self.clients = clients
+        self.admin = admin
+        self._peers = peers
+        self._lock = lock
+        self._joining: asyncio.Task[None] | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the node has ended, or ends, without being asked to."""
+        return self._ending.failure
+
+    def stop(self) -> None:
+        """Begin an orderly stop: `run` closes everything and returns."""
+        self._ending.stop()
+
+    async def run(self) -> None:
+        """Serve until `stop` or a failure. Raises `ConfigError` if an address cannot be listened on."""
+        joining = await self.start()
+        stopping = asyncio.create_task(self._ending.wait())
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if joining.done():
+            joining.result()
+            await stopping
+        await self.close()
+
+    async def start(self) -> asyncio.Task[None]:
+        """Be heard and answer operators; the task ends when the node has joined its cluster, or failed to.
+
+        Raises `ConfigError` if an address cannot be listened on.
+        """
+        try:
+            await self._world.network.start(self.admin)
+        except OSError as error:
+            raise cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
+        self.raft.start()
+        self.runtime.start()
+        self._joining = asyncio.create_task(self._join())
+        return self._joining
+
+    async def _join(self) -> None:
+        """Become a member, take up roles, found what every cluster has, serve clients."""
+        if self.config.is_clustered:
+            names = ", ".join(member.name for member in self.config.members)
+            log.info("joining the cluster of %s; clients are served once a majority of them runs", names)
+        try:
+            await self.runtime.activate()
+            await found(self.config, self.runtime.metadata, self._world.chance)
+            await self.clients.open(has_quorum=self.raft.has_quorum)
+        except WarrenError as error:
+            self._ending.fail(str(error), exit_code_of(error))
+
+    async def close(self) -> None:
+        """Take everything apart, in the reverse order of the start."""
+        self._ending.stop()
+        if self._joining is not None:
+            self._joining.cancel()
+        await self.clients.stop()
+        await self.runtime.stop()
+        await self._peers.close()
+        await self.mesh.stop()
+        await self.raft.stop()
+        self._world.probe.close()
+
+    def check_invariants(self) -> None:
+        self.runtime.check_invariants()
+        self.mesh.check_invariants()
+        self.raft.check_invariants()
+        self.clients.check_invariants()
+
+
+def compose_node(config: NodeConfig, world: World) -> Node:
+    """A node that is ready to start: its directory is claimed, and what the metadata group knows is restored.
+
+    To be called on the loop that it will run on. Raises `ConfigError` if the directory cannot be this node's, and
+    `StorageError`.
+    """
+    data_dir = str(config.data_dir)
+    lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    incarnation = next_incarnation(world.disk, data_dir)
+    log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
+    ending = Ending()
+    runtime = _runtime(config, world, incarnation, ending)
+    broker = _broker(config, world, runtime)
+    clients = ClientService(
+        config.amqp_listener, lambda: _amqp_server(config, world, broker), broker.delete_abandoned_queues, ending
+    )
+    mesh = world.network.mesh(config, incarnation, runtime.switchboard)
+    pauses = config.cluster_partition_handling == "pause_minority"
+    events = ConsensusEvents(
+        runtime.queues, runtime.membership, pauses=pauses, on_quorum=clients.quorum_changed, on_fatal=ending.fail
+    )
+    raft = _raft(config, world, runtime, mesh, events)
+    keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
+    runtime.connect(mesh, raft)
+    peers = world.network.admin_peers(config)
+    admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
+    return Node(
+        config,
+        world,
+        ending,
+        runtime,
+        mesh=mesh,
+        raft=raft,
+        clients=clients,
+        admin=admin,
+        peers=peers,
+        lock=lock,
+    )
+
+
+def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending: Ending) -> NodeRuntime:
+    loop = asyncio.get_running_loop()
+    group_commit = GroupCommit()
+    files = NodeQueueFiles(world.disk, str(config.data_dir), group_commit, _store_config(config), world.clock)
+    return NodeRuntime(
+        config,
+        incarnation,
+        group_commit,
+        files,
+        world,
+        now_ms=lambda: int(loop.time() * 1000),
+        on_fatal=ending.fail,
+    )
+
+
+def _store_config(config: NodeConfig) -> StoreConfig:
+    return StoreConfig(
+        embed_below_bytes=config.queue_index_embed_msgs_below_bytes,
+        file_size_limit_bytes=config.msg_store_file_size_limit_bytes,
+        compaction=config.msg_store_compaction,
+        io_batch_messages=config.msg_store_io_batch_messages,
+        queue_version=config.queue_version,
+        v1_segment_entries=config.queue_index_segment_entries,
+        v1_journal_entries_max=config.queue_index_journal_entries_max,
+        v2_segment_entries=config.queue_index_v2_segment_entries,
+        confirm_after_sync=config.durability == "fsync",
+    )
+
+
+def _broker(config: NodeConfig, world: World, runtime: NodeRuntime) -> Broker:
+    cluster_name = config.members[0].name if config.members else config.node_name
+    broker = Broker(
+        config.node_name,
+        runtime.metadata,
+        runtime.metadata.state.users,
+        runtime.gateway,
+        random_bytes=world.chance.randbytes,
+        properties={
+            "product": PRODUCT,
+            "version": world.system.version,
+            "platform": f"Python {world.system.python_version}",
+            "cluster_name": f"warren@{cluster_name}",
+            "information": "Licensed under the terms of this distribution",
+        },
+        alternate_exchange=runtime.records.alternate_exchange,
+        flow=runtime.flow,
+    )
+    runtime.roles.on_policy_changed = broker.router.forget_routes
+    runtime.alarms.on_reason = broker.set_alarm
+    return broker
+
+
+def _amqp_server(config: NodeConfig, world: World, broker: Broker) -> AmqpServer:
+    limits = ConnectionLimits(
+        frame_max=config.frame_max_bytes,
+        channel_max=config.channel_max,
+        heartbeat_s=config.heartbeat_s,
+        max_message_size_bytes=config.max_message_size_bytes,
+        handshake_timeout_s=config.handshake_timeout_ms / 1000,
+    )
+    return AmqpServer(broker, AmqpServerConfig(limits), listen=world.listen, chance=world.chance, clock=world.clock)
+
+
+def _raft(
+    config: NodeConfig, world: World, runtime: NodeRuntime, mesh: NodeMesh, events: ConsensusEvents
+) -> RaftDriver:
+    voters = [NodeName(member.name) for member in config.members] or [config.node_name]
+    storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft", voters)
+    return RaftDriver(
+        RaftConfig(
+            config.node_name,
+            heartbeat_interval_ms=config.raft_heartbeat_ms,
+            election_timeout_min_ms=config.raft_election_timeout_ms,
+            election_timeout_max_ms=2 * config.raft_election_timeout_ms,
+        ),
+        storage,
+        restored,
+        runtime.metadata,
+        listener=events,
+        send=mesh.send_consensus,
+        worker=world.worker("raft-sync"),
+        seed=world.chance.getrandbits(64),
+    )

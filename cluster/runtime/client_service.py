@@ -1,0 +1,127 @@
+"""When AMQP clients are served: from the time this node has its roles, as long as it may (`pause_minority`).
+
+Before it has its roles clients would find neither vhosts nor queues. A node that pauses closes its connections and its
+listener, and begins with a new server when it has a quorum again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from cluster.runtime.ending import Ending
+from cluster.transport.admin_port import exit_code_of
+from node.amqp.server.listing import ConnectionListing
+from node.config import Address
+from node.errors import ConfigError, WarrenError
+
+log = logging.getLogger(__name__)
+
+
+class ClientServer(Protocol):
+    """Serves clients once, from `start` to `stop` (`node.amqp.server.AmqpServer`)."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises `OSError` if the address is taken or not ours."""
+
+    async def stop(self, text: str = ...) -> None:
+        """Close all connections, for the reason that clients read."""
+
+    def connections(self) -> Sequence[ConnectionListing]: ...
+
+
+class ClientService:
+    """See the top of this module."""
+
+    def __init__(
+        self,
+        address: Address,
+        make_server: Callable[[], ClientServer],
+        delete_abandoned_queues: Callable[[], Awaitable[None]],
+        ending: Ending,
+    ) -> None:
+        """``delete_abandoned_queues``: exclusive ones whose connections ended while nothing could be decided."""
+        self._address = address
+        self._make_server = make_server
+        self._delete_abandoned_queues = delete_abandoned_queues
+        self._ending = ending
+        self._server: ClientServer | None = None
+        #: One change at a time.
+        self._changing = asyncio.Lock()
+        self._may_serve = False
+        self._is_serving = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def is_serving(self) -> bool:
+        """Clients may connect."""
+        return self._is_serving
+
+    def connections(self) -> Sequence[ConnectionListing]:
+        """The client connections of this node."""
+        return [] if self._server is None else self._server.connections()
+
+    async def open(self, *, has_quorum: bool) -> None:
+        """This node has its roles: serve, now or as soon as there is a quorum. Raises `ConfigError`."""
+        self._may_serve = True
+        if has_quorum:
+            await self._serve()
+
+    def quorum_changed(self, has_quorum: bool) -> None:
+        """Serve again, or stop serving, in the background."""
+        task = asyncio.get_running_loop().create_task(self._resume() if has_quorum else self._pause())
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def stop(self) -> None:
+        """Close all connections and the listener, for good."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _serve(self) -> None:
+        async with self._changing:
+            if self._server is not None or self._ending.is_requested:
+                return
+            server = self._make_server()
+            try:
+                await server.start(*self._address)
+            except OSError as error:
+                raise cannot_listen("listeners.tcp.default", self._address, error) from None
+            self._server = server
+            self._is_serving = True
+
+    async def _pause(self) -> None:
+        async with self._changing:
+            if self._server is not None:
+                self._is_serving = False
+                server, self._server = self._server, None
+                await server.stop("the node has lost contact with the majority of the cluster (pause_minority)")
+
+    async def _resume(self) -> None:
+        if not self._may_serve:
+            return  # `open` serves when this node is ready
+        try:
+            await self._serve()
+            await self._delete_abandoned_queues()
+        except ConfigError as error:
+            self._ending.fail(str(error), exit_code_of(error))
+        except WarrenError as error:
+            log.warning("exclusive queues of connections that have ended may remain: %s", error)
+
+    def check_invariants(self) -> None:
+        if self._is_serving:
+            assert self._server is not None, "whoever serves has a server"
+            assert self._may_serve, "nobody is served before this node has its roles"
+
+
+def cannot_listen(key: str, address: Address, error: OSError) -> ConfigError:
+    """What to tell the operator who set ``key``."""
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return ConfigError(
+        f"`{key}`: cannot listen on {address}: {reason}; stop what uses that port, or set `{key}` to another address"
+    )

@@ -1,0 +1,56 @@
+"""What the rest of a node makes of news from its metadata group, besides the changes themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cluster.runtime.membership import Membership
+from cluster.runtime.queue_set import QueueSet
+from node.errors import StorageError
+from node.ids import NodeName
+
+log = logging.getLogger(__name__)
+
+
+class ConsensusEvents:
+    """Implements `cluster.runtime.raft_driver.RaftListener`.
+
+    ``on_quorum``: serve clients, or stop serving them; told only if ``pauses`` (`cluster.partition_handling`).
+    ``on_fatal``: the node must stop, for this reason.
+    """
+
+    def __init__(
+        self,
+        queues: QueueSet,
+        membership: Membership,
+        *,
+        pauses: bool,
+        on_quorum: Callable[[bool], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self._queues = queues
+        self._membership = membership
+        self._pauses = pauses
+        self._on_quorum = on_quorum
+        self._on_fatal = on_fatal
+
+    def on_applied(self, index: int) -> None:
+        """What was applied was heard of by itself; masters that were ahead of it are heard now."""
+        self._queues.log_applied()
+
+    def on_leader_change(self, leader: NodeName | None) -> None:
+        self._membership.leader_changed(leader)
+
+    def on_quorum_lost(self) -> None:
+        if self._pauses:
+            log.error("no quorum: this node pauses, client connections are closed (pause_minority)")
+            self._on_quorum(False)
+
+    def on_quorum_regained(self) -> None:
+        if self._pauses:
+            log.info("quorum regained: this node serves clients again")
+            self._on_quorum(True)
+
+    def on_storage_failed(self, error: StorageError) -> None:
+        self._on_fatal(f"the metadata group failed here, this node stops: {error}")

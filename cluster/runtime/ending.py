@@ -1,0 +1,42 @@
+"""Whether a node is to stop, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from cluster.transport.admin_port import ExitCode
+
+
+class Failure(NamedTuple):
+    """What ends a node that was not asked to stop."""
+
+    reason: str
+    #: Of the process.
+    exit_code: ExitCode
+
+
+class Ending:
+    """Asked for by an operator, or forced by a failure; the first failure is the one that counts."""
+
+    def __init__(self) -> None:
+        self._requested = asyncio.Event()
+        self.failure: Failure | None = None
+
+    def stop(self) -> None:
+        """Begin an orderly stop."""
+        self._requested.set()
+
+    def fail(self, reason: str, exit_code: ExitCode = ExitCode.SOFTWARE) -> None:
+        """The node cannot go on."""
+        if self.failure is None:
+            self.failure = Failure(reason, exit_code)
+        self.stop()
+
+    @property
+    def is_requested(self) -> bool:
+        return self._requested.is_set()
+
+    async def wait(self) -> None:
+        """Until the node is to stop."""
+        await self._requested.wait()

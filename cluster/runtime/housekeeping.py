@@ -1,0 +1,161 @@
+"""What a node does because time passes: ten times a second, everything that nobody asks for.
+
+Order of a tick: who is up, then queues and alarms, then the storage (garbage, notes of lengths, room on the disk).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from cluster.metadata.commands import AddMirror
+from cluster.runtime.membership import Membership
+from cluster.runtime.queue_proposals import QueueProposals
+from cluster.runtime.queue_set import QueueSet
+from cluster.runtime.reclaimer import Reclaimer
+from cluster.runtime.records import Records
+from cluster.runtime.resource_alarms import ResourceAlarms
+from cluster.runtime.roles import Roles
+from node.flow.credit import FlowControl
+from node.ids import NodeName, QueueId
+
+log = logging.getLogger(__name__)
+
+#: Throttles, stalls and silences are measured in seconds; a tenth of one is fine enough.
+TICK_S = 0.1
+#: A tick that comes so much too late means that this node was frozen, or its loop was busy: it heard nobody meanwhile.
+PAUSE_MS = 500
+#: A peer that is dead may still be up for the cluster (its `NodeUp` was on the way when it died, or the proposal of its
+#: `NodeDown` got lost): looked at this often.
+REPROPOSE_EVERY_TICKS = 10
+#: A mirror that was dropped because it did not answer is offered its place again this often.
+READMIT_EVERY_TICKS = 50
+#: Copies of queues that are out of service because the disk was full wait for room, looked for this often.
+LOOK_FOR_ROOM_EVERY_TICKS = 10
+#: Room that makes opening them worth while, whatever the limit of the alarm: with less they would soon fail again.
+ROOM_MIN_BYTES = 16 * 1024 * 1024
+
+
+class Maintained(Protocol):
+    """Storage that needs looking after."""
+
+    def maintain(self, now_ms: int) -> bool:
+        """Work that does not ride on traffic. True if something waits for a sync."""
+
+
+class RoomWatch:
+    """Opens what a full disk has put out of service, if it is no longer full.
+
+    A copy that others can replace waits until they have: opened, it lacks what was in memory only, and as long as the
+    record calls it synchronised nobody would know.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        records: Records,
+        queues: QueueSet,
+        alarms: ResourceAlarms,
+        roles: Roles,
+        membership: Membership,
+        proposals: QueueProposals,
+    ) -> None:
+        self._node = node
+        self._records = records
+        self._queues = queues
+        self._alarms = alarms
+        self._roles = roles
+        self._membership = membership
+        self._proposals = proposals
+
+    def look(self, now_ms: int) -> None:
+        """Now and then."""
+        starved = self._queues.starved()
+        if starved and self._alarms.has_room(ROOM_MIN_BYTES, now_ms):
+            for queue_id in starved:
+                self._open(queue_id)
+
+    def _open(self, queue_id: QueueId) -> None:
+        record = self._records.mastership(queue_id)
+        if record is None:
+            return
+        if record.is_down:
+            self._queues.forgive(queue_id)
+            self._membership.queue_changed(queue_id)
+        elif record.master == self._node and not record.synchronised:
+            log.info("queue %d: the disk has room again, the queue goes on", queue_id)
+            self._queues.forgive(queue_id)
+            self._roles.take_up(queue_id)
+        elif self._node not in (record.master, *record.mirrors):
+            self._queues.forgive(queue_id)
+            self._proposals.propose(AddMirror(queue_id, record.epoch, self._node))
+
+
+class Housekeeping:
+    """The one timer of a node's runtime. ``now_ms``: the clock that all deadlines of the runtime go by."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        *,
+        flow: FlowControl,
+        membership: Membership,
+        queues: QueueSet,
+        alarms: ResourceAlarms,
+        files: Maintained,
+        reclaimer: Reclaimer,
+        proposals: QueueProposals,
+        room: RoomWatch,
+        request_sync: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._flow = flow
+        self._membership = membership
+        self._queues = queues
+        self._alarms = alarms
+        self._files = files
+        self._reclaimer = reclaimer
+        self._proposals = proposals
+        self._room = room
+        self._request_sync = request_sync
+        self._ticks = 0
+        self._ticked_ms = now_ms()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """The first tick is now."""
+        self._timer = self._loop.call_later(TICK_S, self.start)
+        self.tick()
+
+    def stop(self) -> None:
+        """No tick after this one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._reclaimer.stop()
+
+    def tick(self) -> None:
+        """A tenth of a second has passed, or more."""
+        self._ticks += 1
+        now_ms = self._now_ms()
+        pause_ms = now_ms - self._ticked_ms - int(TICK_S * 1000)
+        self._ticked_ms = now_ms
+        self._flow.advance(now_ms)
+        if pause_ms >= PAUSE_MS:
+            log.warning("this node stood still for %d ms", pause_ms)
+        self._membership.tick(now_ms, pause_ms if pause_ms >= PAUSE_MS else 0)
+        if self._ticks % REPROPOSE_EVERY_TICKS == 0:
+            self._membership.repeat()
+        self._queues.tick(now_ms)
+        self._alarms.tick(now_ms)
+        if self._files.maintain(now_ms):
+            self._request_sync()
+        self._reclaimer.tick()
+        if self._ticks % READMIT_EVERY_TICKS == 0:
+            self._proposals.readmit()
+        if self._ticks % LOOK_FOR_ROOM_EVERY_TICKS == 0:
+            self._room.look(now_ms)

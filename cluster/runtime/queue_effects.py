@@ -1,0 +1,61 @@
+"""Where it goes what the queue processes of this node have to say: to the channels, here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from node.ids import NodeName, QueueId
+from node.queues.events import DeleteUnused, QueueEffect
+from node.topology.records import QueueRecord
+
+
+class LocalChannels(Protocol):
+    """The channels of this node (`cluster.sessions.entry.ClusterGateway`)."""
+
+    def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None: ...
+
+    def queue_stopped(self, queue_id: QueueId) -> None: ...
+
+
+class RemoteChannels(Protocol):
+    """The channels of other nodes (`cluster.sessions.host.SessionHost`)."""
+
+    def remote_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None: ...
+
+    def queue_stopped(self, queue_id: QueueId) -> None: ...
+
+
+class QueueEffects:
+    """Implements `cluster.runtime.queue_set.EffectsPort`. ``delete_unused``: nobody needs the queue any more."""
+
+    def __init__(self, node: NodeName, delete_unused: Callable[[QueueRecord], None]) -> None:
+        self._node = node
+        self._delete_unused = delete_unused
+        self._here: LocalChannels
+        self._elsewhere: RemoteChannels
+
+    def connect(self, here: LocalChannels, elsewhere: RemoteChannels) -> None:
+        """Both call the queues that speak to them from here: so they come last, and before there is a queue."""
+        self._here = here
+        self._elsewhere = elsewhere
+
+    def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:
+        here: list[QueueEffect] = []
+        elsewhere: list[QueueEffect] = []
+        for effect in effects:
+            if isinstance(effect, DeleteUnused):
+                self._delete_unused(queue)
+            elif effect.channel.node == self._node:
+                here.append(effect)
+            else:
+                elsewhere.append(effect)
+        if here:
+            self._here.local_effects(queue.queue_id, here)
+        if elsewhere:
+            self._elsewhere.remote_effects(queue.queue_id, elsewhere)
+
+    def role_ended(self, queue_id: QueueId) -> None:
+        """The queue process of this queue is gone from this node."""
+        self._here.queue_stopped(queue_id)
+        self._elsewhere.queue_stopped(queue_id)

@@ -1,0 +1,61 @@
+"""What is committed, as the parts of a node ask for it: records of queues, and what policies make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.metadata.records import MastershipRecord
+from cluster.metadata.state import MetadataState
+from cluster.mirroring.master import MirroringSettings
+from cluster.policy.validation import usable_setting
+from node.config import NodeConfig
+from node.ids import QueueId
+from node.queues.options import QueueOptions, queue_options
+from node.topology.records import ExchangeRecord, QueueRecord
+
+
+class Records:
+    """Implements `cluster.runtime.queue_set.QueueSettings`."""
+
+    def __init__(self, config: NodeConfig, state: MetadataState) -> None:
+        self._config = config
+        self._state = state
+
+    @property
+    def applied_index(self) -> int:
+        """How far this node has applied the metadata log."""
+        return self._state.applied_index
+
+    def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
+        return self._state.masterships.get(queue_id)
+
+    def find_queue(self, queue_id: QueueId) -> QueueRecord | None:
+        return self._state.topology.queue_by_id(queue_id)
+
+    def queue(self, queue_id: QueueId) -> QueueRecord:
+        """Of a queue that exists."""
+        queue = self.find_queue(queue_id)
+        assert queue is not None, "a mastership record belongs to a queue that exists"
+        return queue
+
+    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings:
+        policy = self._policy(queue)
+        return MirroringSettings(
+            is_durable=queue.durable,
+            sync_automatically=policy.get("ha-sync-mode") == "automatic",
+            sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self._config.mirroring_sync_batch_size),
+            sync_throughput_bytes=self._config.mirroring_sync_max_throughput_bytes,
+        )
+
+    def queue_options(self, queue: QueueRecord) -> QueueOptions:
+        return queue_options(queue.arguments, self._policy(queue))
+
+    def alternate_exchange(self, exchange: ExchangeRecord) -> str | None:
+        """Argument or policy, whichever holds (RabbitMQ: the argument wins)."""
+        name: str | None = self._state.exchange_settings(exchange).get("alternate-exchange")
+        return name
+
+    def _policy(self, queue: QueueRecord) -> Mapping[str, Any]:
+        policy = self._state.policy_of_queue(queue)
+        return {} if policy is None else policy.definition

@@ -1,0 +1,132 @@
+"""When clients are served: not before this node is ready, not while it pauses, not after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+
+from cluster.runtime.client_service import ClientService
+from cluster.runtime.ending import Ending
+from cluster.transport.admin_port import ExitCode
+from node.amqp.server.listing import ConnectionListing
+from node.config import Address
+from node.errors import ConnectionFailure
+
+ADDRESS = Address("127.0.0.1", 5672)
+
+
+class Server:
+    """Implements `ClientServer`."""
+
+    def __init__(self, failure: OSError | None) -> None:
+        self.failure = failure
+        self.said = ""
+        self.is_running = False
+
+    async def start(self, host: str, port: int) -> None:
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        self.is_running = True
+
+    async def stop(self, text: str = "shutdown") -> None:
+        self.is_running = False
+        self.said = text
+
+    def connections(self) -> Sequence[ConnectionListing]:
+        return []
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.servers: list[Server] = []
+        self.failure: OSError | None = None
+        self.ending = Ending()
+        self.deletions = 0
+        self.refusal: ConnectionFailure | None = None
+        self.service = ClientService(ADDRESS, self.make_server, self.delete_abandoned, self.ending)
+
+    def make_server(self) -> Server:
+        self.servers.append(Server(self.failure))
+        return self.servers[-1]
+
+    async def delete_abandoned(self) -> None:
+        self.deletions += 1
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def quorum(self, has_quorum: bool) -> None:
+        self.service.quorum_changed(has_quorum)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.service.check_invariants()
+
+    def running(self) -> list[bool]:
+        return [server.is_running for server in self.servers]
+
+
+async def test_nobody_is_served_before_this_node_has_its_roles() -> None:
+    bench = Bench()
+    await bench.quorum(True)
+    assert not bench.servers
+    await bench.service.open(has_quorum=True)
+    assert (bench.running(), bench.service.is_serving) == ([True], True)
+    await bench.quorum(True)
+    assert bench.running() == [True], "it serves already"
+
+
+async def test_a_node_that_is_ready_without_a_quorum_serves_when_there_is_one() -> None:
+    bench = Bench()
+    await bench.service.open(has_quorum=False)
+    assert not bench.service.is_serving
+    await bench.quorum(True)
+    assert bench.service.is_serving
+
+
+async def test_a_pause_closes_everything_and_its_end_begins_anew() -> None:
+    bench = Bench()
+    await bench.service.open(has_quorum=True)
+    await bench.quorum(False)
+    assert (bench.running(), bench.service.is_serving, bench.service.connections()) == ([False], False, [])
+    assert "pause_minority" in bench.servers[0].said
+    bench.refusal = ConnectionFailure(541, "no quorum")
+    await bench.quorum(True)
+    assert (bench.running(), bench.service.is_serving) == ([False, True], True)
+    assert bench.deletions == 1, "queues that were abandoned meanwhile"
+    assert bench.ending.failure is None
+
+
+async def test_changes_come_one_after_the_other() -> None:
+    bench = Bench()
+    await bench.service.open(has_quorum=True)
+    for has_quorum in (False, True, False):
+        bench.service.quorum_changed(has_quorum)
+    await bench.quorum(True)
+    assert bench.running() == [False, False, True]
+
+
+async def test_an_address_that_was_taken_during_a_pause_ends_the_node() -> None:
+    bench = Bench()
+    await bench.service.open(has_quorum=True)
+    await bench.quorum(False)
+    bench.failure = OSError(errno.EADDRINUSE, "in use")
+    await bench.quorum(True)
+    assert bench.ending.failure is not None
+    assert bench.ending.failure.exit_code == ExitCode.CONFIG
+    assert not bench.service.is_serving
+
+
+async def test_nobody_is_served_after_the_end() -> None:
+    bench = Bench()
+    bench.ending.stop()
+    await bench.service.open(has_quorum=True)
+    assert not bench.servers
+
+
+async def test_the_first_failure_counts() -> None:
+    ending = Ending()
+    ending.fail("the disk failed")
+    ending.fail("and much else", ExitCode.CONFIG)
+    await ending.wait()
+    assert ending.failure == ("the disk failed", ExitCode.SOFTWARE)

@@ -1,0 +1,92 @@
+"""When queues are drained: together at the end of a turn, not for too long, and again when they are on disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from cluster.runtime.drain_turns import TURN_S, DrainTurns
+from node.ids import QueueId
+from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import SimulatedDisk
+from tests.support.stores import run_sync_round
+
+A, B, C = QueueId(1), QueueId(2), QueueId(3)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.held = {A, B, C}
+        self.pending: deque[Callable[[], None]] = deque()
+        self.drained: list[QueueId] = []
+        self.syncs_asked = 0
+        self.now_s = self.drain_s = 0.0
+        self.group_commit = GroupCommit()
+        self.directory = SimulatedDisk().directory("/")
+        self.turns = DrainTurns(
+            self.held, self.drain, self.group_commit, self.ask_sync, self.pending.append, lambda: self.now_s
+        )
+
+    def drain(self, queue_id: QueueId) -> None:
+        self.drained.append(queue_id)
+        self.now_s += self.drain_s
+
+    def ask_sync(self) -> None:
+        self.syncs_asked += 1
+
+    def turn(self) -> list[QueueId]:
+        """One turn of the loop; what it drained."""
+        self.turns.check_invariants()
+        before = len(self.drained)
+        for _ in range(len(self.pending)):
+            self.pending.popleft()()
+        self.turns.check_invariants()
+        return self.drained[before:]
+
+    def sync(self) -> None:
+        """Something else makes a round."""
+        self.group_commit.mark_dirty(self.directory)
+        assert run_sync_round(self.group_commit)
+        self.turns.durable_advanced()
+
+
+def test_calls_of_a_turn_are_drained_once_and_share_a_sync() -> None:
+    bench = Bench()
+    for queue_id in (A, B, A, A):
+        bench.turns.touch(queue_id)
+    assert len(bench.pending) == 1
+    assert bench.turn() == [A, B]
+    assert bench.syncs_asked == 1
+    assert bench.turn() == []
+
+
+def test_what_is_left_of_a_turn_comes_before_what_was_touched_meanwhile() -> None:
+    bench = Bench()
+    bench.drain_s = TURN_S
+    for queue_id in (A, B, C):
+        bench.turns.touch(queue_id)
+    assert bench.turn() == [A]
+    bench.turns.touch(A)
+    assert [bench.turn() for _ in range(3)] == [[B], [C], [A]]
+
+
+def test_a_queue_is_looked_at_again_when_what_it_wrote_is_on_disk() -> None:
+    bench = Bench()
+    bench.turns.touch(A)
+    assert bench.turn() == [A]
+    bench.sync()
+    assert bench.turn() == [A]
+    bench.sync()
+    assert bench.turn() == [], "it has written nothing since"
+
+
+def test_nobody_is_drained_who_has_left() -> None:
+    bench = Bench()
+    bench.turns.touch(A)
+    bench.turns.touch(B)
+    bench.held.discard(A)
+    bench.turns.forget(B)
+    assert bench.turn() == []
+    bench.held.discard(B)
+    bench.sync()
+    assert not bench.pending, "nobody is there to be looked at"

@@ -1,0 +1,178 @@
+"""Who is told what when peers come and go, and in which order. (What comes of it in the cluster: test_node_runtime.)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, cast
+
+import pytest
+
+from cluster.membership.detector import Verdict
+from cluster.membership.messages import NodeAlarms
+from cluster.metadata.commands import NodeDown, NodeUp
+from cluster.metadata.errors import NoQuorumError
+from cluster.metadata.events import MemberChanged
+from cluster.metadata.records import MemberRecord
+from cluster.metadata.state import MetadataState
+from cluster.runtime import membership as module
+from cluster.runtime.background import Background
+from cluster.runtime.membership import Membership
+from node.auth import UserDirectory
+from node.config import build_config, parse_settings
+from node.ids import Incarnation, NodeName, QueueId
+from tests.support.runtime_bench import CONFIG, N1, N2, N3
+
+LIFE_1, LIFE_2 = Incarnation(1), Incarnation(2)
+
+
+class Part:
+    """A part of the node: whatever it is told is written down, under its name."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name = name
+        self.told = told
+        #: Peers whose link is up, for the part that knows them.
+        self.up: set[NodeName] = set()
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *_arguments, **_options: self.told.append(f"{self.name} {method}")
+
+    def is_up(self, node: NodeName) -> bool:
+        return node in self.up
+
+    def is_failed(self, queue_id: QueueId) -> bool:
+        return False
+
+    def own_alarms(self) -> NodeAlarms:
+        return NodeAlarms(())
+
+
+class Metadata:
+    """A metadata group that decides what the test says."""
+
+    def __init__(self, consensus: Any) -> None:
+        self.state = MetadataState(UserDirectory())
+        self.consensus = consensus
+        self.proposed: list[object] = []
+        self.answer: Awaitable[None] | None = None
+
+    async def change(self, command: object) -> None:
+        self.proposed.append(command)
+        if self.answer is not None:
+            await self.answer
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        names = ("consensus", "links", "queues", "channels", "sessions", "alarms", "dropped")
+        self.parts: dict[str, Any] = {name: Part(name, self.told) for name in names}
+        self.parts["consensus"].leader = N1
+        self.metadata = Metadata(self.parts["consensus"])
+        self.membership = Membership(
+            build_config(parse_settings(CONFIG, "node.conf")),
+            Incarnation(7),
+            cast(Any, self.metadata),
+            Background(asyncio.get_running_loop()),
+            lambda: 0,
+            **{name: part for name, part in self.parts.items() if name != "consensus"},
+        )
+
+    def since(self) -> list[str]:
+        """What was told since the last time."""
+        told = self.told.copy()
+        self.told.clear()
+        self.membership.check_invariants()
+        return told
+
+    def committed(self, node: NodeName, life: Incarnation, *, is_up: bool) -> None:
+        self.membership.member_changed(MemberChanged(node, None, member(node, life, is_up=is_up)))
+
+
+def member(node: NodeName, life: Incarnation, *, is_up: bool) -> MemberRecord:
+    return MemberRecord(node, "h:1", "h:2", life, is_up)
+
+
+async def test_a_link_begins_every_conversation_anew() -> None:
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    assert bench.since() == ["consensus link_up", "links send", "queues link_up", "channels link_up"]
+    bench.membership.link_down(N2)
+    assert bench.since() == [
+        "consensus peers_changed",
+        "queues link_down",
+        "channels link_down",
+        "alarms link_lost",
+        "sessions node_lost",
+    ]
+
+
+async def test_another_life_than_that_of_the_link_begins_mirroring_anew() -> None:
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.since()
+    bench.committed(N2, LIFE_1, is_up=True)
+    assert bench.since() == ["consensus peers_changed", "alarms node_up"]
+    bench.committed(N2, LIFE_2, is_up=True)
+    assert bench.since() == ["consensus peers_changed", "alarms node_up", "queues link_up"]
+    bench.committed(N3, LIFE_2, is_up=True)
+    assert bench.since() == ["consensus peers_changed", "alarms node_up"], "there is no link that could be of the past"
+
+
+async def test_a_peer_declared_down_is_lost_to_sessions_alarms_and_places() -> None:
+    bench = Bench()
+    bench.committed(N2, LIFE_1, is_up=False)
+    assert bench.since() == ["consensus peers_changed", "alarms node_down", "sessions node_lost", "dropped node_down"]
+
+
+async def test_a_process_that_is_gone_is_dead_for_certain() -> None:
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.link_down(N2)
+    bench.since()
+    bench.membership.peer_refused(N2)
+    assert bench.since() == ["consensus peer_down"]
+    assert bench.membership.verdict(N2) is Verdict.DOWN
+    bench.membership.heard(N2)
+    assert bench.membership.verdict(N2) is Verdict.UP
+
+
+async def test_who_was_never_a_member_says_no_goodbye() -> None:
+    bench = Bench()
+    await bench.membership.say_goodbye()
+    assert bench.metadata.proposed == []
+    await bench.membership.join()
+    await bench.membership.say_goodbye()
+    kinds = [type(command) for command in bench.metadata.proposed]
+    assert kinds == [NodeUp, NodeDown]
+
+
+@pytest.mark.parametrize("refusal", [None, NoQuorumError("nobody answers")])
+async def test_a_goodbye_that_nobody_hears_is_given_up(
+    refusal: Exception | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "GOODBYE_TIMEOUT_S", 0.0)
+    bench = Bench()
+    await bench.membership.join()
+    answer = asyncio.get_running_loop().create_future()
+    if refusal is not None:
+        answer.set_exception(refusal)
+    bench.metadata.answer = answer
+    await bench.membership.say_goodbye()
+    assert "the cluster could not be told of the shutdown" in caplog.text
+
+
+async def test_only_who_has_joined_and_stays_contradicts_its_own_death() -> None:
+    bench = Bench()
+    bench.committed(N1, LIFE_1, is_up=False)
+    await asyncio.sleep(0)
+    assert bench.metadata.proposed == []
+    await bench.membership.join()
+    bench.committed(N1, LIFE_1, is_up=False)
+    await asyncio.sleep(0)
+    assert len(bench.metadata.proposed) == 2
+    bench.membership.begin_stop()
+    bench.committed(N1, LIFE_1, is_up=False)
+    await asyncio.sleep(0)
+    assert len(bench.metadata.proposed) == 2

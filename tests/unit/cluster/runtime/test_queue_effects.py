@@ -1,0 +1,43 @@
+"""Where the effects of queues go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster.runtime.queue_effects import QueueEffects
+from node.ids import ChannelKey, QueueId
+from node.queues.events import ConfirmPublished, DeleteUnused, QueueEffect
+from node.topology.records import QueueRecord
+from tests.support.queue_sets import N1, N2, queue_record
+
+Q = queue_record(7)
+HERE, ELSEWHERE = ChannelKey(N1, 1), ChannelKey(N2, 9)
+
+
+class Channels:
+    """Either side."""
+
+    def __init__(self) -> None:
+        self.effects: list[QueueEffect] = []
+        self.stopped: list[QueueId] = []
+
+    def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
+        assert queue_id == Q.queue_id
+        self.effects += effects
+
+    remote_effects = local_effects
+
+    def queue_stopped(self, queue_id: QueueId) -> None:
+        self.stopped.append(queue_id)
+
+
+def test_each_channel_hears_its_own_in_order() -> None:
+    here, elsewhere, deleted = Channels(), Channels(), list[QueueRecord]()
+    effects = QueueEffects(N1, deleted.append)
+    effects.connect(here, elsewhere)
+    mine = [ConfirmPublished(HERE, [1]), ConfirmPublished(HERE, [2])]
+    theirs = ConfirmPublished(ELSEWHERE, [3])
+    effects.dispatch(Q, [mine[0], theirs, DeleteUnused(), mine[1]])
+    assert (here.effects, elsewhere.effects, deleted) == (mine, [theirs], [Q])
+    effects.role_ended(Q.queue_id)
+    assert here.stopped == elsewhere.stopped == [Q.queue_id]

@@ -1,0 +1,85 @@
+"""Taking part: not before the cluster knows of this node, and in slices, so that nobody takes it for dead meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cluster.metadata.commands import NodeDown
+from cluster.runtime.queue_role import MasterRole
+from cluster.runtime.roles import TAKE_UP_SLICE_S
+from node.ids import Incarnation, QueueId
+from node.queues.local_replica import LocalReplica
+from node.topology.records import QueueRecord
+from tests.support.runtime_bench import N2, N3, RuntimeBench
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[RuntimeBench]:
+    bench = RuntimeBench()
+    await bench.active()
+    yield bench
+    await bench.close()
+
+
+async def restarted(bench: RuntimeBench, queue_count: int) -> list[QueueId]:
+    """This node was away; it has so many queues, and none of them is open."""
+    queue_ids = [bench.declare(f"q{number}") for number in range(queue_count)]
+    await bench.settle()
+    bench.runtime.queues.close()
+    bench.stand_aside()
+    return queue_ids
+
+
+async def opened_per_turn(bench: RuntimeBench) -> list[int]:
+    """How many queues each turn of the loop opens while this node takes up its roles."""
+    taking = asyncio.create_task(bench.runtime.roles.take_up_all())
+    opened = [len(bench.runtime.queues.roles)]
+    while not taking.done():
+        await asyncio.sleep(0)
+        opened.append(len(bench.runtime.queues.roles))
+    await taking
+    return [after - before for before, after in itertools.pairwise(opened) if after > before]
+
+
+async def test_roles_are_taken_up_in_slices_of_time(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock of the work: the time of a loop need not go on while nobody waits."""
+    await restarted(bench, 7)
+    original = bench.files.open_queue
+
+    def open_slowly(queue: QueueRecord, index_version: int | None) -> LocalReplica:
+        bench.now_s += TAKE_UP_SLICE_S / 2.5
+        return original(queue, index_version)
+
+    monkeypatch.setattr(bench.files, "open_queue", open_slowly)
+    assert await opened_per_turn(bench) == [3, 3, 1]
+
+
+async def test_few_roles_are_taken_up_at_once(bench: RuntimeBench) -> None:
+    await restarted(bench, 7)
+    assert await opened_per_turn(bench) == [7]
+
+
+async def test_what_is_committed_between_two_slices_is_followed(bench: RuntimeBench) -> None:
+    queue_ids = await restarted(bench, 3)
+    bench.look_s = TAKE_UP_SLICE_S
+    taking = asyncio.create_task(bench.runtime.roles.take_up_all())
+    await asyncio.sleep(0)
+    assert list(bench.runtime.queues.roles) == queue_ids[:1]
+    later = bench.declare("later")
+    for node in (N2, N3):
+        bench.log.commit(NodeDown(node, Incarnation(1)))
+    await taking
+    assert set(bench.runtime.queues.roles) == {*queue_ids, later}
+    assert all(isinstance(role, MasterRole) for role in bench.runtime.queues.roles.values())
+    assert all(role.record == bench.record(queue_id) for queue_id, role in bench.runtime.queues.roles.items())
+
+
+async def test_nothing_is_followed_after_the_end(bench: RuntimeBench) -> None:
+    bench.declare("before")
+    bench.runtime.roles.give_up_all()
+    bench.declare("after")
+    assert not bench.runtime.queues.roles

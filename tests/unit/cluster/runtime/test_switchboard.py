@@ -1,0 +1,126 @@
+"""Frames in and out: who gets which, what leaves together, and what a broken link costs the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.membership.messages import NodeAlarms
+from cluster.mirroring.messages import OpsAck
+from cluster.runtime.switchboard import OutgoingFrames, Switchboard
+from cluster.sessions.messages import SessionConfirm, SessionOpen
+from cluster.wire.convert import QueueFrameMessage
+from node.ids import Epoch, Incarnation, NodeName, QueueId
+from tests.support.runtime_bench import N2, N3, FakeMesh
+
+ACK = OpsAck(QueueId(1), Epoch(1), 1, 1, 1)
+CONFIRM = SessionConfirm(QueueId(1), 1, 1, [1])
+OPEN = SessionOpen(QueueId(1), 1, Epoch(1), 800)
+ALARMS = NodeAlarms(())
+
+
+class Part:
+    """Any part of the node, which writes down what it is told."""
+
+    def __init__(self, name: str, told: list[tuple[Any, ...]]) -> None:
+        self.name = name
+        self.told = told
+
+    def receive(self, *words: Any) -> None:
+        self.told.append((self.name, *words))
+
+    def heard(self, peer: NodeName) -> None:
+        self.told.append(("heard", peer))
+
+    def link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
+        self.told.append(("up", peer, incarnation))
+
+    def link_down(self, peer: NodeName) -> None:
+        self.told.append(("down", peer))
+
+    def peer_refused(self, peer: NodeName) -> None:
+        self.told.append(("refused", peer))
+
+    def link_free(self, peer: NodeName) -> None:
+        self.told.append((self.name, "free", peer))
+
+
+def switchboard() -> tuple[Switchboard, list[tuple[Any, ...]]]:
+    told: list[tuple[Any, ...]] = []
+    parts = {name: Part(name, told) for name in ("membership", "consensus", "mirroring", "entry", "sessions", "alarms")}
+    board = Switchboard(
+        parts["membership"],
+        consensus=parts["consensus"].receive,
+        mirroring=parts["mirroring"],
+        entry=parts["entry"],
+        sessions=parts["sessions"],
+        alarms=parts["alarms"],
+    )
+    return board, told
+
+
+@pytest.mark.parametrize(
+    ("message", "part"), [(ACK, "mirroring"), (CONFIRM, "entry"), (OPEN, "sessions"), (ALARMS, "alarms")]
+)
+def test_a_frame_goes_to_the_part_it_is_for(message: QueueFrameMessage, part: str) -> None:
+    board, told = switchboard()
+    board.on_queue_frames(N2, [message])
+    assert told == [("heard", N2), (part, N2, message)]
+
+
+def test_an_empty_frame_is_a_sign_of_life() -> None:
+    board, told = switchboard()
+    board.on_consensus(N2, [])
+    board.on_queue_frames(N3, [])
+    assert told == [("heard", N2), ("consensus", []), ("heard", N3)]
+
+
+def test_links_are_for_the_membership_and_room_on_them_for_the_channels() -> None:
+    board, told = switchboard()
+    board.on_link_up(N2, Incarnation(3))
+    board.on_link_uncongested(N2)
+    board.on_link_down(N2, "reset")
+    board.on_peer_refused(N2)
+    assert told == [("up", N2, 3), ("entry", "free", N2), ("down", N2), ("refused", N2)]
+
+
+class CountingMesh(FakeMesh):
+    """Notes calls, not only messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[NodeName, int]] = []
+
+    def send_queue_frames(self, peer: NodeName, messages: Any) -> None:
+        self.calls.append((peer, len(messages)))
+        super().send_queue_frames(peer, messages)
+
+
+async def test_what_is_said_in_one_turn_leaves_together_and_in_order() -> None:
+    mesh = CountingMesh()
+    links = OutgoingFrames(asyncio.get_running_loop())
+    links.connect(mesh)
+    links.send(N2, OPEN)
+    links.send(N3, ACK)
+    links.send_to_all(ALARMS)
+    assert mesh.calls == []
+    await asyncio.sleep(0)
+    assert mesh.calls == [(N2, 2), (N3, 2)]
+    assert mesh.sent == [(N2, OPEN), (N2, ALARMS), (N3, ACK), (N3, ALARMS)]
+    links.send(N2, CONFIRM)
+    await asyncio.sleep(0)
+    assert mesh.calls[2:] == [(N2, 1)]
+
+
+async def test_what_cannot_be_sent_to_one_resets_that_link_only() -> None:
+    mesh = CountingMesh()
+    links = OutgoingFrames(asyncio.get_running_loop())
+    links.connect(mesh)
+    mesh.broken = {N2}
+    links.send(N2, OPEN)
+    links.send(N3, OPEN)
+    await asyncio.sleep(0)
+    assert (mesh.reset, mesh.sent) == ([N2], [(N3, OPEN)])
+    assert links.is_up(N2) is (N2 in links.linked_nodes())
