@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo, DeliverySource, PublishRequest
 from node.auth import PermissionRecord, UserDirectory, UserRecord, hash_password
-from node.broker import Broker, Connection
-from node.broker_channel import Channel
+from node.broker import Broker
+from node.broker.broker import Connection
+from node.broker.channel import Channel
 from node.flow.credit import FlowControl
 from node.ids import MsgId, NodeName, QueueId
 from node.message import Message

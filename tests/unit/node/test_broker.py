@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pamqp import commands, header
 
-from node import broker as broker_module
 from node.amqp.ports import ConnectionInfo
+from node.broker import broker as broker_module
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.flow.credit import Credit
 from node.ids import split_msg_id

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from node import broker as broker_module
+from node.broker import broker as broker_module
 from node.flow.credit import Credit, FlowControl
 from node.flow.stage import CONNECTION_MEMORY_MS, STAGE_MEMORY_MS
 from node.topology.commands import DeleteQueue

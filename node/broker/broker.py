@@ -24,7 +24,7 @@ from typing import Any
 
 from node.amqp.ports import ChannelSink, ConnectionControl, ConnectionInfo
 from node.auth import Authenticator, log_in
-from node.broker_channel import Channel
+from node.broker.channel import Channel
 from node.errors import AmqpError, ConnectionFailure
 from node.flow.credit import Credit, FlowControl, Hop, MeasuredHop
 from node.flow.stage import CONNECTION_MEMORY_MS, SlowPath, Stage

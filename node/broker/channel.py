@@ -55,7 +55,7 @@ from node.topology.topology import (
 )
 
 if TYPE_CHECKING:
-    from node.broker import Connection
+    from node.broker.broker import Connection
 
 #: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
 INTERNAL_SEQ_BASE = 1 << 62
