@@ -48,6 +48,7 @@ UNEXPLAINED_MODULE_LINES = 150
 PURE = (
     "node/alarms",
     "node/amqp",
+    "node/broker",
     "node/routing",
     "node/topology",
     "node/queues",

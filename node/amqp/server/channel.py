@@ -22,7 +22,7 @@ from node.amqp.channel_events import (
 )
 from node.amqp.frames import BASIC_PUBLISH, FrameItem
 from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest
-from node.amqp.server.calls import CALLS
+from node.amqp.server.calls import call_broker
 from node.amqp.server.listing import ChannelListing
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.queues.backing_queue import Delivery
@@ -177,7 +177,7 @@ class ChannelShell:
             assert method.queue is not None, "the machine resolved the queue"
             await broker.consume(method.queue, call.spec)
             return None
-        return await CALLS[type(method)](broker, method)
+        return await call_broker(broker, method)
 
     async def _detach(self) -> None:
         """End of a channel that the server closed."""
