@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import platform
+import random
 import secrets
 import signal
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 import uvloop
@@ -33,7 +35,7 @@ from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.admin_server import AdminService
 from cluster.transport.mesh import Mesh, MeshTiming
 from node.amqp.connection import ConnectionLimits
-from node.amqp.server import AmqpServer, AmqpServerConfig
+from node.amqp.server import AmqpServer, AmqpServerConfig, listen_on_sockets
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.broker import Broker
@@ -241,7 +243,13 @@ class Daemon:
                 max_message_size_bytes=config.max_message_size_bytes,
                 handshake_timeout_s=config.handshake_timeout_ms / 1000,
             )
-            server = AmqpServer(self._broker, AmqpServerConfig(limits))
+            server = AmqpServer(
+                self._broker,
+                AmqpServerConfig(limits),
+                listen=listen_on_sockets,
+                chance=random.Random(),
+                clock=time.monotonic,
+            )
             try:
                 await server.start(*config.amqp_listener)
             except OSError as error:

@@ -18,23 +18,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from pamqp import commands
 
 from node.amqp.channel import ChannelLimits, ChannelMachine
-from node.amqp.connection import Authenticate, CloseBroker, ConnectionMachine, ConnectionState, Disconnect, EnterVhost
+from node.amqp.connection import (
+    Authenticate,
+    CloseBroker,
+    ConnectionLimits,
+    ConnectionMachine,
+    ConnectionState,
+    Disconnect,
+    EnterVhost,
+)
 from node.amqp.frames import FrameItem, MethodReceived, Publishes
-from node.amqp.ports import BrokerChannel, BrokerConnection, ConnectionInfo
+from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo
 from node.amqp.server.channel import ChannelShell
 from node.amqp.server.listing import ConnectionListing
+from node.amqp.server.turns import InputTurns
 from node.errors import ConnectionFailure
-
-if TYPE_CHECKING:
-    from node.amqp.server.listener import AmqpServer
-    from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +57,46 @@ _BEFORE_LOGIN = (ConnectionState.HEADER, ConnectionState.STARTING)
 CLOSE_TIMEOUT_S = 15.0
 
 
+class ConnectionOwner(Protocol):
+    """The server, as far as its connections know it."""
+
+    @property
+    def broker(self) -> BrokerPort: ...
+
+    @property
+    def limits(self) -> ConnectionLimits: ...
+
+    @property
+    def chance(self) -> random.Random:
+        """For generated consumer tags."""
+
+    @property
+    def turns(self) -> InputTurns:
+        """Shared by all connections."""
+
+    def connection_opened(self, connection: ConnectionShell) -> bool:
+        """False if there is no room for another."""
+
+    def connection_closed(self, connection: ConnectionShell) -> None: ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine; the server holds on to it until it ends."""
+
+
 class ConnectionShell(asyncio.Protocol):
     """Implements `node.amqp.ports.ConnectionControl`."""
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
-        self._server = server
+        self.turns = owner.turns
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._output: list[bytes] = []
         self._channels: dict[int, ChannelShell] = {}
         #: Ends of channels that the server closed, by number.
         self._detaching: dict[int, asyncio.Task[None]] = {}
-        self._dirty: set[ChannelShell] = set()
+        #: Channels that may have confirms to send (a dict for its order).
+        self._dirty: dict[ChannelShell, None] = {}
         self._flush_scheduled = False
         self._writing_paused = False
         self._reading_paused = False
@@ -96,13 +130,13 @@ class ConnectionShell(asyncio.Protocol):
         self._local = _address(transport.get_extra_info("sockname"))
         self.name = f"{self._peer[0]}:{self._peer[1]} -> {self._local[0]}:{self._local[1]}"
         self.machine = ConnectionMachine(
-            self._loop.time(), self._output, self._server.config.limits, self._server.broker.server_properties()
+            self._loop.time(), self._output, self._owner.limits, self._owner.broker.server_properties()
         )
         stream.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._server.connection_opened(self):
+        if not self._owner.connection_opened(self):
             log.warning("%s refused: there are too many connections", self.name)
             stream.abort()
             return
@@ -142,7 +176,7 @@ class ConnectionShell(asyncio.Protocol):
         elif self.machine.state is not ConnectionState.CLOSED:
             log.warning("%s closed unexpectedly by the client%s", self.name, f": {exc}" if exc else "")
         self._close_broker()
-        self._server.connection_closed(self)
+        self._owner.connection_closed(self)
 
     # --- events of the machine ---
 
@@ -175,10 +209,6 @@ class ConnectionShell(asyncio.Protocol):
 
     # --- turns ---
 
-    @property
-    def turns(self) -> InputTurns:
-        return self._server.turns
-
     def _await_turn(self) -> None:
         if not self._awaits_turn and not self._is_lost:
             self._awaits_turn = True
@@ -210,7 +240,7 @@ class ConnectionShell(asyncio.Protocol):
 
     def _authenticate(self, event: Authenticate) -> None:
         try:
-            user = self._server.broker.authenticate(event.mechanism, event.response, self._peer[0])
+            user = self._owner.broker.authenticate(event.mechanism, event.response, self._peer[0])
         except ConnectionFailure as error:
             log.warning("%s: login by %s refused: %s", self.name, event.mechanism, error)
             self.machine.authentication_failed(self._loop.time())
@@ -223,7 +253,7 @@ class ConnectionShell(asyncio.Protocol):
             self._peer[0], self._peer[1], self._local[1], machine.user, vhost, machine.client_properties
         )
         try:
-            self._broker = self._server.broker.open_connection(info, self)
+            self._broker = self._owner.broker.open_connection(info, self)
         except ConnectionFailure as error:
             log.warning("%s: user '%s' cannot enter vhost '%s': %s", self.name, machine.user, vhost, error)
             machine.fail(self._loop.time(), error, commands.Connection.Open.index)
@@ -249,7 +279,7 @@ class ConnectionShell(asyncio.Protocol):
             self.machine.limits.max_message_size_bytes,
             self.machine.has_capability("consumer_cancel_notify"),
         )
-        machine = ChannelMachine(number, self._output, limits, self._server.chance)
+        machine = ChannelMachine(number, self._output, limits, self._owner.chance)
         channel = self._channels[number] = ChannelShell(self, machine, self._detaching.get(number))
         return channel
 
@@ -265,7 +295,7 @@ class ConnectionShell(asyncio.Protocol):
         number = channel.machine.number
         if self._channels.get(number) is not channel:
             return  # closed: what it sent behind its close holds nobody up
-        self._dirty.add(channel)
+        self._dirty[channel] = None
         if channel.machine.waiting_bytes > WAITING_LIMIT_BYTES:
             self._waiting_channels.add(number)
         elif number in self._waiting_channels:
@@ -294,13 +324,13 @@ class ConnectionShell(asyncio.Protocol):
         """The number is free."""
         channel = self._channels.pop(number, None)
         if channel is not None:
-            self._dirty.discard(channel)
+            self._dirty.pop(channel, None)
             channel.leave()
             self._waiting_channels.discard(number)
             self._update_reading()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._server.spawn(coroutine)
+        return self._owner.spawn(coroutine)
 
     # --- output ---
 
@@ -319,7 +349,7 @@ class ConnectionShell(asyncio.Protocol):
             self.internal_error()
 
     def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty, {}
         if self._closing is None:
             for channel in dirty:
                 channel.machine.flush_confirms()
@@ -452,8 +482,9 @@ class ConnectionShell(asyncio.Protocol):
         endings = [*tasks, *self._detaching.values()]
         if endings:
             _, late = await asyncio.wait(endings, timeout=CLOSE_TIMEOUT_S)
-            for task in late:
-                task.cancel()
+            for task in endings:
+                if task in late:
+                    task.cancel()
         if self._broker is not None:
             try:
                 await asyncio.wait_for(self._broker.close(), CLOSE_TIMEOUT_S)

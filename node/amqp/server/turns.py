@@ -11,7 +11,6 @@ what to call, and is called in a later turn, in order of asking. Work is cut int
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -20,11 +19,9 @@ TURN_S = 0.002
 
 
 class InputTurns:
-    """``call_soon`` as of a loop: what it is given runs in the next iteration."""
+    """``call_soon`` as of a loop: what it is given runs in the next iteration. ``clock`` as of `AmqpServer`."""
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float]) -> None:
         self._call_soon = call_soon
         self._clock = clock
         #: ``None``: nobody has worked since the last turn ended.
