@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pamqp import commands
 
-from node.amqp.channel import ChannelMachine, ChannelState
+from node.amqp.channel import ChannelMachine
 from node.amqp.channel_events import (
     ChannelEffect,
     Closed,
@@ -20,6 +20,7 @@ from node.amqp.channel_events import (
     Settle,
     Settlement,
 )
+from node.amqp.channel_states import ChannelState
 from node.amqp.frames import BASIC_PUBLISH, FrameItem
 from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest
 from node.amqp.server.calls import call_broker
@@ -276,12 +277,12 @@ class ChannelShell:
             number=machine.number,
             state=state,
             consumer_count=machine.consumer_count,
-            messages_unacknowledged=len(machine.unacked),
-            messages_held=machine.held_count,
+            messages_unacknowledged=len(machine.deliveries.unacked),
+            messages_held=machine.deliveries.held_count,
             messages_unconfirmed=machine.confirms.open_count,
             acks_uncommitted=machine.has_uncommitted_acks,
             prefetch_count=machine.prefetch_count,
-            global_prefetch_count=machine.channel_prefetch_count,
+            global_prefetch_count=machine.deliveries.limit,
             confirm=machine.confirm_mode,
             transactional=machine.tx_mode,
         )

@@ -6,7 +6,7 @@ others waiting, and heartbeats and replication with them, for a tenth of a secon
 
 So the connections share `TURN_S` of each iteration of the loop. Whoever finds it used up stops reading its socket, says
 what to call, and is called in a later turn, in order of asking. Work is cut into pieces that take about a millisecond
-(`node.amqp.codec.READ_LIMIT`, `node.amqp.channel.SETTLE_LIMIT`); the last one begun is finished.
+(`node.amqp.codec.READ_LIMIT`, `node.amqp.deliveries.SETTLE_LIMIT`); the last one begun is finished.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from node.amqp.channel import SETTLE_LIMIT
 from node.amqp.codec import READ_LIMIT
 from node.amqp.connection import ConnectionState
+from node.amqp.deliveries import SETTLE_LIMIT
 from node.amqp.frames import HEARTBEAT_FRAME
 from node.amqp.server.turns import TURN_S
 from tests.support.amqp_frames import method_bytes, publish_bytes
