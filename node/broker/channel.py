@@ -41,8 +41,8 @@ from node.routing.properties import (
 )
 from node.routing.router import EXTRA_KEYS_MARK
 from node.topology.arguments import describe_exchange, describe_queue
+from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
-from node.topology.topology import missing_exchange
 
 #: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
 INTERNAL_SEQ_BASE = 1 << 62

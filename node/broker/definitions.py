@@ -23,8 +23,7 @@ from node.errors import AmqpError, ChannelError
 from node.routing.properties import plain_table
 from node.topology.arguments import check_queue_arguments
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
-from node.topology.records import QueueRecord
-from node.topology.topology import (
+from node.topology.names import (
     DEFAULT_EXCHANGE,
     EXCHANGE_TYPES,
     RESERVED_PREFIX,
@@ -33,6 +32,7 @@ from node.topology.topology import (
     missing_exchange,
     missing_queue,
 )
+from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
