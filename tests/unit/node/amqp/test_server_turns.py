@@ -258,7 +258,7 @@ async def test_an_alarm_holds_up_what_is_left(slow: Client, broker: FakeBroker) 
     connection.is_welcome = False
     await slow.settle()
     assert published(broker) == list(range(READ_LIMIT))
-    assert not slow.shell._awaits_turn, "only the end of the alarm helps"
+    assert not slow.shell.reading.awaits_turn, "only the end of the alarm helps"
     connection.is_welcome = True
     control.unblocked()
     await slow.settle()
