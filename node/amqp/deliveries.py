@@ -36,6 +36,10 @@ class Consumer:
         self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
 
 
+#: Deliveries of one queue for one consumer.
+_Batch = tuple[Consumer, DeliverySource, Sequence[Delivery]]
+
+
 class Deliveries:
     """Appends frames to the connection's ``output`` and effects to those of the channel."""
 
@@ -49,8 +53,8 @@ class Deliveries:
         self._frame_max = frame_max
         self._output = output
         self._effects = effects
-        #: (consumer, source, deliveries) above the limit, in order.
-        self._held: deque[tuple[Consumer, DeliverySource, Sequence[Delivery]]] = deque()
+        #: Above the limit, in order.
+        self._held: deque[_Batch] = deque()
         self._next_tag = 1
 
     @property
@@ -60,23 +64,23 @@ class Deliveries:
 
     # --- out ---
 
-    def send(self, *more: tuple[Consumer, DeliverySource, Sequence[Delivery]]) -> None:
+    def send(self, more: _Batch | None = None) -> None:
         """Send what is held, and then ``more``, as far as the limit allows; the rest is held.
 
         Consumers without acks do not count against the limit, but wait while it is reached, as in the reference.
         """
-        held, limit = self._held, self.limit
-        held.extend(more)
-        while held and (not limit or len(self.unacked) < limit):
+        held, limit, unacked = self._held, self.limit, self.unacked
+        if more is not None:
+            held.append(more)
+        while held and (not limit or len(unacked) < limit):
             consumer, source, deliveries = held.popleft()
-            room = limit - len(self.unacked)
-            if limit and not consumer.no_ack and len(deliveries) > room:
+            if limit and not consumer.no_ack and len(deliveries) > (room := limit - len(unacked)):
                 held.appendleft((consumer, source, deliveries[room:]))
                 deliveries = deliveries[:room]
             first_tag = self._next_tag
             self._next_tag += len(deliveries)
             if not consumer.no_ack:
-                self.unacked.add(first_tag, source, consumer.tag, deliveries)
+                unacked.add(first_tag, source, consumer.tag, deliveries)
             self._output.append(
                 pack_deliveries(self._number, consumer.packed_tag, first_tag, deliveries, self._frame_max)
             )
