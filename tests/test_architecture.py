@@ -48,6 +48,7 @@ UNEXPLAINED_MODULE_LINES = 150
 PURE = (
     "node/alarms",
     "node/amqp",
+    "node/broker",
     "node/routing",
     "node/topology",
     "node/queues",
@@ -122,6 +123,67 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.module, node.lineno
+
+
+def module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Module -> what it imports of ours, wherever the import stands: also for type checkers, also within a function.
+
+    That Python runs the package of a module first does not count.
+    """
+    modules = {module_of(path): path for path in CODE}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        imported = graph[module] = set()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name_of(path)}:{node.lineno} imports by a relative name"
+                names = {f"{node.module}.{alias.name}" for alias in node.names}  # modules, or what a module holds
+                imported |= {name if name in modules else str(node.module) for name in names}
+        imported &= modules.keys() - {module}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> set[tuple[str, ...]]:
+    """The strongly connected components with more than one member, each sorted (Tarjan)."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: set[tuple[str, ...]] = set()
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        path.append(module)
+        for imported in sorted(graph[module]):
+            if imported not in numbers:
+                visit(imported)
+            if imported in path:
+                lowest[module] = min(lowest[module], lowest[imported])
+        if lowest[module] == numbers[module]:
+            members = path[path.index(module) :]
+            del path[path.index(module) :]
+            if len(members) > 1:
+                found.add(tuple(sorted(members)))
+
+    for module in graph:
+        if module not in numbers:
+            visit(module)
+    return found
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a", "e"}}
+    assert circles(graph) == {("a", "b", "c"), ("d", "e")}
+
+
+def test_no_modules_import_each_other() -> None:
+    """The lower of two names what it needs of the upper one, as a Protocol."""
+    assert circles(import_graph()) == set()
 
 
 def test_files_are_opened_in_one_place() -> None:

@@ -15,9 +15,6 @@ States::
 While CLOSING_BY_SERVER everything but ``close`` and ``close-ok`` is dropped; deliveries are dropped too, the broker
 requeues them when its channel is closed.
 
-Channel-wide prefetch. The queue knows only the prefetch of a consumer; what exceeds the limit of the channel is
-held here, in order, and released by settlements. Held deliveries have no delivery tag yet.
-
 Errors: a `ChannelError` closes the channel from within. A `ConnectionFailure` is raised to the shell, with
 ``blamed_index`` set to the method; the machine is of no use after that.
 """
@@ -28,70 +25,35 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from pamqp import base, commands
 
-from node.amqp.channel_events import (
-    ChannelEffect,
-    Closed,
-    ColdCall,
-    Delivered,
-    Detach,
-    PublishToBroker,
-    Settle,
-    Settlement,
-)
+from node.amqp.channel_events import ChannelEffect, Closed, ColdCall, Detach, PublishToBroker
+from node.amqp.channel_states import TRANSITIONS, ChannelState
+from node.amqp.cold_methods import OK_METHODS, consumer_spec, new_consumer_tag
 from node.amqp.confirms import ConfirmTracker
+from node.amqp.deliveries import Consumer, Deliveries
 from node.amqp.frames import (
     BASIC_PUBLISH,
-    SETTLE_MULTIPLE,
-    SETTLE_NEGATIVE,
-    SETTLE_REQUEUE,
     ContentTooLarge,
     FrameItem,
     MethodReceived,
     Publishes,
     Settlements,
     settle_index,
+    weight_bytes,
 )
 from node.amqp.methods import AccessRequest, AccessRequestOk, pack_method
 from node.amqp.ports import DeliverySource, Got, PublishRequest, QueueDeclared
-from node.amqp.unacked import Unacked, UnackedTable, group_by_source
-from node.amqp.values import pack_short_string
-from node.amqp.writers import pack_confirm, pack_deliveries, pack_get_ok, pack_return
+from node.amqp.transaction import Transaction
+from node.amqp.unacked import group_by_source
+from node.amqp.writers import pack_confirm, pack_return
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.queues.backing_queue import Delivery
-from node.queues.events import ConsumerSpec
 
-CONSUMER_TAG_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-CONSUMER_TAG_RANDOM_CHARACTERS = 22
-#: Deliveries that one call of the broker acks or discards: one settlement may name all that are out.
-SETTLE_LIMIT = 256
 #: Bytes of uncommitted publishes, as a multiple of the largest message: a transaction lives in memory.
 TRANSACTION_MESSAGES_MAX = 2
-#: What a waiting item weighs beyond its bodies: objects and names.
-_ITEM_BYTES = 200
-
-
-class ChannelState(Enum):
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSING_BY_CLIENT = "closing by client"
-    CLOSING_BY_SERVER = "closing by server"
-    CLOSED = "closed"
-
-
-#: (state, what happens) -> state. What is missing cannot happen.
-_TRANSITIONS = {
-    (ChannelState.OPENING, "opened"): ChannelState.OPEN,
-    (ChannelState.OPENING, "failed"): ChannelState.CLOSING_BY_SERVER,
-    (ChannelState.OPEN, "client closes"): ChannelState.CLOSING_BY_CLIENT,
-    (ChannelState.OPEN, "failed"): ChannelState.CLOSING_BY_SERVER,
-    (ChannelState.CLOSING_BY_CLIENT, "closed"): ChannelState.CLOSED,
-    (ChannelState.CLOSING_BY_SERVER, "closed"): ChannelState.CLOSED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +65,6 @@ class ChannelLimits:
     max_message_size_bytes: int
     #: The client understands ``basic.cancel`` from the server.
     cancel_notify: bool
-
-
-class _Consumer:
-    __slots__ = ("early", "no_ack", "packed_tag", "tag")
-
-    def __init__(self, tag: str, no_ack: bool) -> None:
-        self.tag = tag
-        self.packed_tag = pack_short_string(tag)
-        self.no_ack = no_ack
-        #: Deliveries that came before ``consume-ok`` was sent; ``None`` afterwards.
-        self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
 
 
 class ChannelMachine:
@@ -128,28 +79,20 @@ class ChannelMachine:
         self.waiting_bytes = 0
         #: The method being handled, for ``connection.close``.
         self.blamed_index = 0
-        self.unacked = UnackedTable()
         self.confirms = ConfirmTracker()
+        self.deliveries = Deliveries(number, limits.frame_max, output, self.effects)
         self.confirm_mode = False
-        self.tx_mode = False
+        #: What waits for the next commit, on a transactional channel.
+        self._transaction: Transaction | None = None
         self._output = output
         self._limits = limits
         self._chance = chance
-        self._consumers: dict[str, _Consumer] = {}
-        #: (consumer, source, deliveries) above the channel-wide prefetch limit, in order.
-        self._held: deque[tuple[_Consumer, DeliverySource, Sequence[Delivery]]] = deque()
-        self._next_delivery_tag = 1
+        self._consumers: dict[str, Consumer] = {}
         self._last_queue = ""
         #: For consumers started from now on; 0 = no limit.
-        self._prefetch_count = 0
-        #: For the channel as a whole; 0 = no limit.
-        self._channel_prefetch_count = 0
+        self.prefetch_count = 0
         self._call: ColdCall | None = None
         self._committing = False
-        self._tx_publishes: list[PublishRequest] = []
-        self._tx_bytes = 0
-        #: Per settlement of the transaction: its kind and the entries it took.
-        self._tx_settlements: list[tuple[Settlement, dict[int, Unacked]]] = []
 
     # --- listing ---
 
@@ -158,22 +101,14 @@ class ChannelMachine:
         return len(self._consumers)
 
     @property
-    def channel_prefetch_count(self) -> int:
-        return self._channel_prefetch_count
-
-    @property
-    def prefetch_count(self) -> int:
-        return self._prefetch_count
-
-    @property
-    def held_count(self) -> int:
-        """Deliveries held back by the channel-wide prefetch limit."""
-        return sum(len(deliveries) for _, _, deliveries in self._held)
+    def tx_mode(self) -> bool:
+        """The channel is transactional."""
+        return self._transaction is not None
 
     @property
     def has_uncommitted_acks(self) -> bool:
         """Settlements wait for ``tx.commit``."""
-        return bool(self._tx_settlements)
+        return self._transaction is not None and bool(self._transaction.settlements)
 
     @property
     def is_busy(self) -> bool:
@@ -188,7 +123,7 @@ class ChannelMachine:
             self._receive_while_closing(item)
         elif self.is_busy:
             self.waiting.append(item)
-            self.waiting_bytes += _weight_bytes(item)
+            self.waiting_bytes += weight_bytes(item)
         else:
             self._handle(item)
 
@@ -207,7 +142,11 @@ class ChannelMachine:
                 self.blamed_index = BASIC_PUBLISH
                 self._publish(item)
             elif type(item) is Settlements:
-                self._settle(item.settlements)
+                refused = self.deliveries.settle(item.settlements, self._transaction)
+                if refused is not None:
+                    tag, bits = refused
+                    self.blamed_index = settle_index(bits)
+                    raise ChannelError(406, f"unknown delivery tag {tag}")
             elif type(item) is MethodReceived:
                 self._handle_method(item.method)
             elif type(item) is ContentTooLarge:
@@ -233,17 +172,16 @@ class ChannelMachine:
         """Handle what waited, up to the next cold call."""
         while self.waiting and not self.is_busy and self.state is ChannelState.OPEN:
             item = self.waiting.popleft()
-            self.waiting_bytes -= _weight_bytes(item)
+            self.waiting_bytes -= weight_bytes(item)
             self._handle(item)
 
     # --- publishing ---
 
     def _publish(self, item: Publishes) -> None:
-        if self.tx_mode:
-            self._tx_bytes += sum([message.size_bytes + _ITEM_BYTES for message in item.messages])
-            if self._tx_bytes > TRANSACTION_MESSAGES_MAX * self._limits.max_message_size_bytes:
+        if self._transaction is not None:
+            self._transaction.publish(item)
+            if self._transaction.size_bytes > TRANSACTION_MESSAGES_MAX * self._limits.max_message_size_bytes:
                 raise ConnectionFailure(506, "the transaction holds too much, commit more often")
-            self._tx_publishes += map(PublishRequest, item.messages, item.mandatory, [0] * len(item.messages))
             return
         seqs: Sequence[int] = self.confirms.issue(len(item.messages)) if self.confirm_mode else [0] * len(item.messages)
         self.effects.append(PublishToBroker(list(map(PublishRequest, item.messages, item.mandatory, seqs))))
@@ -283,25 +221,23 @@ class ChannelMachine:
     def _select_transactions(self, _method: commands.Tx.Select) -> None:
         if self.confirm_mode:
             raise ChannelError(406, "cannot switch from confirm to tx mode")
-        self.tx_mode = True
+        self._transaction = self._transaction or Transaction()
         self._send(commands.Tx.SelectOk)
 
     def _commit(self, _method: commands.Tx.Commit) -> None:
-        self._require_transaction()
-        publishes, self._tx_publishes, self._tx_bytes = self._tx_publishes, [], 0
-        settlements, self._tx_settlements = self._tx_settlements, []
+        ended = self._end_transaction()
         self._committing = True
-        if publishes:
-            seqs = self.confirms.issue(len(publishes))
+        if ended.publishes:
+            seqs = self.confirms.issue(len(ended.publishes))
             self.effects.append(
                 PublishToBroker(
-                    [request._replace(publish_seq=seq) for request, seq in zip(publishes, seqs, strict=True)]
+                    [request._replace(publish_seq=seq) for request, seq in zip(ended.publishes, seqs, strict=True)]
                 )
             )
-        for settlement, entries in settlements:
-            self._send_settlement(settlement, group_by_source(entries.values()))
+        for settlement, entries in ended.settlements:
+            self.deliveries.perform(settlement, group_by_source(entries.values()))
         self._finish_commit()
-        self._release_held()
+        self.deliveries.send()
 
     def _finish_commit(self) -> None:
         if not self._committing or self.confirms.open_count or self.state is not ChannelState.OPEN:
@@ -315,16 +251,16 @@ class ChannelMachine:
         self._resume()
 
     def _rollback(self, _method: commands.Tx.Rollback) -> None:
-        self._require_transaction()
-        self._tx_publishes, self._tx_bytes = [], 0
-        for _, entries in self._tx_settlements:
-            self.unacked.put_back(entries.items())
-        self._tx_settlements = []
+        for _, entries in self._end_transaction().settlements:
+            self.deliveries.unacked.put_back(entries.items())
         self._send(commands.Tx.RollbackOk)
 
-    def _require_transaction(self) -> None:
-        if not self.tx_mode:
+    def _end_transaction(self) -> Transaction:
+        """What waited for this; the next one begins."""
+        if self._transaction is None:
             raise ChannelError(406, "channel is not transactional")
+        ended, self._transaction = self._transaction, Transaction()
+        return ended
 
     # --- consuming ---
 
@@ -334,33 +270,11 @@ class ChannelMachine:
             return
         consumer = self._consumers.get(consumer_tag)
         if consumer is None:
-            self._send_settlement(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
+            self.deliveries.requeue(source, deliveries)
         elif consumer.early is not None:
             consumer.early.append((source, deliveries))
         else:
-            self._held.append((consumer, source, deliveries))
-            self._release_held()
-
-    def _release_held(self) -> None:
-        """Send held deliveries as far as the channel-wide limit allows.
-
-        Consumers without acks do not count against the limit, but wait while it is reached, as in the reference.
-        """
-        limit = self._channel_prefetch_count
-        while self._held and (not limit or len(self.unacked) < limit):
-            consumer, source, deliveries = self._held.popleft()
-            room = limit - len(self.unacked)
-            if limit and not consumer.no_ack and len(deliveries) > room:
-                self._held.appendleft((consumer, source, deliveries[room:]))
-                deliveries = deliveries[:room]
-            first_tag = self._next_delivery_tag
-            self._next_delivery_tag += len(deliveries)
-            if not consumer.no_ack:
-                self.unacked.add(first_tag, source, consumer.tag, deliveries)
-            self._output.append(
-                pack_deliveries(self.number, consumer.packed_tag, first_tag, deliveries, self._limits.frame_max)
-            )
-            self.effects.append(Delivered(source, consumer.tag, len(deliveries)))
+            self.deliveries.send((consumer, source, deliveries))
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """The broker ended this consumer. Clients that do not know ``basic.cancel`` just hear no more."""
@@ -373,112 +287,37 @@ class ChannelMachine:
     def _forget_consumer(self, consumer_tag: str) -> None:
         """Remove a consumer; what was held for it goes back to its queue."""
         consumer = self._consumers.pop(consumer_tag, None)
-        if consumer is None:
-            return
-        back = [(source, deliveries) for owner, source, deliveries in self._held if owner is consumer]
-        if back:
-            self._held = deque(held for held in self._held if held[0] is not consumer)
-        for source, deliveries in back + (consumer.early or []):
-            self._send_settlement(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
+        if consumer is not None:
+            self.deliveries.take_back(consumer)
 
     def _consume(self, method: commands.Basic.Consume) -> None:
         if method.consumer_tag in self._consumers:
             raise ConnectionFailure(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
         if not method.consumer_tag:
-            characters = self._chance.choices(CONSUMER_TAG_ALPHABET, k=CONSUMER_TAG_RANDOM_CHARACTERS)
-            method.consumer_tag = "amq.ctag-" + "".join(characters)
-        arguments: dict[str, Any] = method.arguments or {}
-        priority = arguments.get("x-priority", 0)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ChannelError(406, "invalid arg 'x-priority': an integer is expected")
-        spec = ConsumerSpec(
-            consumer_tag=method.consumer_tag,
-            no_ack=method.no_ack,
-            exclusive=method.exclusive,
-            prefetch_count=0 if method.no_ack else self._prefetch_count,
-            priority=priority,
-            cancel_on_failover=arguments.get("x-cancel-on-ha-failover") is True,
-            arguments=arguments,
-        )
+            method.consumer_tag = new_consumer_tag(self._chance)
+        spec = consumer_spec(method, self.prefetch_count)
         method.queue = self._queue_or_last(method.queue)
-        self._consumers[spec.consumer_tag] = _Consumer(spec.consumer_tag, spec.no_ack)
+        self._consumers[spec.consumer_tag] = Consumer(spec.consumer_tag, spec.no_ack)
         self._start_call(ColdCall(method, spec))
 
     def _set_prefetch(self, method: commands.Basic.Qos) -> None:
         if method.prefetch_size:
             raise ConnectionFailure(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
-            self._channel_prefetch_count = method.prefetch_count
+            self.deliveries.limit = method.prefetch_count
         else:
-            self._prefetch_count = method.prefetch_count
-            self._channel_prefetch_count = 0
+            self.prefetch_count = method.prefetch_count
+            self.deliveries.limit = 0
         self._send(commands.Basic.QosOk)
-        self._release_held()
-
-    # --- settling ---
-
-    def _settle(self, settlements: Sequence[tuple[int, int]]) -> None:
-        groups: dict[DeliverySource, list[Any]] = {}
-        current = Settlement.ACK
-        try:
-            for tag, bits in settlements:
-                settlement = _settlement(bits)
-                if settlement is not current:
-                    self._send_settlement(current, groups)
-                    groups, current = {}, settlement
-                if bits & SETTLE_MULTIPLE or self.tx_mode:
-                    entries = self._take(tag, bits)
-                    if self.tx_mode:
-                        self._tx_settlements.append((settlement, entries))
-                        continue
-                    for source, seq_ids in group_by_source(entries.values()).items():
-                        groups.setdefault(source, []).extend(seq_ids)
-                    continue
-                entry = self.unacked.take(tag)
-                if entry is None:
-                    self._refuse_tag(tag, bits)
-                    return
-                group = groups.get(entry.source)
-                if group is None:
-                    groups[entry.source] = [entry.seq_id]
-                else:
-                    group.append(entry.seq_id)
-        finally:
-            self._send_settlement(current, groups)
-        if self._held:
-            self._release_held()
-
-    def _take(self, tag: int, bits: int) -> dict[int, Unacked]:
-        if bits & SETTLE_MULTIPLE:
-            entries = self.unacked.take_through(tag)
-        else:
-            entry = self.unacked.take(tag)
-            entries = None if entry is None else {tag: entry}
-        if entries is None:
-            self._refuse_tag(tag, bits)
-        assert entries is not None, "an unknown tag was refused"
-        return entries
-
-    def _refuse_tag(self, tag: int, bits: int) -> None:
-        self.blamed_index = settle_index(bits)
-        raise ChannelError(406, f"unknown delivery tag {tag}")
-
-    def _send_settlement(self, settlement: Settlement, groups: dict[DeliverySource, list[Any]]) -> None:
-        # What is requeued goes back at once, or the queue would send later messages between earlier ones.
-        for source, seq_ids in groups.items():
-            limit = max(1, len(seq_ids)) if settlement is Settlement.REQUEUE else SETTLE_LIMIT
-            for at in range(0, len(seq_ids), limit):
-                self.effects.append(Settle(settlement, source, seq_ids[at : at + limit]))
+        self.deliveries.send()
 
     def _recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
         if not method.requeue:
             raise ConnectionFailure(540, "requeue=false")
-        entries = self.unacked.take_through(0)
-        assert entries is not None, "0 takes whatever there is"
-        self._send_settlement(Settlement.REQUEUE, group_by_source(entries.values()))
+        self.deliveries.recover()
         if isinstance(method, commands.Basic.Recover):
             self._send(commands.Basic.RecoverOk)
-        self._release_held()
+        self.deliveries.send()
 
     # --- cold calls ---
 
@@ -539,18 +378,14 @@ class ChannelMachine:
             if not method.nowait:
                 self._send(commands.Queue.DeclareOk, result.name, result.ready, result.consumers)
         elif not getattr(method, "nowait", False):
-            self._send(_OK_METHODS[type(method)], *([] if result is None else [result]))
+            self._send(OK_METHODS[type(method)], *([] if result is None else [result]))
 
     def _answer_get(self, method: commands.Basic.Get, result: object) -> None:
         if result is None:
             self._send(commands.Basic.GetEmpty, "")
             return
         assert isinstance(result, Got), "that is what a get answers"
-        tag = self._next_delivery_tag
-        self._next_delivery_tag += 1
-        if not method.no_ack:
-            self.unacked.add(tag, result.source, "", [result.delivery])
-        self._output.append(pack_get_ok(self.number, tag, result.delivery, result.remaining, self._limits.frame_max))
+        self.deliveries.send_got(result, method.no_ack)
 
     def _answer_cancel(self, method: Any) -> None:
         self._forget_consumer(method.consumer_tag)
@@ -594,11 +429,11 @@ class ChannelMachine:
     def _drop_state(self) -> None:
         self.waiting.clear()
         self.waiting_bytes = 0
-        self.unacked = UnackedTable()
+        self.deliveries.drop()
         self.confirms = ConfirmTracker()
         self._consumers.clear()
-        self._held.clear()
-        self._tx_publishes, self._tx_bytes, self._tx_settlements = [], 0, []
+        if self._transaction is not None:
+            self._transaction = Transaction()
         self._call = None
         self._committing = False
 
@@ -620,36 +455,15 @@ class ChannelMachine:
         self._output.append(pack_method(self.number, method_class, *arguments))
 
     def _transition(self, happening: str) -> None:
-        self.state = _TRANSITIONS[self.state, happening]
+        self.state = TRANSITIONS[self.state, happening]
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""
-        self.unacked.check_invariants()
+        self.deliveries.check_invariants(self._consumers)
         self.confirms.check_invariants()
         assert not self.waiting or self.is_busy, "items wait only behind a cold call or a commit"
-        assert self.waiting_bytes == sum(map(_weight_bytes, self.waiting)), "the weight is that of what waits"
+        assert self.waiting_bytes == sum(map(weight_bytes, self.waiting)), "the weight is that of what waits"
         assert not (self.confirm_mode and self.tx_mode), "the modes exclude each other"
-        limit = self._channel_prefetch_count
-        if self._held:
-            assert limit, "deliveries are held only under a channel-wide limit"
-            assert len(self.unacked) >= limit, "deliveries are held only while the limit is reached"
-        for consumer, _, deliveries in self._held:
-            assert self._consumers.get(consumer.tag) is consumer, "nothing is held for a consumer that is gone"
-            assert deliveries, "an empty batch would never be released"
-
-
-def _settlement(bits: int) -> Settlement:
-    if not bits & SETTLE_NEGATIVE:
-        return Settlement.ACK
-    return Settlement.REQUEUE if bits & SETTLE_REQUEUE else Settlement.DISCARD
-
-
-def _weight_bytes(item: FrameItem) -> int:
-    if isinstance(item, Publishes):
-        return sum([message.size_bytes + _ITEM_BYTES for message in item.messages])
-    if isinstance(item, Settlements):
-        return len(item.settlements) * 64
-    return _ITEM_BYTES
 
 
 _HANDLERS: dict[type[base.Frame], Callable[[ChannelMachine, Any], None]] = {
@@ -679,15 +493,4 @@ _HANDLERS: dict[type[base.Frame], Callable[[ChannelMachine, Any], None]] = {
     commands.Tx.Select: ChannelMachine._select_transactions,
     commands.Tx.Commit: ChannelMachine._commit,
     commands.Tx.Rollback: ChannelMachine._rollback,
-}
-
-_OK_METHODS: dict[type[base.Frame], type[base.Frame]] = {
-    commands.Exchange.Declare: commands.Exchange.DeclareOk,
-    commands.Exchange.Delete: commands.Exchange.DeleteOk,
-    commands.Exchange.Bind: commands.Exchange.BindOk,
-    commands.Exchange.Unbind: commands.Exchange.UnbindOk,
-    commands.Queue.Bind: commands.Queue.BindOk,
-    commands.Queue.Unbind: commands.Queue.UnbindOk,
-    commands.Queue.Purge: commands.Queue.PurgeOk,
-    commands.Queue.Delete: commands.Queue.DeleteOk,
 }

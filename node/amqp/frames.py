@@ -100,6 +100,18 @@ class Fault:
 
 FrameItem = Publishes | Settlements | MethodReceived | ContentTooLarge | Fault
 
+#: What an item, or a message of it, weighs beyond its bodies: objects and names.
+_ITEM_BYTES = 200
+
+
+def weight_bytes(item: FrameItem) -> int:
+    """About what an item costs while it is kept."""
+    if isinstance(item, Publishes):
+        return sum([message.size_bytes + _ITEM_BYTES for message in item.messages])
+    if isinstance(item, Settlements):
+        return len(item.settlements) * 64
+    return _ITEM_BYTES
+
 
 def settle_bits(method_index: int, bits: int) -> int:
     """``SETTLE_`` bits of an ack, nack or reject whose last octet is ``bits``."""

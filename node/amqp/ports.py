@@ -117,31 +117,8 @@ class ChannelSink(Protocol):
         """Close the channel (`ChannelError`) or connection (`ConnectionFailure`) from the broker's side."""
 
 
-class BrokerChannel(Protocol):
-    """One open channel, seen from the server."""
-
-    # --- hot ---
-
-    def publish(self, requests: Sequence[PublishRequest]) -> None:
-        """Route and enqueue a batch, in order. Confirms and returns come through the sink."""
-
-    def ack(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
-        """Settle deliveries for good."""
-
-    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
-        """Give deliveries back to their places in the queue."""
-
-    def discard(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
-        """Reject deliveries without requeue."""
-
-    def written(self, source: DeliverySource, consumer_tag: str, count: int) -> None:
-        """``count`` deliveries of this consumer have left for the socket: the queue may send as many more."""
-
-    @property
-    def flow_state(self) -> str:
-        """``flow`` while a queue slows the channel down, and a moment longer; else ``running``."""
-
-    # --- cold ---
+class BrokerDefinitions(Protocol):
+    """Exchanges, queues and bindings, as the user of one connection may see and change them. All cold."""
 
     async def declare_exchange(
         self,
@@ -186,6 +163,37 @@ class BrokerChannel(Protocol):
 
     async def delete_queue(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
         """Number of ready messages deleted with it; a missing queue is 0, no error."""
+
+
+class BrokerChannel(Protocol):
+    """One open channel, seen from the server."""
+
+    @property
+    def definitions(self) -> BrokerDefinitions:
+        """Those of its connection."""
+
+    # --- hot ---
+
+    def publish(self, requests: Sequence[PublishRequest]) -> None:
+        """Route and enqueue a batch, in order. Confirms and returns come through the sink."""
+
+    def ack(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        """Settle deliveries for good."""
+
+    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        """Give deliveries back to their places in the queue."""
+
+    def discard(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+        """Reject deliveries without requeue."""
+
+    def written(self, source: DeliverySource, consumer_tag: str, count: int) -> None:
+        """``count`` deliveries of this consumer have left for the socket: the queue may send as many more."""
+
+    @property
+    def flow_state(self) -> str:
+        """``flow`` while a queue slows the channel down, and a moment longer; else ``running``."""
+
+    # --- cold ---
 
     async def consume(self, queue: str, spec: ConsumerSpec) -> None:
         """Start a consumer. Deliveries reach the sink only after this returned (``consume-ok`` goes first)."""

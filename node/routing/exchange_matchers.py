@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from node.routing.topic_trie import TopicTrie
+from node.topology.bindings import Destination
 from node.topology.records import BindingRecord
-from node.topology.topology import Destination
 
 Headers = Mapping[str, Any]
 
@@ -147,7 +147,7 @@ def headers_match(arguments: Headers, headers: Headers) -> bool:
 
 
 def make_matcher(exchange_type: str) -> ExchangeMatcher:
-    """An empty index for an exchange type of `node.topology.topology.EXCHANGE_TYPES`."""
+    """An empty index for an exchange type of `node.topology.names.EXCHANGE_TYPES`."""
     match exchange_type:
         case "direct":
             return DirectMatcher()

@@ -21,8 +21,10 @@ from typing import Any
 from node.errors import ChannelError
 from node.routing.exchange_matchers import ExchangeMatcher, Headers, make_matcher
 from node.routing.properties import headers_of
+from node.topology.bindings import Destination
+from node.topology.names import DEFAULT_EXCHANGE, missing_exchange
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
-from node.topology.topology import DEFAULT_EXCHANGE, Destination, Topology, TopologyObserver, missing_exchange
+from node.topology.topology import Topology, TopologyObserver
 
 log = logging.getLogger(__name__)
 

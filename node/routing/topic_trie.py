@@ -8,7 +8,7 @@ routing key: at each node it follows the child of the literal word and the child
 
 from __future__ import annotations
 
-from node.topology.topology import Destination
+from node.topology.bindings import Destination
 
 ONE_WORD = "*"
 ANY_WORDS = "#"

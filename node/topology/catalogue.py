@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from node.topology.commands import TopologyCommand
-
-if TYPE_CHECKING:
-    from node.topology.topology import Topology
+from node.topology.topology import Topology
 
 
 class Catalogue(Protocol):

@@ -1,9 +1,9 @@
 """The topology: vhosts with their exchanges, queues and bindings.
 
-Definitions. A *binding* joins a source exchange to a destination (queue or exchange). Its identity is (source,
-kind, destination, key, arguments): binding the same thing twice changes nothing, and two bindings that differ
-only in arguments are two. The *default exchange* (name ``""``) has an implicit binding to every queue by its
-name; those are not stored, cannot be made or removed, and `bindings` lists them as the reference does.
+Definitions. A *binding* joins a source exchange to a destination (queue or exchange); binding the same thing twice
+changes nothing (`node.topology.bindings` says what is the same). The *default exchange* (name ``""``) has an implicit
+binding to every queue by its name; those are not stored, cannot be made or removed, and `bindings` lists them as the
+reference does.
 
 Flow. `apply` carries out one `TopologyCommand` and is deterministic: the same commands on the same state give
 the same state and the same answers on every node, so it can run inside a replicated state machine. It either
@@ -20,10 +20,9 @@ cluster agrees on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import QueueId
@@ -38,6 +37,7 @@ from node.topology.arguments import (
     describe_exchange,
     describe_queue,
 )
+from node.topology.bindings import Bindings
 from node.topology.commands import (
     Bind,
     CreateVhost,
@@ -50,33 +50,18 @@ from node.topology.commands import (
     TopologyCommand,
     Unbind,
 )
+from node.topology.names import (
+    DEFAULT_EXCHANGE,
+    EXCHANGE_TYPES,
+    PREDECLARED_EXCHANGES,
+    RESERVED_PREFIX,
+    SERVER_NAMED_PREFIX,
+    locked_queue,
+    missing_exchange,
+    missing_queue,
+    refuse_default_exchange,
+)
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
-
-EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
-DEFAULT_EXCHANGE = ""
-#: Exchanges of every vhost: name -> (type, internal). All durable.
-PREDECLARED_EXCHANGES: Mapping[str, tuple[str, bool]] = {
-    DEFAULT_EXCHANGE: ("direct", False),
-    "amq.direct": ("direct", False),
-    "amq.fanout": ("fanout", False),
-    "amq.topic": ("topic", False),
-    "amq.headers": ("headers", False),
-    "amq.match": ("headers", False),
-    "amq.rabbitmq.trace": ("topic", True),
-}
-RESERVED_PREFIX = "amq."
-#: Prefix of the names that the broker makes for clients; the one reserved prefix that a new queue may have.
-SERVER_NAMED_PREFIX = "amq.gen-"
-
-
-class Destination(NamedTuple):
-    """Where a binding leads, inside one vhost."""
-
-    kind: DestinationKind
-    name: str
-
-
-BindingIdentity = tuple[str, DestinationKind, str, str, object]
 
 
 class TopologyObserver:
@@ -101,14 +86,12 @@ class TopologyObserver:
 class _Vhost:
     """Content of one vhost."""
 
-    __slots__ = ("by_destination", "by_source", "exchanges", "queues")
+    __slots__ = ("bindings", "exchanges", "queues")
 
     def __init__(self) -> None:
         self.exchanges: dict[str, ExchangeRecord] = {}
         self.queues: dict[str, QueueRecord] = {}
-        #: Every stored binding, twice: by its source and by its destination. No empty inner dict is kept.
-        self.by_source: dict[str, dict[BindingIdentity, BindingRecord]] = {}
-        self.by_destination: dict[Destination, dict[BindingIdentity, BindingRecord]] = {}
+        self.bindings = Bindings()
 
 
 class Topology:
@@ -157,17 +140,17 @@ class Topology:
         if content is None:
             return []
         implicit = [BindingRecord(vhost, DEFAULT_EXCHANGE, name, "queue", name, {}) for name in content.queues]
-        return implicit + [binding for group in content.by_source.values() for binding in group.values()]
+        return [*implicit, *content.bindings]
 
     def bindings_from(self, vhost: str, source: str) -> list[BindingRecord]:
         """Stored bindings with this exchange as source."""
         content = self._vhosts.get(vhost)
-        return list(content.by_source.get(source, {}).values()) if content else []
+        return content.bindings.from_source(source) if content else []
 
     def bindings_to(self, vhost: str, kind: DestinationKind, name: str) -> list[BindingRecord]:
         """Stored bindings that lead to this queue or exchange."""
         content = self._vhosts.get(vhost)
-        return list(content.by_destination.get(Destination(kind, name), {}).values()) if content else []
+        return content.bindings.to(kind, name) if content else []
 
     def observe(self, observer: TopologyObserver) -> None:
         """Tell ``observer`` of every later change."""
@@ -250,7 +233,7 @@ class Topology:
         for exchange in list(content.exchanges.values()):
             if content.exchanges.get(exchange.name) is exchange:  # a cascade may have been faster
                 self._remove_exchange(exchange)
-        assert not content.by_source, "bindings go with their ends"
+        assert not list(content.bindings), "bindings go with their ends"
         del self._vhosts[vhost]
         return deleted
 
@@ -288,7 +271,7 @@ class Topology:
 
     def _declare_exchange(self, command: DeclareExchange) -> ExchangeRecord:
         self._content(command.vhost)
-        _refuse_default_exchange(command.name)
+        refuse_default_exchange(command.name)
         if command.type not in EXCHANGE_TYPES:
             raise ConnectionFailure(503, f"unknown exchange type '{command.type}'")
         existing = self.equivalent_exchange(command)
@@ -311,20 +294,20 @@ class Topology:
 
     def _delete_exchange(self, command: DeleteExchange) -> None:
         content = self._content(command.vhost)
-        _refuse_default_exchange(command.name)
+        refuse_default_exchange(command.name)
         what = describe_exchange(command.vhost, command.name)
         if command.name.startswith(RESERVED_PREFIX):
             raise ChannelError(403, f"deletion of system {what} not allowed")
         exchange = content.exchanges.get(command.name)
         if exchange is None:
             return
-        if command.if_unused and content.by_source.get(command.name):
+        if command.if_unused and content.bindings.has_source(command.name):
             raise ChannelError(406, f"{what} in use")
         self._remove_exchange(exchange)
 
     def _bind(self, command: Bind) -> BindingRecord:
         content = self._content(command.vhost)
-        _refuse_default_exchange(command.source)
+        refuse_default_exchange(command.source)
         source = content.exchanges.get(command.source)
         if source is None:
             raise missing_exchange(command.vhost, command.source)
@@ -332,13 +315,12 @@ class Topology:
             if command.destination not in content.queues:
                 raise missing_queue(command.vhost, command.destination)
         else:
-            _refuse_default_exchange(command.destination)
+            refuse_default_exchange(command.destination)
             if command.destination not in content.exchanges:
                 raise missing_exchange(command.vhost, command.destination)
         if source.type == "headers":
             check_headers_binding(command.arguments)
-        identity = _binding_identity(command)
-        existing = content.by_source.get(command.source, {}).get(identity)
+        existing = content.bindings.find(command)
         if existing is not None:
             return existing
         binding = BindingRecord(
@@ -349,15 +331,15 @@ class Topology:
             command.routing_key,
             dict(command.arguments),
         )
-        self._add_binding(content, identity, binding)
+        content.bindings.add(binding)
         for observer in self._observers:
             observer.binding_added(binding)
         return binding
 
     def _unbind(self, command: Unbind) -> None:
         content = self._content(command.vhost)
-        _refuse_default_exchange(command.source)
-        binding = content.by_source.get(command.source, {}).get(_binding_identity(command))
+        refuse_default_exchange(command.source)
+        binding = content.bindings.find(command)
         if binding is not None:
             self._remove_bindings(content, [binding])
 
@@ -373,13 +355,6 @@ class Topology:
         self._vhosts[exchange.vhost].exchanges[exchange.name] = exchange
         for observer in self._observers:
             observer.exchange_added(exchange)
-
-    @staticmethod
-    def _add_binding(content: _Vhost, identity: BindingIdentity, binding: BindingRecord) -> None:
-        content.by_source.setdefault(binding.source, {})[identity] = binding
-        content.by_destination.setdefault(Destination(binding.destination_kind, binding.destination), {})[identity] = (
-            binding
-        )
 
     def _remove_queue(self, queue: QueueRecord) -> None:
         content = self._vhosts[queue.vhost]
@@ -401,15 +376,12 @@ class Topology:
 
     def _remove_bindings(self, content: _Vhost, gone: list[BindingRecord]) -> None:
         for binding in gone:
-            identity = _binding_identity(binding)
-            _remove_from_group(content.by_source, binding.source, identity)
-            destination = Destination(binding.destination_kind, binding.destination)
-            _remove_from_group(content.by_destination, destination, identity)
+            content.bindings.remove(binding)
             for observer in self._observers:
                 observer.binding_removed(binding)
         for name in dict.fromkeys(binding.source for binding in gone):
             source = content.exchanges.get(name)
-            if source is not None and source.auto_delete and name not in content.by_source:
+            if source is not None and source.auto_delete and not content.bindings.has_source(name):
                 self._remove_exchange(source)
 
     # --- snapshot ---
@@ -422,7 +394,7 @@ class Topology:
                     "name": name,
                     "exchanges": [_plain(exchange) for exchange in content.exchanges.values()],
                     "queues": [_plain(queue) for queue in content.queues.values()],
-                    "bindings": [_plain(b) for group in content.by_source.values() for b in group.values()],
+                    "bindings": [_plain(binding) for binding in content.bindings],
                 }
                 for name, content in self._vhosts.items()
             ]
@@ -443,8 +415,7 @@ class Topology:
                 content.queues[queue.name] = queue
                 self._queues_by_id[queue.queue_id] = queue
             for fields in entry["bindings"]:
-                binding = BindingRecord(vhost=vhost, **fields)
-                self._add_binding(content, _binding_identity(binding), binding)
+                content.bindings.add(BindingRecord(vhost=vhost, **fields))
         for observer in self._observers:
             observer.topology_restored()
 
@@ -456,74 +427,17 @@ class Topology:
                 assert (queue.vhost, queue.name) == (vhost, name), "a queue is filed under its own name"
                 assert self._queues_by_id[queue.queue_id] is queue, "both indexes hold the same queues"
                 by_id += 1
-            from_sources = {i: b for group in content.by_source.values() for i, b in group.items()}
-            from_destinations = {i: b for group in content.by_destination.values() for i, b in group.items()}
-            assert from_sources == from_destinations, "both indexes hold the same bindings"
-            assert all(content.by_source.values()), "an empty group would hide that an exchange is unused"
-            for binding in from_sources.values():
+            content.bindings.check_invariants()
+            for binding in content.bindings:
                 assert binding.source in content.exchanges, "a binding goes with its source"
                 ends = content.queues if binding.destination_kind == "queue" else content.exchanges
                 assert binding.destination in ends, "a binding goes with its destination"
         assert by_id == len(self._queues_by_id), "no queue is known by its identity only"
 
 
-def missing_queue(vhost: str, name: str) -> ChannelError:
-    return ChannelError(404, f"no {describe_queue(vhost, name)}")
-
-
-def missing_exchange(vhost: str, name: str) -> ChannelError:
-    return ChannelError(404, f"no {describe_exchange(vhost, name)}")
-
-
-def locked_queue(queue: QueueRecord) -> ChannelError:
-    """The refusal for a connection that does not own an exclusive queue."""
-    return ChannelError(
-        405,
-        f"cannot obtain exclusive access to locked {describe_queue(queue.vhost, queue.name)}. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the original "
-        "declaration.",
-    )
-
-
 def _is_durable(command: DeclareQueue) -> bool:
     """An exclusive queue dies with its connection, so it is never durable whatever the client says."""
     return command.durable and command.exclusive_owner is None
-
-
-def _refuse_default_exchange(name: str) -> None:
-    if name == DEFAULT_EXCHANGE:
-        raise ChannelError(403, "operation not permitted on the default exchange")
-
-
-def _binding_identity(binding: Bind | Unbind | BindingRecord) -> BindingIdentity:
-    return (
-        binding.source,
-        binding.destination_kind,
-        binding.destination,
-        binding.routing_key,
-        _canonical(binding.arguments) if binding.arguments else (),
-    )
-
-
-def _canonical(value: Any) -> object:
-    """A hashable twin of an argument value. The type is part of it: true, 1 and 1.0 are three values.
-
-    All that is not a number is one value, or whoever binds with it could never unbind.
-    """
-    if isinstance(value, Mapping):
-        return tuple((key, _canonical(value[key])) for key in sorted(value))
-    if isinstance(value, list | tuple):
-        return ("list", *map(_canonical, value))
-    if isinstance(value, float) and math.isnan(value):
-        return ("float", None)
-    return (type(value).__name__, value)
-
-
-def _remove_from_group(groups: dict[Any, dict[BindingIdentity, BindingRecord]], key: object, identity: object) -> None:
-    group = groups[key]
-    del group[identity]  # type: ignore[arg-type]
-    if not group:
-        del groups[key]
 
 
 def _plain(record: ExchangeRecord | QueueRecord | BindingRecord) -> dict[str, Any]:

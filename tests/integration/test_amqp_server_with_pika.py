@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import pika.exceptions
 import pytest
 import uvloop
 
-from node.amqp.server import AmqpServer, AmqpServerConfig
+from node.amqp.server import AmqpServer, AmqpServerConfig, listen_on_sockets
 from tests.support.fake_broker import FakeBroker
 
 pytestmark = pytest.mark.integration
@@ -23,7 +25,13 @@ class ServerThread:
 
     def __init__(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.broker = FakeBroker()
-        self.server = AmqpServer(self.broker, AmqpServerConfig(seed=1, stop_timeout_s=5))
+        self.server = AmqpServer(
+            self.broker,
+            AmqpServerConfig(stop_timeout_s=5),
+            listen=listen_on_sockets,
+            chance=random.Random(1),
+            clock=time.monotonic,
+        )
         self._loop = make_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 

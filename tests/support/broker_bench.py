@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo, DeliverySource, PublishRequest
 from node.auth import PermissionRecord, UserDirectory, UserRecord, hash_password
-from node.broker import Broker, Connection
-from node.broker_channel import Channel
+from node.broker import Broker
+from node.broker.channel import Channel
+from node.broker.connection import Connection
 from node.flow.credit import FlowControl
 from node.ids import MsgId, NodeName, QueueId
 from node.message import Message
@@ -95,6 +96,7 @@ class Client:
         self.connection: Connection = bench.broker.open_connection(info, self.control)
         self.sink = RecordedSink()
         self.channel: Channel = self.connection.open_channel(1, self.sink)
+        self.definitions = self.channel.definitions
         self._bench = bench
         # The types promise what the server relies on.
         self._as_connection: BrokerConnection = self.connection
@@ -111,13 +113,13 @@ class Client:
         **arguments: object,
     ) -> tuple[str, int, int]:
         plain = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
-        declared = await self.channel.declare_queue(
+        declared = await self.definitions.declare_queue(
             name, passive=passive, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=plain
         )
         return declared.name, declared.ready, declared.consumers
 
     async def exchange(self, name: str, kind: str = "direct", *, passive: bool = False, internal: bool = False) -> None:
-        await self.channel.declare_exchange(
+        await self.definitions.declare_exchange(
             name, kind, passive=passive, durable=False, auto_delete=False, internal=internal, arguments={}
         )
 

@@ -149,7 +149,7 @@ class FakeConnection:
 
 
 class FakeChannel:
-    """Implements `node.amqp.ports.BrokerChannel`."""
+    """Implements `node.amqp.ports.BrokerChannel` and its `BrokerDefinitions`."""
 
     def __init__(self, connection: FakeConnection, number: int, sink: ChannelSink) -> None:
         self.connection = connection
@@ -157,6 +157,7 @@ class FakeChannel:
         self.number = number
         self.sink = sink
         self.is_closed = False
+        self.definitions = self
 
     # --- hot ---
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 from typing import Any
 
 from pamqp import base, commands
@@ -13,6 +15,7 @@ from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.connection import ConnectionShell
 from tests.support.amqp_frames import method_bytes, unmarshal_all
 from tests.support.fake_broker import FakeBroker
+from tests.support.memory_streams import MemoryListener
 
 Basic, Channel, Confirm, Connection, Queue, Tx = (
     commands.Basic,
@@ -68,18 +71,42 @@ class MemoryTransport(asyncio.Transport):
         self.close()
 
 
-def server_of(broker: FakeBroker, connections_max: int = 10) -> AmqpServer:
-    """A server whose clock stands still: however slow the machine, all that came is done in one turn."""
-    return AmqpServer(broker, AmqpServerConfig(connections_max=connections_max, seed=1), clock=lambda: 0.0)
+class MemoryServer(AmqpServer):
+    """Listens in memory. Its clock stands still: however slow the machine, all that came is done in one turn."""
+
+    def __init__(self, broker: FakeBroker, connections_max: int) -> None:
+        #: When a turn of the connections is over, to be replaced between two turns.
+        self.clock: Callable[[], float] = lambda: 0.0
+        self.listener = MemoryListener()
+        super().__init__(
+            broker,
+            AmqpServerConfig(connections_max=connections_max),
+            listen=self.listener,
+            chance=random.Random(1),
+            clock=self._read_clock,
+        )
+
+    def _read_clock(self) -> float:
+        return self.clock()
+
+
+async def server_of(broker: FakeBroker, connections_max: int = 10) -> MemoryServer:
+    """A server that has started."""
+    server = MemoryServer(broker, connections_max)
+    await server.start("127.0.0.1", 5672)
+    return server
 
 
 class Client:
     """One client of a server, both in this loop."""
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, server: MemoryServer) -> None:
+        self.server = server
         self.transport = MemoryTransport()
-        self.shell = self.transport.protocol = ConnectionShell(server)
-        self.shell.connection_made(self.transport)
+        shell = self.transport.protocol = server.listener.arrive()
+        assert isinstance(shell, ConnectionShell)
+        self.shell = shell
+        shell.connection_made(self.transport)
 
     def is_held_back(self) -> bool:
         """The server does not read what this client sends."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from pamqp import commands
 
-from node.amqp.channel import ChannelMachine, ChannelState
+from node.amqp.channel import ChannelMachine
 from node.amqp.channel_events import (
     ChannelEffect,
     Closed,
@@ -20,15 +20,14 @@ from node.amqp.channel_events import (
     Settle,
     Settlement,
 )
+from node.amqp.channel_states import ChannelState
 from node.amqp.frames import BASIC_PUBLISH, FrameItem
 from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest
-from node.amqp.server.calls import CALLS
+from node.amqp.server.calls import call_broker
 from node.amqp.server.listing import ChannelListing
+from node.amqp.server.turns import InputTurns
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.queues.backing_queue import Delivery
-
-if TYPE_CHECKING:
-    from node.amqp.server.connection import ConnectionShell
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +35,47 @@ log = logging.getLogger(__name__)
 _LONG_EFFECTS = (PublishToBroker, Settle)
 
 
+class ChannelOwner(Protocol):
+    """The connection, as far as its channels know it."""
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+
+    @property
+    def turns(self) -> InputTurns: ...
+
+    def open_broker_channel(self, number: int, shell: ChannelShell) -> BrokerChannel: ...
+
+    def channel_changed(self, channel: ChannelShell) -> None:
+        """The channel may have confirms or frames to send, or more or less waiting."""
+
+    def has_undone(self, channel: ChannelShell) -> None:
+        """The channel has effects for which there was no time. It is told to go on in a later turn."""
+
+    def detach(self, number: int, ending: Coroutine[Any, Any, None]) -> None:
+        """The server closes this channel; ``ending`` does so in the broker."""
+
+    def forget_channel(self, number: int) -> None:
+        """The number is free."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+    def fail(self, error: ConnectionFailure, method_index: int) -> None:
+        """Close the connection with ``error``."""
+
+    def internal_error(self) -> None:
+        """A mistake of ours, being handled as an exception: log it and close the connection."""
+
+
 class ChannelShell:
     """Implements `node.amqp.ports.ChannelSink`."""
 
-    __slots__ = ("_broker", "_connection", "_draining", "_gone", "_predecessor", "_task", "_unreported", "machine")
+    __slots__ = ("_broker", "_draining", "_gone", "_owner", "_predecessor", "_task", "_unreported", "machine")
 
-    def __init__(
-        self, connection: ConnectionShell, machine: ChannelMachine, predecessor: asyncio.Task[None] | None
-    ) -> None:
+    def __init__(self, owner: ChannelOwner, machine: ChannelMachine, predecessor: asyncio.Task[None] | None) -> None:
         self.machine = machine
-        self._connection = connection
+        self._owner = owner
         #: The end of the last channel with this number, to be waited for: its messages go back first.
         self._predecessor = predecessor
         self._broker: BrokerChannel | None = None
@@ -67,7 +97,7 @@ class ChannelShell:
             self.machine.receive(item)
         except ConnectionFailure as error:
             self._drain()  # what came before the bad item counts
-            self._connection.fail(error, self.machine.blamed_index)
+            self._owner.fail(error, self.machine.blamed_index)
             return
         self._drain()
 
@@ -90,11 +120,11 @@ class ChannelShell:
             return
         self._draining = True
         effects = self.machine.effects
-        turns = self._connection.turns
+        turns = self._owner.turns
         try:
             while effects and not self._gone:
                 if isinstance(effects[0], _LONG_EFFECTS) and not turns.may_go_on():
-                    self._connection.has_undone(self)
+                    self._owner.has_undone(self)
                     break
                 effect = effects.popleft()
                 try:
@@ -102,12 +132,12 @@ class ChannelShell:
                 except ChannelError as error:
                     self.machine.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
                 except ConnectionFailure as error:
-                    self._connection.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+                    self._owner.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
                 except Exception:
-                    self._connection.internal_error()
+                    self._owner.internal_error()
         finally:
             self._draining = False
-        self._connection.channel_changed(self)
+        self._owner.channel_changed(self)
 
     def _perform(self, effect: ChannelEffect) -> None:
         if isinstance(effect, PublishToBroker):
@@ -124,13 +154,13 @@ class ChannelShell:
             key = (effect.source, effect.consumer_tag)
             self._unreported[key] = self._unreported.get(key, 0) + effect.count
         elif isinstance(effect, ColdCall):
-            self._task = self._connection.spawn(self._run(effect))
+            self._task = self._owner.spawn(self._run(effect))
         elif isinstance(effect, Detach):
-            log.warning("%s: channel %d closed by an error", self._connection.name, self.machine.number)
+            log.warning("%s: channel %d closed by an error", self._owner.name, self.machine.number)
             self._unreported.clear()
-            self._connection.detach(self.machine.number, self._detach())
+            self._owner.detach(self.machine.number, self._detach())
         elif isinstance(effect, Closed):
-            self._connection.forget_channel(self.machine.number)
+            self._owner.forget_channel(self.machine.number)
 
     def _require_broker(self) -> BrokerChannel:
         assert self._broker is not None, "an open channel has its counterpart in the broker"
@@ -149,10 +179,10 @@ class ChannelShell:
                     self.machine.answered(call, result)
         except ConnectionFailure as error:
             self._drain()
-            self._connection.fail(error, self.machine.blamed_index)
+            self._owner.fail(error, self.machine.blamed_index)
         except Exception:
-            log.exception("%s: %s failed", self._connection.name, call.method.name)
-            self._connection.fail(ConnectionFailure(541, "internal error"), call.method.index)
+            log.exception("%s: %s failed", self._owner.name, call.method.name)
+            self._owner.fail(ConnectionFailure(541, "internal error"), call.method.index)
         finally:
             if self._task is asyncio.current_task():
                 self._task = None
@@ -165,7 +195,7 @@ class ChannelShell:
                 await asyncio.wait([self._predecessor])
                 self._predecessor = None
             if not self._gone:
-                self._broker = self._connection.open_broker_channel(self.machine.number, self)
+                self._broker = self._owner.open_broker_channel(self.machine.number, self)
             return None
         broker = self._require_broker()
         if isinstance(method, commands.Channel.Close):
@@ -177,7 +207,7 @@ class ChannelShell:
             assert method.queue is not None, "the machine resolved the queue"
             await broker.consume(method.queue, call.spec)
             return None
-        return await CALLS[type(method)](broker, method)
+        return await call_broker(broker, method)
 
     async def _detach(self) -> None:
         """End of a channel that the server closed."""
@@ -206,9 +236,9 @@ class ChannelShell:
         try:
             tell(*arguments)
         except ConnectionFailure as error:  # a commit ended, and an item behind it was bad
-            self._connection.fail(error, self.machine.blamed_index)
+            self._owner.fail(error, self.machine.blamed_index)
         except Exception:
-            self._connection.internal_error()
+            self._owner.internal_error()
         self._drain()
 
     def deliver(self, consumer_tag: str, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
@@ -233,10 +263,10 @@ class ChannelShell:
             self.machine.fail(error, 0)
             self._drain()
         elif isinstance(error, ConnectionFailure):
-            self._connection.fail(error, 0)
+            self._owner.fail(error, 0)
         else:
-            log.error("%s: channel %d failed", self._connection.name, self.machine.number, exc_info=error)
-            self._connection.fail(ConnectionFailure(541, "internal error"), 0)
+            log.error("%s: channel %d failed", self._owner.name, self.machine.number, exc_info=error)
+            self._owner.fail(ConnectionFailure(541, "internal error"), 0)
 
     def listing(self) -> ChannelListing:
         machine = self.machine
@@ -247,12 +277,12 @@ class ChannelShell:
             number=machine.number,
             state=state,
             consumer_count=machine.consumer_count,
-            messages_unacknowledged=len(machine.unacked),
-            messages_held=machine.held_count,
+            messages_unacknowledged=len(machine.deliveries.unacked),
+            messages_held=machine.deliveries.held_count,
             messages_unconfirmed=machine.confirms.open_count,
             acks_uncommitted=machine.has_uncommitted_acks,
             prefetch_count=machine.prefetch_count,
-            global_prefetch_count=machine.channel_prefetch_count,
+            global_prefetch_count=machine.deliveries.limit,
             confirm=machine.confirm_mode,
             transactional=machine.tx_mode,
         )

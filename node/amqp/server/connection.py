@@ -4,9 +4,7 @@ Output. Machines append frames to one list; `_flush`, at most once per turn of t
 writes everything with one call. Deliveries are reported to the broker as written only while the transport's buffer
 is below its high-water mark, so a client that does not read is given a bounded number of messages and no more.
 
-Reading stops for four reasons, each undone separately: the time that connections have in a turn is used up
-(`node.amqp.server.turns`), the broker asks for it (nested), a channel has too much waiting behind a cold call, or the
-client lets an absurd amount of answers pile up. Only the first counts once the connection is ending.
+Reading (`node.amqp.server.reading`) stops while somebody has enough to do with what was read.
 
 Alarms. A publish that the broker does not take now (`BrokerConnection.may_publish`) stays here, and with it every frame
 that was read behind it, of whatever channel; the broker has stopped the reading, so that is one read at most.
@@ -18,23 +16,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from pamqp import commands
 
 from node.amqp.channel import ChannelLimits, ChannelMachine
-from node.amqp.connection import Authenticate, CloseBroker, ConnectionMachine, ConnectionState, Disconnect, EnterVhost
+from node.amqp.connection import (
+    Authenticate,
+    CloseBroker,
+    ConnectionLimits,
+    ConnectionMachine,
+    ConnectionState,
+    Disconnect,
+    EnterVhost,
+)
 from node.amqp.frames import FrameItem, MethodReceived, Publishes
-from node.amqp.ports import BrokerChannel, BrokerConnection, ConnectionInfo
+from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo
 from node.amqp.server.channel import ChannelShell
 from node.amqp.server.listing import ConnectionListing
+from node.amqp.server.reading import Reading
+from node.amqp.server.turns import InputTurns
 from node.errors import ConnectionFailure
-
-if TYPE_CHECKING:
-    from node.amqp.server.listener import AmqpServer
-    from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
 
@@ -51,30 +56,52 @@ _BEFORE_LOGIN = (ConnectionState.HEADER, ConnectionState.STARTING)
 CLOSE_TIMEOUT_S = 15.0
 
 
+class ConnectionOwner(Protocol):
+    """The server, as far as its connections know it."""
+
+    @property
+    def broker(self) -> BrokerPort: ...
+
+    @property
+    def limits(self) -> ConnectionLimits: ...
+
+    @property
+    def chance(self) -> random.Random:
+        """For generated consumer tags."""
+
+    @property
+    def turns(self) -> InputTurns:
+        """Shared by all connections."""
+
+    def connection_opened(self, connection: ConnectionShell) -> bool:
+        """False if there is no room for another."""
+
+    def connection_closed(self, connection: ConnectionShell) -> None: ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine; the server holds on to it until it ends."""
+
+
 class ConnectionShell(asyncio.Protocol):
     """Implements `node.amqp.ports.ConnectionControl`."""
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
-        self._server = server
+        self.turns = owner.turns
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._output: list[bytes] = []
         self._channels: dict[int, ChannelShell] = {}
         #: Ends of channels that the server closed, by number.
         self._detaching: dict[int, asyncio.Task[None]] = {}
-        self._dirty: set[ChannelShell] = set()
+        #: Channels that may have confirms to send (a dict for its order).
+        self._dirty: dict[ChannelShell, None] = {}
         self._flush_scheduled = False
         self._writing_paused = False
-        self._reading_paused = False
-        self._broker_pauses = 0
-        self._waiting_channels: set[int] = set()
         #: Channels with effects for which this turn had no time: they come before any further input.
         self._undone: dict[ChannelShell, None] = {}
-        #: `_go_on` will be called.
-        self._awaits_turn = False
         #: The socket is gone, but not all that it brought has been looked at: how it went.
         self._hung_up: tuple[Exception | None] | None = None
-        self._output_is_excessive = False
         #: Publishes that wait for the end of an alarm; nothing behind them is looked at.
         self._held: Publishes | None = None
         self._broker: BrokerConnection | None = None
@@ -86,6 +113,7 @@ class ConnectionShell(asyncio.Protocol):
         self._local: tuple[str, int] = ("", 0)
         self._transport: asyncio.Transport
         self.machine: ConnectionMachine
+        self.reading: Reading
 
     # --- asyncio.Protocol ---
 
@@ -96,13 +124,14 @@ class ConnectionShell(asyncio.Protocol):
         self._local = _address(transport.get_extra_info("sockname"))
         self.name = f"{self._peer[0]}:{self._peer[1]} -> {self._local[0]}:{self._local[1]}"
         self.machine = ConnectionMachine(
-            self._loop.time(), self._output, self._server.config.limits, self._server.broker.server_properties()
+            self._loop.time(), self._output, self._owner.limits, self._owner.broker.server_properties()
         )
+        self.reading = Reading(stream, self.machine)
         stream.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._server.connection_opened(self):
+        if not self._owner.connection_opened(self):
             log.warning("%s refused: there are too many connections", self.name)
             stream.abort()
             return
@@ -123,8 +152,8 @@ class ConnectionShell(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._output_is_excessive = False
-        self._update_reading()
+        self.reading.output_is_excessive = False
+        self.reading.update()
         try:
             self._report_written(list(self._channels.values()))
         except Exception:
@@ -133,16 +162,16 @@ class ConnectionShell(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
             return
-        if self._awaits_turn:
+        if self.reading.awaits_turn:
             self._hung_up = (exc,)
             return
-        self._is_lost = True
+        self._is_lost = self.reading.is_over = True
         if self.machine.state in _BEFORE_LOGIN:
             log.info("%s left before logging in%s", self.name, f": {exc}" if exc else "")
         elif self.machine.state is not ConnectionState.CLOSED:
             log.warning("%s closed unexpectedly by the client%s", self.name, f": {exc}" if exc else "")
         self._close_broker()
-        self._server.connection_closed(self)
+        self._owner.connection_closed(self)
 
     # --- events of the machine ---
 
@@ -175,18 +204,15 @@ class ConnectionShell(asyncio.Protocol):
 
     # --- turns ---
 
-    @property
-    def turns(self) -> InputTurns:
-        return self._server.turns
-
     def _await_turn(self) -> None:
-        if not self._awaits_turn and not self._is_lost:
-            self._awaits_turn = True
+        """`_go_on` will be called."""
+        if not self.reading.awaits_turn and not self._is_lost:
+            self.reading.awaits_turn = True
             self.turns.wait(self._go_on)
-            self._update_reading()
+            self.reading.update()
 
     def _go_on(self) -> None:
-        self._awaits_turn = False
+        self.reading.awaits_turn = False
         try:
             undone, self._undone = self._undone, {}
             for channel in undone:
@@ -197,9 +223,9 @@ class ConnectionShell(asyncio.Protocol):
             self._process_events()
         except Exception:
             self.internal_error()
-        if self._awaits_turn:
+        if self.reading.awaits_turn:
             return
-        self._update_reading()
+        self.reading.update()
         if self._hung_up is not None:
             self.connection_lost(*self._hung_up)
 
@@ -210,7 +236,7 @@ class ConnectionShell(asyncio.Protocol):
 
     def _authenticate(self, event: Authenticate) -> None:
         try:
-            user = self._server.broker.authenticate(event.mechanism, event.response, self._peer[0])
+            user = self._owner.broker.authenticate(event.mechanism, event.response, self._peer[0])
         except ConnectionFailure as error:
             log.warning("%s: login by %s refused: %s", self.name, event.mechanism, error)
             self.machine.authentication_failed(self._loop.time())
@@ -223,7 +249,7 @@ class ConnectionShell(asyncio.Protocol):
             self._peer[0], self._peer[1], self._local[1], machine.user, vhost, machine.client_properties
         )
         try:
-            self._broker = self._server.broker.open_connection(info, self)
+            self._broker = self._owner.broker.open_connection(info, self)
         except ConnectionFailure as error:
             log.warning("%s: user '%s' cannot enter vhost '%s': %s", self.name, machine.user, vhost, error)
             machine.fail(self._loop.time(), error, commands.Connection.Open.index)
@@ -249,7 +275,7 @@ class ConnectionShell(asyncio.Protocol):
             self.machine.limits.max_message_size_bytes,
             self.machine.has_capability("consumer_cancel_notify"),
         )
-        machine = ChannelMachine(number, self._output, limits, self._server.chance)
+        machine = ChannelMachine(number, self._output, limits, self._owner.chance)
         channel = self._channels[number] = ChannelShell(self, machine, self._detaching.get(number))
         return channel
 
@@ -265,14 +291,14 @@ class ConnectionShell(asyncio.Protocol):
         number = channel.machine.number
         if self._channels.get(number) is not channel:
             return  # closed: what it sent behind its close holds nobody up
-        self._dirty.add(channel)
+        self._dirty[channel] = None
         if channel.machine.waiting_bytes > WAITING_LIMIT_BYTES:
-            self._waiting_channels.add(number)
-        elif number in self._waiting_channels:
-            self._waiting_channels.discard(number)
+            self.reading.waiting_channels.add(number)
+        elif number in self.reading.waiting_channels:
+            self.reading.waiting_channels.discard(number)
         else:
             return
-        self._update_reading()
+        self.reading.update()
 
     def detach(self, number: int, ending: Coroutine[Any, Any, None]) -> None:
         """The server closes this channel."""
@@ -294,13 +320,13 @@ class ConnectionShell(asyncio.Protocol):
         """The number is free."""
         channel = self._channels.pop(number, None)
         if channel is not None:
-            self._dirty.discard(channel)
+            self._dirty.pop(channel, None)
             channel.leave()
-            self._waiting_channels.discard(number)
-            self._update_reading()
+            self.reading.waiting_channels.discard(number)
+            self.reading.update()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._server.spawn(coroutine)
+        return self._owner.spawn(coroutine)
 
     # --- output ---
 
@@ -319,7 +345,7 @@ class ConnectionShell(asyncio.Protocol):
             self.internal_error()
 
     def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty, {}
         if self._closing is None:
             for channel in dirty:
                 channel.machine.flush_confirms()
@@ -333,8 +359,8 @@ class ConnectionShell(asyncio.Protocol):
             self._sent_bytes += len(data)
             self.machine.sent(self._loop.time())
             if self._writing_paused and self._transport.get_write_buffer_size() > OUTPUT_LIMIT_BYTES:
-                self._output_is_excessive = True
-                self._update_reading()
+                self.reading.output_is_excessive = True
+                self.reading.update()
         if not self._writing_paused:
             self._report_written(dirty)
 
@@ -345,37 +371,19 @@ class ConnectionShell(asyncio.Protocol):
             except ConnectionFailure as error:
                 self.fail(error, 0)
 
-    # --- reading ---
-
-    def _update_reading(self) -> None:
-        pause = self._keeps_from_talking()
-        if pause == self._reading_paused or self._is_lost or self._transport.is_closing():
-            return
-        self._reading_paused = self.machine.is_reading_paused = pause
-        if pause:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
-
-    def _keeps_from_talking(self) -> bool:
-        """We have enough to do with what the client has sent."""
-        if self._awaits_turn or self.machine.is_ending:
-            return self._awaits_turn  # at the end its close-ok must get through, whoever else does not want to read
-        return self._broker_pauses > 0 or bool(self._waiting_channels) or self._output_is_excessive
-
     # --- ConnectionControl ---
 
     def close(self, reply_code: int, text: str) -> None:
         self.fail(ConnectionFailure(reply_code, text), 0)
 
     def pause_reading(self) -> None:
-        self._broker_pauses += 1
-        self._update_reading()
+        self.reading.broker_pauses += 1
+        self.reading.update()
 
     def resume_reading(self) -> None:
-        assert self._broker_pauses > 0, "each resume undoes one pause"
-        self._broker_pauses -= 1
-        self._update_reading()
+        assert self.reading.broker_pauses > 0, "each resume undoes one pause"
+        self.reading.broker_pauses -= 1
+        self.reading.update()
 
     def blocked(self, reason: str) -> None:
         self.machine.blocked(reason)
@@ -424,7 +432,7 @@ class ConnectionShell(asyncio.Protocol):
             channel.machine.flush_confirms()
         self._dirty.clear()
         self.machine.fail(self._loop.time(), error, method_index)
-        self._update_reading()
+        self.reading.update()
         self._loop.call_soon(self._process_later)
 
     def _process_later(self) -> None:
@@ -452,8 +460,9 @@ class ConnectionShell(asyncio.Protocol):
         endings = [*tasks, *self._detaching.values()]
         if endings:
             _, late = await asyncio.wait(endings, timeout=CLOSE_TIMEOUT_S)
-            for task in late:
-                task.cancel()
+            for task in endings:
+                if task in late:
+                    task.cancel()
         if self._broker is not None:
             try:
                 await asyncio.wait_for(self._broker.close(), CLOSE_TIMEOUT_S)

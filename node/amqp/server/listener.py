@@ -1,4 +1,8 @@
-"""The listening socket, the connections behind it, and their one timer."""
+"""The AMQP server: the connections behind one listener, and their one timer.
+
+What it touches of the world is handed in, so that it can serve in a simulated one: who listens (`Listen`), chance and
+the clock of the turns. Its timers and tasks are those of the running loop.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import asyncio
 import logging
 import random
 import ssl
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +18,7 @@ from node.amqp.connection import ConnectionLimits
 from node.amqp.ports import BrokerPort
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
-from node.amqp.server.sockets import Listen, Listener, listen_on_sockets
+from node.amqp.server.sockets import Listen, Listener
 from node.amqp.server.turns import InputTurns
 
 log = logging.getLogger(__name__)
@@ -40,15 +43,13 @@ class AmqpServerConfig:
     stop_timeout_s: float = STOP_TIMEOUT_S
     #: Serve TLS instead of plain TCP.
     ssl_context: ssl.SSLContext | None = None
-    #: Seed of generated consumer tags; ``None`` takes one from the system.
-    seed: int | None = None
 
 
 class AmqpServer:
     """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves.
 
     ``chance`` makes consumer tags. ``clock`` (seconds) says when a turn of the connections is over: it must go on while
-    the loop is busy.
+    the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still).
     """
 
     def __init__(
@@ -56,18 +57,20 @@ class AmqpServer:
         broker: BrokerPort,
         config: AmqpServerConfig,
         *,
-        listen: Listen = listen_on_sockets,
-        chance: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        listen: Listen,
+        chance: random.Random,
+        clock: Callable[[], float],
     ) -> None:
         self.broker = broker
-        self.config = config
-        self.chance = chance or random.Random(config.seed)
+        self.limits = config.limits
+        self.chance = chance
+        self._config = config
         self._listen = listen
         # The server may be made before its loop runs.
         self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock)
-        self._connections: set[ConnectionShell] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: Both are dicts for their order.
+        self._connections: dict[ConnectionShell, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0
@@ -81,7 +84,7 @@ class AmqpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError` if the address is taken or not ours."""
         self._listener = await self._listen(
-            lambda: ConnectionShell(self), host, port, backlog=BACKLOG, ssl_context=self.config.ssl_context
+            lambda: ConnectionShell(self), host, port, backlog=BACKLOG, ssl_context=self._config.ssl_context
         )
         self._port = self._listener.port
         self._schedule_tick()
@@ -95,15 +98,15 @@ class AmqpServer:
         for connection in list(self._connections):
             connection.close(320, text)
         try:
-            await asyncio.wait_for(self._wait_until_idle(), self.config.stop_timeout_s)
+            await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
         except TimeoutError:
             log.warning("%d connections did not close in time", len(self._connections))
             for connection in list(self._connections):
                 connection.abort()
             try:  # what they sent before is looked at first, in turns; then the last closings begin
-                await asyncio.wait_for(self._wait_until_idle(), self.config.stop_timeout_s)
+                await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
             except TimeoutError:
-                for task in self._tasks:
+                for task in list(self._tasks):
                     task.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -121,23 +124,21 @@ class AmqpServer:
         """The connections that exist, also those in their handshake."""
         return [connection.listing() for connection in self._connections]
 
-    # --- for connection shells ---
+    # --- `ConnectionOwner` ---
 
     def connection_opened(self, connection: ConnectionShell) -> bool:
-        """False if there is no room for another."""
-        self._connections.add(connection)
-        return len(self._connections) <= self.config.connections_max
+        self._connections[connection] = None
+        return len(self._connections) <= self._config.connections_max
 
     def connection_closed(self, connection: ConnectionShell) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if not self._connections:
             self._all_closed.set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine; the server holds on to it until it ends."""
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _schedule_tick(self) -> None:

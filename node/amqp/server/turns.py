@@ -6,12 +6,11 @@ others waiting, and heartbeats and replication with them, for a tenth of a secon
 
 So the connections share `TURN_S` of each iteration of the loop. Whoever finds it used up stops reading its socket, says
 what to call, and is called in a later turn, in order of asking. Work is cut into pieces that take about a millisecond
-(`node.amqp.codec.READ_LIMIT`, `node.amqp.channel.SETTLE_LIMIT`); the last one begun is finished.
+(`node.amqp.codec.READ_LIMIT`, `node.amqp.deliveries.SETTLE_LIMIT`); the last one begun is finished.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -20,11 +19,9 @@ TURN_S = 0.002
 
 
 class InputTurns:
-    """``call_soon`` as of a loop: what it is given runs in the next iteration."""
+    """``call_soon`` as of a loop: what it is given runs in the next iteration. ``clock`` as of `AmqpServer`."""
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float]) -> None:
         self._call_soon = call_soon
         self._clock = clock
         #: ``None``: nobody has worked since the last turn ended.

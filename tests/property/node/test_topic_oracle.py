@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.routing.topic_trie import TopicTrie, split_key
-from node.topology.topology import Destination
+from node.topology.bindings import Destination
 
 routing_keys = st.lists(st.sampled_from(["a", "b", "", "cc"]), max_size=6).map(".".join)
 binding_keys = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)

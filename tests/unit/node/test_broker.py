@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pamqp import commands, header
 
-from node import broker as broker_module
 from node.amqp.ports import ConnectionInfo
+from node.broker import connection as connection_module
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.flow.credit import Credit
 from node.ids import split_msg_id
@@ -72,7 +72,7 @@ async def test_a_publish_to_several_queues_is_confirmed_by_the_last(bench: Broke
     client = bench.client()
     for name in ("a", "b"):
         await client.declare(name)
-        await client.channel.bind_queue(name, "amq.fanout", "", {})
+        await client.definitions.bind_queue(name, "amq.fanout", "", {})
     client.channel.publish([request(exchange="amq.fanout", seq=1), request(key="a", seq=2)])
     bench.storage("a").make_safe()
     bench.gateway.host.touch_all()
@@ -151,7 +151,7 @@ async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text:
 async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES", Credit(10, 5))
+    monkeypatch.setattr(connection_module, "UNCONFIRMED_BYTES", Credit(10, 5))
     bench.hold_confirms = True
     client = bench.client()
     await client.declare("q")
@@ -248,7 +248,7 @@ async def test_a_delivery_of_an_earlier_life_of_the_queue_settles_nothing(bench:
     client.channel.publish([request("old")])
     got = await client.channel.get("q", no_ack=False)
     assert got is not None
-    await client.channel.delete_queue("q", if_unused=False, if_empty=False)
+    await client.definitions.delete_queue("q", if_unused=False, if_empty=False)
     await client.declare("q")
     client.channel.publish([request("new")])
     again = await client.channel.get("q", no_ack=False)
@@ -290,7 +290,7 @@ async def test_a_deleted_queue_cancels_its_consumers(bench: BrokerBench) -> None
     client, other = bench.client(), bench.client()
     await client.declare("q")
     await client.channel.consume("q", spec())
-    assert await other.channel.delete_queue("q", if_unused=False, if_empty=False) == 0
+    assert await other.definitions.delete_queue("q", if_unused=False, if_empty=False) == 0
     assert client.heard() == ["cancelled t"]
     await client.declare("q")
     await client.channel.consume("q", spec())
@@ -321,7 +321,7 @@ async def test_a_declaration_answers_with_counts(bench: BrokerBench) -> None:
     bench.run()
     assert await client.declare("q") == ("q", 2, 1)
     assert await client.declare("q", passive=True, durable=True) == ("q", 2, 1)
-    assert await client.channel.purge_queue("q") == 2
+    assert await client.definitions.purge_queue("q") == 2
 
 
 async def test_the_broker_makes_names(bench: BrokerBench) -> None:
@@ -346,10 +346,10 @@ async def test_an_exclusive_queue_is_locked_and_dies_with_its_connection(bench: 
         other.declare("mine", passive=True),
         other.channel.consume("mine", spec()),
         other.channel.get("mine", no_ack=True),
-        other.channel.purge_queue("mine"),
-        other.channel.bind_queue("mine", "amq.direct", "k", {}),
-        other.channel.unbind_queue("mine", "amq.direct", "k", {}),
-        other.channel.delete_queue("mine", if_unused=False, if_empty=False),
+        other.definitions.purge_queue("mine"),
+        other.definitions.bind_queue("mine", "amq.direct", "k", {}),
+        other.definitions.unbind_queue("mine", "amq.direct", "k", {}),
+        other.definitions.delete_queue("mine", if_unused=False, if_empty=False),
     ]
     for use in uses:
         with pytest.raises(ChannelError) as caught:
@@ -369,10 +369,10 @@ async def test_conditions_of_deletion(bench: BrokerBench) -> None:
     await client.declare("q")
     client.channel.publish([request()])
     with pytest.raises(ChannelError) as caught:
-        await client.channel.delete_queue("q", if_unused=False, if_empty=True)
+        await client.definitions.delete_queue("q", if_unused=False, if_empty=True)
     assert caught.value.reply_code == 406
-    assert await client.channel.delete_queue("q", if_unused=True, if_empty=False) == 1
-    assert await client.channel.delete_queue("q", if_unused=True, if_empty=True) == 0
+    assert await client.definitions.delete_queue("q", if_unused=True, if_empty=False) == 1
+    assert await client.definitions.delete_queue("q", if_unused=True, if_empty=True) == 0
 
 
 async def test_exchanges_and_bindings(bench: BrokerBench) -> None:
@@ -381,16 +381,16 @@ async def test_exchanges_and_bindings(bench: BrokerBench) -> None:
     await client.exchange("in", "fanout")
     await client.exchange("out", "topic")
     await client.declare("q")
-    await client.channel.bind_exchange("out", "in", "", {})
-    await client.channel.bind_queue("q", "out", "a.*", {})
+    await client.definitions.bind_exchange("out", "in", "", {})
+    await client.definitions.bind_queue("q", "out", "a.*", {})
     client.channel.publish([request("yes", exchange="in", key="a.b"), request("no", exchange="in", key="b.a")])
-    await client.channel.unbind_queue("q", "out", "a.*", {})
+    await client.definitions.unbind_queue("q", "out", "a.*", {})
     client.channel.publish([request("late", exchange="in", key="a.b")])
-    await client.channel.unbind_exchange("out", "in", "", {})
-    await client.channel.unbind_queue("missing", "out", "a.*", {})
+    await client.definitions.unbind_exchange("out", "in", "", {})
+    await client.definitions.unbind_queue("missing", "out", "a.*", {})
     assert [each.body for each in bench.storage("q")._messages.values()] == [b"yes"]
     await client.exchange("in", passive=True)
-    await client.channel.delete_exchange("in", if_unused=False)
+    await client.definitions.delete_exchange("in", if_unused=False)
     with pytest.raises(ChannelError) as caught:
         await client.exchange("in", passive=True)
     assert caught.value.reply_code == 404
@@ -413,8 +413,8 @@ async def test_missing_queues_are_404(bench: BrokerBench) -> None:
         client.declare("none", passive=True),
         client.channel.consume("none", spec()),
         client.channel.get("none", no_ack=True),
-        client.channel.purge_queue("none"),
-        client.channel.bind_queue("none", "amq.direct", "", {}),
+        client.definitions.purge_queue("none"),
+        client.definitions.bind_queue("none", "amq.direct", "", {}),
     ]
     for use in uses:
         with pytest.raises(ChannelError) as caught:
@@ -432,7 +432,7 @@ async def test_permissions_are_checked_everywhere(bench: BrokerBench) -> None:
     await guest.declare("open-q")
     reader.channel.publish([request(exchange="open-x")])
     await reader.channel.consume("q", spec())
-    await reader.channel.bind_queue("open-q", "open-x", "", {})
+    await reader.definitions.bind_queue("open-q", "open-x", "", {})
     with pytest.raises(ChannelError) as caught:
         reader.channel.publish([request(key="q")])
     assert caught.value.reply_text == (
@@ -442,11 +442,11 @@ async def test_permissions_are_checked_everywhere(bench: BrokerBench) -> None:
         reader.declare("new"),
         reader.declare(""),
         reader.exchange("new"),
-        reader.channel.bind_queue("q", "open-x", "", {}),
-        reader.channel.bind_exchange("amq.fanout", "open-x", "", {}),
-        reader.channel.unbind_exchange("amq.fanout", "open-x", "", {}),
-        reader.channel.delete_queue("q", if_unused=False, if_empty=False),
-        reader.channel.delete_exchange("open-x", if_unused=False),
+        reader.definitions.bind_queue("q", "open-x", "", {}),
+        reader.definitions.bind_exchange("amq.fanout", "open-x", "", {}),
+        reader.definitions.unbind_exchange("amq.fanout", "open-x", "", {}),
+        reader.definitions.delete_queue("q", if_unused=False, if_empty=False),
+        reader.definitions.delete_exchange("open-x", if_unused=False),
     ]
     for use in uses:
         with pytest.raises(ChannelError) as caught:
@@ -507,7 +507,7 @@ async def test_a_deletion_that_is_cancelled_leaves_the_queue_in_service(
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.catalogue, "submit", for_ever)
-        task = asyncio.ensure_future(client.channel.delete_queue("q", if_unused=False, if_empty=False))
+        task = asyncio.ensure_future(client.definitions.delete_queue("q", if_unused=False, if_empty=False))
         await asyncio.sleep(0)
         client.channel.publish([request(seq=1)])
         assert client.heard() == []

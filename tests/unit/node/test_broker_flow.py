@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from node import broker as broker_module
+from node.broker import connection as connection_module
 from node.flow.credit import Credit, FlowControl
 from node.flow.stage import CONNECTION_MEMORY_MS, STAGE_MEMORY_MS
 from node.topology.commands import DeleteQueue
@@ -110,7 +110,7 @@ async def test_a_message_to_several_queues_costs_each_of_them_once(bench: Broker
     client = bench.client()
     for name in ("a", "b"):
         await client.declare(name)
-        await client.channel.bind_queue(name, "amq.fanout", "", {})
+        await client.definitions.bind_queue(name, "amq.fanout", "", {})
     sent = 0
     while not client.control.pauses:
         client.channel.publish([request(exchange="amq.fanout") for _ in range(10)])
@@ -149,7 +149,7 @@ async def test_a_channel_that_closes_frees_its_connection(bench: BrokerBench) ->
 async def test_a_queue_that_is_deleted_frees_its_publishers(bench: BrokerBench) -> None:
     client, other = await publisher(bench), bench.client()
     publish_while_read(bench, client, batch=10, turns=100)
-    await other.channel.delete_queue("q", if_unused=False, if_empty=False)
+    await other.definitions.delete_queue("q", if_unused=False, if_empty=False)
     bench.run()
     assert client.control.pauses == 0
 
@@ -164,7 +164,7 @@ async def test_what_a_deletion_held_back_frees_its_publishers_as_well(bench: Bro
 
 
 async def test_large_messages_are_bounded_in_bytes(bench: BrokerBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "UNCONFIRMED_BYTES", Credit(1000, 500))
+    monkeypatch.setattr(connection_module, "UNCONFIRMED_BYTES", Credit(1000, 500))
     client = await publisher(bench)
     for _ in range(2):
         client.channel.publish([request("x" * 500)])

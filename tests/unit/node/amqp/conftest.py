@@ -17,7 +17,7 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 async def client(broker: FakeBroker) -> AsyncIterator[Client]:
-    client = await Client(server_of(broker)).open()
+    client = await Client(await server_of(broker)).open()
     yield client
     client.transport.close()
     await client.settle()

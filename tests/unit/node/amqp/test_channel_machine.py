@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
-from node.amqp.channel import SETTLE_LIMIT, ChannelLimits, ChannelMachine, ChannelState
+from node.amqp.channel import ChannelLimits, ChannelMachine
 from node.amqp.channel_events import (
     ChannelEffect,
     Closed,
@@ -19,6 +19,8 @@ from node.amqp.channel_events import (
     Settle,
     Settlement,
 )
+from node.amqp.channel_states import ChannelState
+from node.amqp.deliveries import SETTLE_LIMIT
 from node.amqp.frames import (
     SETTLE_BY_REJECT,
     SETTLE_MULTIPLE,
@@ -451,11 +453,11 @@ def test_deliveries_above_the_channel_wide_limit_are_held_in_order() -> None:
     assert driver.deliver(1, 2, tag="a") == [1, 2]
     assert driver.deliver(3, 4, 5, tag="b") == [3]
     assert driver.deliver(6, tag="a") == []
-    assert driver.machine.held_count == 3
+    assert driver.machine.deliveries.held_count == 3
     assert driver.settle((2, SETTLE_MULTIPLE)) == [(Settlement.ACK, [1, 2])]
     assert [(line[1], line[2]) for line in driver.sent() if line[0] == "Basic.Deliver"] == [("b", 4), ("b", 5)]
     driver.ask(Basic.Qos(prefetch_count=0, global_=True))
-    assert driver.machine.held_count == 0
+    assert driver.machine.deliveries.held_count == 0
 
 
 def test_a_limit_that_is_lifted_releases_what_is_held() -> None:

@@ -179,7 +179,7 @@ async def test_the_broker_may_close_a_channel(client: Client, broker: FakeBroker
 async def test_a_mistake_of_ours_ends_this_connection_only(
     client: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = await Client(client.shell._server).open()
+    other = await Client(client.server).open()
 
     def fail(_requests: object) -> None:
         raise RuntimeError("a mistake")
@@ -223,7 +223,7 @@ async def test_a_lost_connection_gives_everything_back(client: Client, broker: F
     assert broker.connections[0].is_closed
     assert [delivery.redelivered for delivery in broker.queues["kept"].ready] == [True]
     assert list(broker.queues) == ["kept"]
-    assert client.shell._server.connections() == []
+    assert client.server.connections() == []
 
 
 async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(client: Client, broker: FakeBroker) -> None:
@@ -234,7 +234,7 @@ async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(client:
 
 
 async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
-    server = server_of(broker, connections_max=1)
+    server = await server_of(broker, connections_max=1)
     first, second = Client(server), Client(server)
     assert second.transport.is_closed
     assert not first.transport.is_closed
@@ -244,7 +244,7 @@ async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
 
 
 async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    client = Client(server_of(broker))
+    client = Client(await server_of(broker))
     client.shell.data_received(PROTOCOL_HEADER)
     properties: Any = {"capabilities": {"authentication_failure_close": True}}
     await client.send(Connection.StartOk(properties, "PLAIN", "\0guest\0hunter2"), channel=0)
@@ -258,7 +258,7 @@ async def test_who_leaves_before_logging_in_is_no_warning(broker: FakeBroker, ca
     """Health checks and load balancers do: connect, perhaps say hello, and hang up."""
     caplog.set_level(logging.INFO)
     for hello in (b"", PROTOCOL_HEADER):
-        probe = Client(server_of(broker))
+        probe = Client(await server_of(broker))
         if hello:
             probe.shell.data_received(hello)
         probe.transport.close()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from node.amqp.channel import SETTLE_LIMIT
 from node.amqp.codec import READ_LIMIT
 from node.amqp.connection import ConnectionState
+from node.amqp.deliveries import SETTLE_LIMIT
 from node.amqp.frames import HEARTBEAT_FRAME
-from node.amqp.server.turns import TURN_S, InputTurns
+from node.amqp.server.turns import TURN_S
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
 from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
@@ -47,7 +47,7 @@ async def slow_down(client: Client, broker: FakeBroker) -> Client:
 
 def use_clock(client: Client, clock: Callable[[], float]) -> None:
     """From now on it tells the server of ``client`` when a turn is over."""
-    client.shell._server.turns = InputTurns(asyncio.get_running_loop().call_soon, clock)
+    client.server.clock = clock
 
 
 def numbered(first: int, count: int, channel: int = 1) -> bytes:
@@ -146,7 +146,7 @@ async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer
 
 async def test_connections_take_turns(client: Client, broker: FakeBroker) -> None:
     await client.send(Queue.Declare(queue="q"))
-    other = await Client(client.shell._server).open()
+    other = await Client(client.server).open()
     slow = await slow_down(client, broker)
     slow.shell.data_received(numbered(0, 4 * READ_LIMIT))
     other.shell.data_received(numbered(10_000, 1))
@@ -225,12 +225,12 @@ async def test_a_connection_lost_while_it_awaits_its_turn_closes_when_all_is_don
     slow.shell.connection_lost(None)
     slow.transport.is_closed = True
     slow.shell.connection_lost(None)
-    assert len(slow.shell._server.connections()) == 1
+    assert len(slow.server.connections()) == 1
     await slow.settle()
     assert published(broker) == list(range(3 * READ_LIMIT + 1))
     assert [name for name, _ in broker.calls] == ["publish"] * 4 + ["close"]
     assert broker.connections[0].is_closed
-    assert slow.shell._server.connections() == []
+    assert slow.server.connections() == []
 
 
 async def test_acks_left_undone_by_a_lost_connection_count(consumer: Client, broker: FakeBroker) -> None:
@@ -258,7 +258,7 @@ async def test_an_alarm_holds_up_what_is_left(slow: Client, broker: FakeBroker) 
     connection.is_welcome = False
     await slow.settle()
     assert published(broker) == list(range(READ_LIMIT))
-    assert not slow.shell._awaits_turn, "only the end of the alarm helps"
+    assert not slow.shell.reading.awaits_turn, "only the end of the alarm helps"
     connection.is_welcome = True
     control.unblocked()
     await slow.settle()
@@ -295,16 +295,8 @@ async def test_a_timeout_does_not_lose_what_was_left_undone(consumer: Client, br
     assert broker.connections[0].is_closed
 
 
-class Listener:
-    """As much of `asyncio.Server` as `AmqpServer.stop` needs."""
-
-    def close(self) -> None:
-        pass
-
-
 async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: FakeBroker) -> None:
-    server: Any = consumer.shell._server
-    server._listener = Listener()
+    server = consumer.server
     consumer.shell.data_received(ACK_ALL)
     stopping = asyncio.create_task(server.stop())
     await consumer.settle()
@@ -320,8 +312,7 @@ async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: Fak
 async def test_stop_waits_also_for_those_who_do_not_answer(
     consumer: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server: Any = consumer.shell._server
-    server._listener = Listener()
+    server = consumer.server
     consumer.shell.data_received(ACK_ALL)
 
     async def lose_patience(waiting: Any, _timeout_s: float) -> None:
@@ -360,7 +351,7 @@ async def test_reading_goes_on_after_a_close_until_the_answer_is_there(slow: Cli
     control.close(320, "shutdown")
     await slow.settle()
     broker.calls.append(("somebody else's", None))
-    slow.shell._server.turns.may_go_on()
+    slow.server.turns.may_go_on()
     broker.calls.append(("somebody else's", None))
     slow.shell.data_received(numbered(0, 3 * READ_LIMIT))
     assert slow.is_held_back()

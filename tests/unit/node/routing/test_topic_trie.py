@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.routing.topic_trie import TopicTrie
-from node.topology.topology import Destination
+from node.topology.bindings import Destination
 
 Q = Destination("queue", "q")
 

@@ -1,4 +1,4 @@
-"""One channel, on the broker's side: publishes into queues, deliveries out of them, and the cold methods.
+"""One channel, on the broker's side: publishes into queues, deliveries out of them, consumers.
 
 Publish. Each message gets its `MsgId` (the channel's origin and a counter), is routed (`node.routing.router`), and is
 put with the others of the batch for the same queue; each queue gets the batch in one call. A message that goes nowhere
@@ -15,16 +15,15 @@ queue's life and the gateway's session, so that settling finds its way without a
 
 from __future__ import annotations
 
-import base64
 import struct
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from node.amqp.ports import ChannelSink, DeliverySource, Got, PublishRequest, QueueDeclared
-from node.auth import Action
-from node.errors import AmqpError, ChannelError
+from node.amqp.ports import ChannelSink, ConnectionInfo, DeliverySource, Got, PublishRequest
+from node.broker.definitions import Definitions
+from node.broker.parts import BrokerParts
+from node.errors import ChannelError
 from node.flow.credit import Hop, Tally
 from node.flow.stage import CONNECTION_MEMORY_MS, STAGE_MEMORY_MS, HopView, SlowPath, Stage
 from node.ids import ORIGIN_BYTES, MsgId, OriginId, QueueId, QueueName, SeqId
@@ -41,21 +40,9 @@ from node.routing.properties import (
     without_header,
 )
 from node.routing.router import EXTRA_KEYS_MARK
-from node.topology.arguments import check_queue_arguments, describe_exchange, describe_queue
-from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from node.topology.arguments import describe_exchange, describe_queue
+from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
-from node.topology.topology import (
-    DEFAULT_EXCHANGE,
-    EXCHANGE_TYPES,
-    RESERVED_PREFIX,
-    SERVER_NAMED_PREFIX,
-    locked_queue,
-    missing_exchange,
-    missing_queue,
-)
-
-if TYPE_CHECKING:
-    from node.broker import Connection
 
 #: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
 INTERNAL_SEQ_BASE = 1 << 62
@@ -63,10 +50,7 @@ INTERNAL_SEQ_BASE = 1 << 62
 #: queues for centuries to exceed it.
 _SESSION_BITS = 32
 _SESSION_MASK = (1 << _SESSION_BITS) - 1
-#: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
-_SERVER_NAME_BYTES = 16
 _COUNTER = struct.Struct(">Q")
-_STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
 class _ChannelConsumer:
@@ -102,28 +86,56 @@ class _Batch:
         return lists
 
 
+class ChannelOwner(Protocol):
+    """The connection, as far as its channels know it."""
+
+    @property
+    def parts(self) -> BrokerParts: ...
+
+    @property
+    def info(self) -> ConnectionInfo: ...
+
+    @property
+    def definitions(self) -> Definitions: ...
+
+    def publishes_begun(self, messages: int, size_bytes: int) -> None:
+        """Publishes are on their way to queues."""
+
+    def publishes_ended(self, messages: int, size_bytes: int) -> None:
+        """Queues answered for publishes."""
+
+    def hop_changed(self, hop: Hop) -> None:
+        """The hop from the connection to a channel was blocked or freed."""
+
+    def channel_closed(self, channel: Channel, unconfirmed_messages: int, unconfirmed_bytes: int) -> None:
+        """A channel shut with so many publishes under way: nobody waits for them any more."""
+
+
 class Channel:
     """Implements `BrokerChannel` towards the server and `QueueChannelSink` towards the queues."""
 
-    def __init__(self, connection: Connection, number: int, sink: ChannelSink) -> None:
+    def __init__(self, owner: ChannelOwner, number: int, sink: ChannelSink) -> None:
+        parts = owner.parts
         self.number = number
-        self._connection = connection
-        self._broker = connection.broker
-        self._vhost = connection.info.vhost
-        self._user = connection.info.user
+        self.definitions = owner.definitions
+        self._owner = owner
+        self._vhost = owner.info.vhost
+        self._user = owner.info.user
         self._sink = sink
-        self._gateway = connection.broker.gateway
-        self._topology = connection.broker.catalogue.topology
-        self._origin = OriginId(connection.broker.random_bytes(ORIGIN_BYTES))
+        self._gateway = parts.gateway
+        self._router = parts.router
+        self._authenticator = parts.authenticator
+        self._topology = parts.catalogue.topology
+        self._origin = OriginId(parts.random_bytes(ORIGIN_BYTES))
         self._published = 0
         self._unnumbered = INTERNAL_SEQ_BASE
         self._tracker = ConfirmTracker()
         self._consumers: dict[str, _ChannelConsumer] = {}
         self._is_closed = False
         #: The hop from the connection to this channel, both halves of it; then the channel's own, towards queues.
-        self.hop = Hop(f"channel {number}", self._broker.flow.in_process)
+        self.hop = Hop(f"channel {number}", parts.flow.in_process)
         self._tally = Tally(self.hop.credit.more_after)
-        self.flow = Stage(self._broker.flow)
+        self.flow = Stage(parts.flow)
         self.key = self._gateway.open_channel(self)
 
     @property
@@ -153,12 +165,12 @@ class Channel:
         self._tally.pending += messages
         granted = 0 if self.flow.is_blocked else self._tally.take()
         if self.hop.change(granted - messages):
-            self._connection.hop_changed(self.hop)
+            self._owner.hop_changed(self.hop)
 
     def queue_hop_changed(self, hop: Hop) -> None:
         is_changed = self.flow.note(hop)
         if is_changed and not self.flow.is_blocked and not self._is_closed and self.hop.change(self._tally.take()):
-            self._connection.hop_changed(self.hop)
+            self._owner.hop_changed(self.hop)
 
     @property
     def flow_state(self) -> str:
@@ -179,7 +191,7 @@ class Channel:
 
     def _sort(self, requests: Sequence[PublishRequest], batch: _Batch) -> None:
         """Fill ``batch``. The loop that every message goes through."""
-        known_route = self._broker.router.cached(self._vhost).get
+        known_route = self._router.cached(self._vhost).get
         origin = self._origin
         pack = _COUNTER.pack
         sizes = batch.sizes
@@ -239,7 +251,7 @@ class Channel:
             self._tracker.expect(batch.sizes)
             for seq, queues in batch.fanouts:
                 self._tracker.expect_fanout(seq, queues)
-            self._connection.publishes_begun(len(batch.sizes), sum(batch.sizes.values()))
+            self._owner.publishes_begun(len(batch.sizes), sum(batch.sizes.values()))
         for queue_id, (messages, seqs) in batch.by_queue.items():
             self._gateway.publish(self.key, queue_id, messages, seqs)
         if batch.done:
@@ -251,7 +263,7 @@ class Channel:
             raise missing_exchange(self._vhost, exchange)
         if record.internal:
             raise ChannelError(403, f"cannot publish to internal {describe_exchange(self._vhost, exchange)}")
-        self._require("write", "exchange", exchange)
+        self.definitions.require("write", "exchange", exchange)
 
     def _route_with_care(self, message: Message) -> tuple[QueueRecord, ...]:
         """Route a message whose properties need a look, or whose route is not known yet."""
@@ -262,11 +274,11 @@ class Channel:
                 raise ChannelError(406, f"invalid expiration '{expiration}': expected a number of milliseconds")
         if properties[1] & USER_ID_BIT_LOW:
             claimed = short_string_of(properties, "user_id")
-            if claimed != self._user and not self._broker.authenticator.has_tag(self._user, "impersonator"):
+            if claimed != self._user and not self._authenticator.has_tag(self._user, "impersonator"):
                 raise ChannelError(
                     406, f"user_id property set to '{claimed}' but authenticated user was '{self._user}'"
                 )
-        route = self._broker.router.route(self._vhost, message.exchange, message.routing_key, properties)
+        route = self._router.route(self._vhost, message.exchange, message.routing_key, properties)
         if route and EXTRA_KEYS_MARK in properties and "BCC" in headers_of(properties):
             message.properties = without_header(properties, "BCC")
         return route
@@ -320,7 +332,7 @@ class Channel:
             self._tell(confirmed, self._sink.confirm)
             self._tell(rejected, self._sink.reject)
         if (number := len(confirmed) + len(rejected)) and not self._is_closed:
-            self._connection.publishes_ended(number, size_bytes)
+            self._owner.publishes_ended(number, size_bytes)
 
     def _tell(self, publish_seqs: Sequence[int], tell: Any) -> None:
         if publish_seqs and not self._is_closed:
@@ -332,136 +344,11 @@ class Channel:
             del self._consumers[consumer_tag]
             self._sink.consumer_cancelled(consumer_tag)
 
-    # --- exchanges ---
-
-    async def declare_exchange(
-        self,
-        name: str,
-        type: str,
-        *,
-        passive: bool,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        name = name.translate(_STRIP_LINE_ENDS)
-        if passive:
-            if self._topology.exchange(self._vhost, name) is None:
-                raise missing_exchange(self._vhost, name)
-            return
-        self._require("configure", "exchange", name)
-        plain = plain_table(arguments)
-        command = DeclareExchange(self._vhost, name, type, durable, auto_delete, internal, plain)
-        alternate = plain.get("alternate-exchange")
-        if isinstance(alternate, str):
-            self._require("read", "exchange", name)
-            self._require("write", "exchange", alternate)
-        # Most declarations repeat an earlier one: those need no agreement with anybody.
-        is_plain_case = name != DEFAULT_EXCHANGE and type in EXCHANGE_TYPES
-        if not is_plain_case or self._topology.equivalent_exchange(command) is None:
-            await self._broker.catalogue.submit(command)
-
-    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        self._require("configure", "exchange", name)
-        await self._broker.catalogue.submit(DeleteExchange(self._vhost, name, if_unused))
-
-    async def bind_exchange(
-        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
-    ) -> None:
-        self._require("write", "exchange", destination)
-        self._require("read", "exchange", source)
-        plain = plain_table(arguments)
-        await self._broker.catalogue.submit(Bind(self._vhost, source, destination, "exchange", routing_key, plain))
-
-    async def unbind_exchange(
-        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
-    ) -> None:
-        self._require("write", "exchange", destination)
-        self._require("read", "exchange", source)
-        plain = plain_table(arguments)
-        await self._broker.catalogue.submit(Unbind(self._vhost, source, destination, "exchange", routing_key, plain))
-
-    # --- queues ---
-
-    async def declare_queue(
-        self,
-        name: str,
-        *,
-        passive: bool,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, Any],
-    ) -> QueueDeclared:
-        name = name.translate(_STRIP_LINE_ENDS)
-        if passive:
-            return await self._declared(self._queue(name))
-        owner = self._connection.id if exclusive else None
-        plain = plain_table(arguments)
-        if not name:
-            encoded = base64.urlsafe_b64encode(self._broker.random_bytes(_SERVER_NAME_BYTES))
-            name = SERVER_NAMED_PREFIX + encoded.decode().rstrip("=")
-        elif name.startswith(RESERVED_PREFIX) and self._topology.queue(self._vhost, name) is None:
-            raise ChannelError(403, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        self._require("configure", "queue", name)
-        command = DeclareQueue(self._vhost, name, durable, owner, auto_delete, plain)
-        existing = self._topology.equivalent_queue(command)
-        if existing is not None:
-            return await self._declared(existing)
-        check_queue_arguments(self._vhost, name, plain)
-        if "x-dead-letter-exchange" in plain:
-            self._require("read", "queue", name)
-            self._require("write", "exchange", plain["x-dead-letter-exchange"])
-        await self._connection.declare(command)
-        return QueueDeclared(name, 0, 0)
-
-    async def _declared(self, queue: QueueRecord) -> QueueDeclared:
-        ready, consumers = await self._gateway.counts(queue.queue_id)
-        return QueueDeclared(queue.name, ready, consumers)
-
-    async def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
-        self._check_binding(queue, exchange)
-        plain = plain_table(arguments)
-        await self._broker.catalogue.submit(Bind(self._vhost, exchange, queue, "queue", routing_key, plain))
-
-    async def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
-        self._check_binding(queue, exchange, is_unbind=True)
-        plain = plain_table(arguments)
-        await self._broker.catalogue.submit(Unbind(self._vhost, exchange, queue, "queue", routing_key, plain))
-
-    def _check_binding(self, queue: str, exchange: str, is_unbind: bool = False) -> None:
-        self._require("write", "queue", queue)
-        self._require("read", "exchange", exchange)
-        # Unbinding what is not there is no error; everything else is told by the topology.
-        if not is_unbind or self._topology.queue(self._vhost, queue) is not None:
-            self._queue(queue)
-
-    async def purge_queue(self, queue: str) -> int:
-        self._require("read", "queue", queue)
-        return await self._gateway.purge(self._queue(queue).queue_id)
-
-    async def delete_queue(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
-        self._require("configure", "queue", queue)
-        if self._topology.queue(self._vhost, queue) is None:
-            return 0
-        record = self._queue(queue)
-        ready = await self._gateway.delete_if(record.queue_id, if_unused, if_empty)
-        try:
-            await self._broker.catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
-        except BaseException:
-            # Whatever kept the deletion from being agreed on (this task may have been cancelled): publishes wait.
-            with suppress(AmqpError):
-                await self._gateway.delete_abandoned(record.queue_id)
-            raise
-        self._connection.exclusive_queues.pop(queue, None)
-        return ready
-
     # --- consuming ---
 
     async def consume(self, queue: str, spec: ConsumerSpec) -> None:
-        self._require("read", "queue", queue)
-        record = self._queue(queue)
+        self.definitions.require("read", "queue", queue)
+        record = self.definitions.queue(queue)
         spec = with_parsed_arguments(spec, describe_queue(self._vhost, queue))
         tag = spec.consumer_tag
         assert tag not in self._consumers, "the server refuses a consumer tag that is in use"
@@ -484,8 +371,8 @@ class Channel:
             self._consumers.pop(consumer_tag, None)
 
     async def get(self, queue: str, *, no_ack: bool) -> Got | None:
-        self._require("read", "queue", queue)
-        record = self._queue(queue)
+        self.definitions.require("read", "queue", queue)
+        record = self.definitions.queue(queue)
         got = await self._gateway.get(self.key, record.queue_id, no_ack)
         if got is None:
             return None
@@ -503,26 +390,8 @@ class Channel:
         self._consumers.clear()
         self._gateway.close_channel(self.key)
         if self.hop.reset():
-            self._connection.hop_changed(self.hop)
-        self._connection.channel_closed(self, len(self._tracker), self._tracker.size_bytes)
-
-    # --- checks ---
-
-    def _queue(self, name: str) -> QueueRecord:
-        """The queue, for use by this connection. Raises `ChannelError` 404 or 405."""
-        record = self._topology.queue(self._vhost, name)
-        if record is None:
-            raise missing_queue(self._vhost, name)
-        if record.exclusive_owner is not None and record.exclusive_owner != self._connection.id:
-            raise locked_queue(record)
-        return record
-
-    def _require(self, action: Action, kind: str, name: str) -> None:
-        if not self._broker.authenticator.may(self._user, self._vhost, action, name):
-            raise ChannelError(
-                403,
-                f"{action} access to {kind} '{name}' in vhost '{self._vhost}' refused for user '{self._user}'",
-            )
+            self._owner.hop_changed(self.hop)
+        self._owner.channel_closed(self, len(self._tracker), self._tracker.size_bytes)
 
     def check_invariants(self) -> None:
         self._tracker.check_invariants()

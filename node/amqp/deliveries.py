@@ -1,0 +1,187 @@
+"""The deliveries of a channel: their tags, which are unacked, which are held back, and how they are settled.
+
+Channel-wide prefetch. The queue knows only the prefetch of a consumer; what exceeds the limit of the channel is
+held here, in order, and released by settlements. Held deliveries have no delivery tag yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from node.amqp.channel_events import ChannelEffect, Delivered, Settle, Settlement
+from node.amqp.frames import SETTLE_MULTIPLE, SETTLE_NEGATIVE, SETTLE_REQUEUE
+from node.amqp.ports import DeliverySource, Got
+from node.amqp.transaction import Transaction
+from node.amqp.unacked import Unacked, UnackedTable, group_by_source
+from node.amqp.values import pack_short_string
+from node.amqp.writers import pack_deliveries, pack_get_ok
+from node.ids import SeqId
+from node.queues.backing_queue import Delivery
+
+#: Deliveries that one call of the broker acks or discards: one settlement may name all that are out.
+SETTLE_LIMIT = 256
+
+
+class Consumer:
+    """A consumer of the channel."""
+
+    __slots__ = ("early", "no_ack", "packed_tag", "tag")
+
+    def __init__(self, tag: str, no_ack: bool) -> None:
+        self.tag = tag
+        self.packed_tag = pack_short_string(tag)
+        self.no_ack = no_ack
+        #: Deliveries that came before ``consume-ok`` was sent; ``None`` afterwards.
+        self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
+
+
+#: Deliveries of one queue for one consumer.
+_Batch = tuple[Consumer, DeliverySource, Sequence[Delivery]]
+
+
+class Deliveries:
+    """Appends frames to the connection's ``output`` and effects to those of the channel."""
+
+    __slots__ = ("_effects", "_frame_max", "_held", "_next_tag", "_number", "_output", "limit", "unacked")
+
+    def __init__(self, number: int, frame_max: int, output: list[bytes], effects: deque[ChannelEffect]) -> None:
+        self.unacked = UnackedTable()
+        #: Deliveries that may be unacked on the whole channel; 0 = no limit.
+        self.limit = 0
+        self._number = number
+        self._frame_max = frame_max
+        self._output = output
+        self._effects = effects
+        #: Above the limit, in order.
+        self._held: deque[_Batch] = deque()
+        self._next_tag = 1
+
+    @property
+    def held_count(self) -> int:
+        """Deliveries held back by the limit."""
+        return sum(len(deliveries) for _, _, deliveries in self._held)
+
+    # --- out ---
+
+    def send(self, more: _Batch | None = None) -> None:
+        """Send what is held, and then ``more``, as far as the limit allows; the rest is held.
+
+        Consumers without acks do not count against the limit, but wait while it is reached, as in the reference.
+        """
+        held, limit, unacked = self._held, self.limit, self.unacked
+        if more is not None:
+            held.append(more)
+        while held and (not limit or len(unacked) < limit):
+            consumer, source, deliveries = held.popleft()
+            if limit and not consumer.no_ack and len(deliveries) > (room := limit - len(unacked)):
+                held.appendleft((consumer, source, deliveries[room:]))
+                deliveries = deliveries[:room]
+            first_tag = self._next_tag
+            self._next_tag += len(deliveries)
+            if not consumer.no_ack:
+                unacked.add(first_tag, source, consumer.tag, deliveries)
+            self._output.append(
+                pack_deliveries(self._number, consumer.packed_tag, first_tag, deliveries, self._frame_max)
+            )
+            self._effects.append(Delivered(source, consumer.tag, len(deliveries)))
+
+    def send_got(self, got: Got, no_ack: bool) -> None:
+        """The answer to ``basic.get``: it counts against no limit."""
+        tag = self._next_tag
+        self._next_tag += 1
+        if not no_ack:
+            self.unacked.add(tag, got.source, "", [got.delivery])
+        self._output.append(pack_get_ok(self._number, tag, got.delivery, got.remaining, self._frame_max))
+
+    def take_back(self, consumer: Consumer) -> None:
+        """The consumer is gone: what was held for it, or came too early, goes back to its queue."""
+        back = [(source, deliveries) for owner, source, deliveries in self._held if owner is consumer]
+        if back:
+            self._held = deque(held for held in self._held if held[0] is not consumer)
+        for source, deliveries in back + (consumer.early or []):
+            self.requeue(source, deliveries)
+
+    def requeue(self, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries that were not sent go back to their queue."""
+        self.perform(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
+
+    # --- settled ---
+
+    def settle(self, settlements: Sequence[tuple[int, int]], transaction: Transaction | None) -> tuple[int, int] | None:
+        """Settle, or note in the transaction, what the client acked, nacked or rejected: (tag, ``SETTLE_`` bits) each.
+
+        Returns the first of them whose tag is not unacked; what comes before it is settled. ``None``: all are.
+        """
+        groups: dict[DeliverySource, list[SeqId]] = {}
+        current = Settlement.ACK
+        try:
+            for tag, bits in settlements:
+                settlement = _settlement(bits)
+                if settlement is not current:
+                    self.perform(current, groups)
+                    groups, current = {}, settlement
+                if bits & SETTLE_MULTIPLE or transaction is not None:
+                    entries = self._take(tag, bits)
+                    if entries is None:
+                        return tag, bits
+                    if transaction is not None:
+                        transaction.settle(settlement, entries)
+                        continue
+                    for source, seq_ids in group_by_source(entries.values()).items():
+                        groups.setdefault(source, []).extend(seq_ids)
+                    continue
+                entry = self.unacked.take(tag)
+                if entry is None:
+                    return tag, bits
+                group = groups.get(entry.source)
+                if group is None:
+                    groups[entry.source] = [entry.seq_id]
+                else:
+                    group.append(entry.seq_id)
+        finally:
+            self.perform(current, groups)
+        if self._held:
+            self.send()
+        return None
+
+    def _take(self, tag: int, bits: int) -> dict[int, Unacked] | None:
+        if bits & SETTLE_MULTIPLE:
+            return self.unacked.take_through(tag)
+        entry = self.unacked.take(tag)
+        return None if entry is None else {tag: entry}
+
+    def perform(self, settlement: Settlement, groups: Mapping[DeliverySource, Sequence[SeqId]]) -> None:
+        """Tell the broker."""
+        # What is requeued goes back at once, or the queue would send later messages between earlier ones.
+        for source, seq_ids in groups.items():
+            limit = max(1, len(seq_ids)) if settlement is Settlement.REQUEUE else SETTLE_LIMIT
+            for at in range(0, len(seq_ids), limit):
+                self._effects.append(Settle(settlement, source, seq_ids[at : at + limit]))
+
+    def recover(self) -> None:
+        """Everything unacked goes back to its queue."""
+        entries = self.unacked.take_through(0)
+        assert entries is not None, "0 takes whatever there is"
+        self.perform(Settlement.REQUEUE, group_by_source(entries.values()))
+
+    def drop(self) -> None:
+        """The channel fails: the broker requeues all that is out or held."""
+        self.unacked = UnackedTable()
+        self._held.clear()
+
+    def check_invariants(self, consumers: Mapping[str, Consumer]) -> None:
+        """Raise `AssertionError` if the state contradicts itself, or does not go with those who consume."""
+        self.unacked.check_invariants()
+        if self._held:
+            assert self.limit, "deliveries are held only under a channel-wide limit"
+            assert len(self.unacked) >= self.limit, "deliveries are held only while the limit is reached"
+        for consumer, _, deliveries in self._held:
+            assert consumers.get(consumer.tag) is consumer, "nothing is held for a consumer that is gone"
+            assert deliveries, "an empty batch would never be released"
+
+
+def _settlement(bits: int) -> Settlement:
+    if not bits & SETTLE_NEGATIVE:
+        return Settlement.ACK
+    return Settlement.REQUEUE if bits & SETTLE_REQUEUE else Settlement.DISCARD

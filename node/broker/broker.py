@@ -1,0 +1,110 @@
+"""The broker: users enter vhosts, open channels, and reach exchanges and queues.
+
+It knows neither sockets nor disks nor other nodes: the AMQP server calls it through `node.amqp.ports`, the topology
+is read and changed through a `Catalogue`, queues are reached through a `QueueGateway`, and users are known to an
+`Authenticator`. A broker that is alone and a node of a cluster differ only in what is handed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from node.amqp.ports import ConnectionControl, ConnectionInfo
+from node.auth import Authenticator, log_in
+from node.broker.connection import Connection
+from node.broker.parts import BrokerParts
+from node.errors import ConnectionFailure
+from node.flow.credit import FlowControl
+from node.ids import NodeName
+from node.queues.gateway import QueueGateway
+from node.routing.router import AlternateExchange, Router, argued_alternate_exchange
+from node.topology.catalogue import Catalogue
+from node.topology.commands import DeleteQueue
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """Implements `BrokerPort`. ``random_bytes`` gives unpredictable bytes (message origins, queue names)."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        catalogue: Catalogue,
+        authenticator: Authenticator,
+        gateway: QueueGateway,
+        *,
+        random_bytes: Callable[[int], bytes],
+        properties: Mapping[str, Any],
+        alternate_exchange: AlternateExchange = argued_alternate_exchange,
+        flow: FlowControl | None = None,
+    ) -> None:
+        self.flow = flow or FlowControl()
+        self.router = Router(catalogue.topology, alternate_exchange)
+        self.parts = BrokerParts(node, catalogue, authenticator, gateway, self.router, self.flow, random_bytes)
+        #: Open connections by a number of their own.
+        self.connections: dict[int, Connection] = {}
+        #: Why publishers are blocked; empty when they are not.
+        self.alarm = ""
+        self._properties = dict(properties)
+        self._numbers = itertools.count(1)
+
+    def authenticate(self, mechanism: str, response: bytes, peer_host: str) -> str:
+        try:
+            return log_in(self.parts.authenticator, mechanism, response, peer_host)
+        except ConnectionFailure as error:
+            log.warning("login from %s refused: %s", peer_host, error)
+            raise
+
+    def open_connection(self, info: ConnectionInfo, control: ConnectionControl) -> Connection:
+        if not self.parts.catalogue.topology.has_vhost(info.vhost):
+            raise ConnectionFailure(530, f"vhost {info.vhost} not found")
+        if not self.parts.authenticator.may_enter(info.user, info.vhost):
+            raise ConnectionFailure(530, f"access to vhost '{info.vhost}' refused for user '{info.user}'")
+        number = next(self._numbers)
+        self.connections[number] = connection = Connection(self, number, info, control)
+        return connection
+
+    def connection_closed(self, connection: Connection) -> None:
+        """See `ConnectionOwner`."""
+        self.connections.pop(connection.number, None)
+
+    def server_properties(self) -> Mapping[str, Any]:
+        return self._properties
+
+    def close_all(self, reply_code: int, text: str) -> None:
+        """Ask every client connection to close (320 when the node must stop serving)."""
+        for connection in list(self.connections.values()):
+            connection.control.close(reply_code, text)
+
+    async def delete_abandoned_queues(self) -> None:
+        """Delete exclusive queues whose connection ended while the deletion could not be agreed on.
+
+        To be called when agreement is possible again. Raises `AmqpError` if it is not.
+        """
+        living = {connection.id for connection in self.connections.values()}
+        for queue in list(self.parts.catalogue.topology.all_queues()):
+            owner = queue.exclusive_owner
+            if owner is not None and owner.startswith(f"{self.parts.node}/") and owner not in living:
+                log.info("exclusive %s outlived its connection: it is deleted now", queue.queue_name)
+                await self.parts.catalogue.submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
+
+    def set_alarm(self, reason: str) -> None:
+        """Publishers must stop (mission F3), for this reason; empty: they may go on.
+
+        Another reason during an alarm is for those who are told from now on.
+        """
+        has_changed = bool(reason) != bool(self.alarm)
+        self.alarm = reason
+        if has_changed:
+            for connection in list(self.connections.values()):
+                connection.alarm_changed(reason)
+
+    def check_invariants(self) -> None:
+        self.router.check_invariants()
+        for number, connection in self.connections.items():
+            assert connection.number == number, "a connection is filed under its number"
+            connection.check_invariants()

@@ -1,0 +1,230 @@
+"""Exchanges, queues and bindings, as one connection may see and change them.
+
+Everything here is asked for by a client and may be refused: the user lacks a permission, the name is reserved, the
+queue belongs to another connection. What is allowed and changes something is submitted to the `Catalogue`; a
+declaration that repeats an earlier one is answered without it.
+
+Exclusive queues belong to their connection and are deleted with it. One that could not be deleted because no agreement
+was possible is found later by `Broker.delete_abandoned_queues`.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from node.amqp.ports import QueueDeclared
+from node.auth import Action
+from node.broker.parts import BrokerParts
+from node.errors import AmqpError, ChannelError
+from node.routing.properties import plain_table
+from node.topology.arguments import check_queue_arguments
+from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from node.topology.names import (
+    DEFAULT_EXCHANGE,
+    EXCHANGE_TYPES,
+    RESERVED_PREFIX,
+    SERVER_NAMED_PREFIX,
+    locked_queue,
+    missing_exchange,
+    missing_queue,
+)
+from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
+
+#: Random bytes of a server-made queue name: 22 characters of base64, as in the reference.
+_SERVER_NAME_BYTES = 16
+_STRIP_LINE_ENDS = str.maketrans("", "", "\r\n")
+
+
+class Definitions:
+    """Implements `node.amqp.ports.BrokerDefinitions`. ``owner`` is the connection's identity in the cluster."""
+
+    def __init__(self, parts: BrokerParts, vhost: str, user: str, owner: str) -> None:
+        self._parts = parts
+        self._vhost = vhost
+        self._user = user
+        self._owner = owner
+        self._catalogue = parts.catalogue
+        self._topology = parts.catalogue.topology
+        #: Exclusive queues of the connection (a dict for its order).
+        self._exclusive_queues: dict[str, None] = {}
+        self._is_closed = False
+
+    # --- exchanges ---
+
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str,
+        *,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        name = name.translate(_STRIP_LINE_ENDS)
+        if passive:
+            if self._topology.exchange(self._vhost, name) is None:
+                raise missing_exchange(self._vhost, name)
+            return
+        self.require("configure", "exchange", name)
+        plain = plain_table(arguments)
+        command = DeclareExchange(self._vhost, name, type, durable, auto_delete, internal, plain)
+        alternate = plain.get("alternate-exchange")
+        if isinstance(alternate, str):
+            self.require("read", "exchange", name)
+            self.require("write", "exchange", alternate)
+        # Most declarations repeat an earlier one: those need no agreement with anybody.
+        is_plain_case = name != DEFAULT_EXCHANGE and type in EXCHANGE_TYPES
+        if not is_plain_case or self._topology.equivalent_exchange(command) is None:
+            await self._catalogue.submit(command)
+
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        self.require("configure", "exchange", name)
+        await self._catalogue.submit(DeleteExchange(self._vhost, name, if_unused))
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        self.require("write", "exchange", destination)
+        self.require("read", "exchange", source)
+        plain = plain_table(arguments)
+        await self._catalogue.submit(Bind(self._vhost, source, destination, "exchange", routing_key, plain))
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        self.require("write", "exchange", destination)
+        self.require("read", "exchange", source)
+        plain = plain_table(arguments)
+        await self._catalogue.submit(Unbind(self._vhost, source, destination, "exchange", routing_key, plain))
+
+    # --- queues ---
+
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+    ) -> QueueDeclared:
+        name = name.translate(_STRIP_LINE_ENDS)
+        if passive:
+            return await self._declared(self.queue(name))
+        owner = self._owner if exclusive else None
+        plain = plain_table(arguments)
+        if not name:
+            encoded = base64.urlsafe_b64encode(self._parts.random_bytes(_SERVER_NAME_BYTES))
+            name = SERVER_NAMED_PREFIX + encoded.decode().rstrip("=")
+        elif name.startswith(RESERVED_PREFIX) and self._topology.queue(self._vhost, name) is None:
+            raise ChannelError(403, f"queue name '{name}' contains reserved prefix 'amq.*'")
+        self.require("configure", "queue", name)
+        command = DeclareQueue(self._vhost, name, durable, owner, auto_delete, plain)
+        existing = self._topology.equivalent_queue(command)
+        if existing is not None:
+            return await self._declared(existing)
+        check_queue_arguments(self._vhost, name, plain)
+        if "x-dead-letter-exchange" in plain:
+            self.require("read", "queue", name)
+            self.require("write", "exchange", plain["x-dead-letter-exchange"])
+        await self._declare_new(command)
+        return QueueDeclared(name, 0, 0)
+
+    async def _declared(self, queue: QueueRecord) -> QueueDeclared:
+        ready, consumers = await self._parts.gateway.counts(queue.queue_id)
+        return QueueDeclared(queue.name, ready, consumers)
+
+    async def bind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        self._check_binding(queue, exchange)
+        plain = plain_table(arguments)
+        await self._catalogue.submit(Bind(self._vhost, exchange, queue, "queue", routing_key, plain))
+
+    async def unbind_queue(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        self._check_binding(queue, exchange, is_unbind=True)
+        plain = plain_table(arguments)
+        await self._catalogue.submit(Unbind(self._vhost, exchange, queue, "queue", routing_key, plain))
+
+    def _check_binding(self, queue: str, exchange: str, is_unbind: bool = False) -> None:
+        self.require("write", "queue", queue)
+        self.require("read", "exchange", exchange)
+        # Unbinding what is not there is no error; everything else is told by the topology.
+        if not is_unbind or self._topology.queue(self._vhost, queue) is not None:
+            self.queue(queue)
+
+    async def purge_queue(self, queue: str) -> int:
+        self.require("read", "queue", queue)
+        return await self._parts.gateway.purge(self.queue(queue).queue_id)
+
+    async def delete_queue(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
+        self.require("configure", "queue", queue)
+        if self._topology.queue(self._vhost, queue) is None:
+            return 0
+        record = self.queue(queue)
+        ready = await self._parts.gateway.delete_if(record.queue_id, if_unused, if_empty)
+        try:
+            await self._catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
+        except BaseException:
+            # Whatever kept the deletion from being agreed on (this task may have been cancelled): publishes wait.
+            with suppress(AmqpError):
+                await self._parts.gateway.delete_abandoned(record.queue_id)
+            raise
+        self._exclusive_queues.pop(queue, None)
+        return ready
+
+    # --- checks ---
+
+    def queue(self, name: str) -> QueueRecord:
+        """The queue, for use by this connection. Raises `ChannelError` 404 or 405."""
+        record = self._topology.queue(self._vhost, name)
+        if record is None:
+            raise missing_queue(self._vhost, name)
+        if record.exclusive_owner is not None and record.exclusive_owner != self._owner:
+            raise locked_queue(record)
+        return record
+
+    def require(self, action: Action, kind: str, name: str) -> None:
+        if not self._parts.authenticator.may(self._user, self._vhost, action, name):
+            raise ChannelError(
+                403,
+                f"{action} access to {kind} '{name}' in vhost '{self._vhost}' refused for user '{self._user}'",
+            )
+
+    # --- exclusive queues ---
+
+    async def _declare_new(self, command: DeclareQueue) -> None:
+        """Declare a new queue; an exclusive one is remembered, to be deleted with the connection."""
+        is_exclusive = command.exclusive_owner is not None
+        if is_exclusive:
+            self._exclusive_queues[command.name] = None
+        try:
+            await self._catalogue.submit(command)
+        finally:
+            if is_exclusive and self._is_closed:
+                # The connection ended while the declaration was under way: its clean-up could not see the queue.
+                await self._delete_exclusive(command.name)
+
+    async def close(self) -> None:
+        """The connection is gone: delete its exclusive queues."""
+        self._is_closed = True
+        while self._exclusive_queues:
+            name = next(iter(self._exclusive_queues))
+            del self._exclusive_queues[name]
+            await self._delete_exclusive(name)
+
+    async def _delete_exclusive(self, name: str) -> None:
+        record = self._topology.queue(self._vhost, name)
+        if record is None or record.exclusive_owner != self._owner:
+            return
+        try:
+            await self._catalogue.submit(DeleteQueue(self._vhost, name, record.queue_id))
+        except AmqpError as error:
+            log.warning("exclusive %s of a closed connection stays: %s", record.queue_name, error)
