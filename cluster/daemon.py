@@ -30,8 +30,10 @@ from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.system_probe import SystemProbe, raise_open_files_limit
 from cluster.transport.admin_port import ExitCode, exit_code_of
-from cluster.transport.admin_server import AdminService
-from cluster.transport.mesh import Mesh, MeshTiming
+from cluster.transport.grpc_admin_caller import GrpcAdminCaller
+from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from node.amqp.connection import ConnectionLimits
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.listing import ConnectionListing
@@ -95,7 +97,7 @@ class Daemon:
         self._open()
         tune_collector(asyncio.get_running_loop())
         try:
-            await self._mesh.start([AdminService(self._admin, self.config.cluster_cookie).add_to_server])
+            await self._mesh.start(self._admin)
         except OSError as error:
             raise _cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self._raft.start()
@@ -150,6 +152,7 @@ class Daemon:
             str(config.cluster_listener),
             peers,
             self._runtime,
+            GrpcCarrier(),
             cookie=config.cluster_cookie,
             timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
         )
@@ -182,7 +185,7 @@ class Daemon:
         )
         self._runtime.on_policy_changed = self._broker.router.forget_routes
         self._runtime.alarms.on_reason = self._broker.set_alarm
-        self._peers = AdminPeers(lambda node: peers[node], config.cluster_cookie)
+        self._peers = AdminPeers(lambda node: peers[node], GrpcAdminCaller(config.cluster_cookie))
         self._admin = NodeAdmin(self._runtime, self._peers, self._connections, self.stop, product_version())
 
     async def _join(self) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from cluster.mirroring.messages import HorizonOp, Ops, PublishOp
 from cluster.raft.messages import Heartbeat, Message
-from cluster.transport.link import SERVICE_NAME, StreamKind
-from cluster.transport.mesh import Mesh, MeshTiming
+from cluster.transport.carrier import ProbeResult, StreamKind
+from cluster.transport.grpc_carrier import SERVICE_NAME, GrpcCarrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from cluster.transport.outbox import OutboxLimits
-from cluster.transport.probe import ProbeResult, probe
+from cluster.transport.probe import probe
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.ports import free_port
@@ -79,6 +81,7 @@ class Pair:
             self.addresses[name],
             self.addresses,
             self.listeners[name],
+            GrpcCarrier(),
             cookie=cookie,
             timing=TIMING,
             limits=limits,
@@ -203,7 +206,8 @@ async def test_a_swapped_address_is_refused(pair: Pair, caplog: pytest.LogCaptur
     """The port of n2 in n1's configuration belongs to another node."""
     n3 = NodeName("n3")
     listener = Listener()
-    wrong = Mesh(n3, Incarnation(1), pair.addresses[N2], pair.addresses, listener, cookie="secret", timing=TIMING)
+    address, known = pair.addresses[N2], pair.addresses
+    wrong = Mesh(n3, Incarnation(1), address, known, listener, GrpcCarrier(), cookie="secret", timing=TIMING)
     with caplog.at_level(logging.WARNING):
         await wrong.start()
         await pair.start(N1)
