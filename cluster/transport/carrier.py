@@ -73,13 +73,17 @@ class OutgoingStream(Stream, Protocol):
     """The dialer's end."""
 
     def cancel(self) -> None:
-        """Cut the stream, at once and without a good-bye; the acceptor's coroutine is cancelled. Idempotent."""
+        """Cut the stream, at once and without a good-bye; the acceptor's coroutine is cancelled. Idempotent.
+
+        Nobody may read any more.
+        """
 
 
 class IncomingStream(Stream, Protocol):
-    """The acceptor's end: ended when the coroutine that serves it returns or is cancelled.
+    """The acceptor's end: it ends when the coroutine that serves it returns, and the dialer reads the end.
 
-    `read` may give ``None`` for a break too: at this end the two cannot be told apart.
+    A coroutine that is cancelled by its own side goes without a word: the dialer may learn of it only when the
+    connection ends. `read` may give ``None`` for a break too: at this end the two cannot be told apart.
     """
 
     @property
