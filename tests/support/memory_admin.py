@@ -93,7 +93,7 @@ class MemoryAdminCaller:
         target = split_address(address)[0]
         path = self._network.path(self._host, target)
         await path.cross()
-        if not self._network.is_running(target):
+        if not self._network.has_power(target):
             await asyncio.Event().wait()
         listener = self._network.listeners.get(address)
         if path.is_refusing or listener is None or listener.admin is None:

@@ -47,14 +47,17 @@ class MemoryNetwork:
         self.window_bytes = window_bytes
         self.listeners: dict[str, Listener] = {}
         self._paths: dict[tuple[str, str], Path] = {}
-        #: Hosts that run, each with its present process.
+        #: By host, of its present process.
         self._carriers: dict[str, MemoryCarrier] = {}
+        #: Hosts without power, see `vanish`.
+        self._lost: set[str] = set()
         self._next_port = FIRST_CHOSEN_PORT
 
     def carrier(self, host: str) -> MemoryCarrier:
         """The carrier of a process that starts on ``host``; one that still ran there is killed."""
         if host in self._carriers:
             self._carriers[host].kill()
+        self._lost.discard(host)
         carrier = self._carriers[host] = MemoryCarrier(self, host)
         return carrier
 
@@ -84,12 +87,14 @@ class MemoryNetwork:
 
     def vanish(self, host: str) -> None:
         """The machine loses its power: nobody there answers anything until `carrier` starts a new process on it."""
+        self._lost.add(host)
         carrier = self._carriers.pop(host, None)
         if carrier is not None:
             carrier.kill(says_so=False)
 
-    def is_running(self, host: str) -> bool:
-        return host in self._carriers
+    def has_power(self, host: str) -> bool:
+        """Its system answers, if only that nobody listens."""
+        return host not in self._lost
 
     def choose_port(self) -> int:
         self._next_port += 1
@@ -152,7 +157,7 @@ class MemoryCarrier:
         try:
             async with asyncio.timeout(timeout_s):
                 await path.cross()
-                if self._is_killed or not network.is_running(target):
+                if self._is_killed or not network.has_power(target):
                     await asyncio.Event().wait()
                 is_refused = path.is_refusing or address not in network.listeners
                 await network.path(target, self.host).cross()

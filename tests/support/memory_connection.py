@@ -45,7 +45,7 @@ class Surroundings(Protocol):
 
     def path(self, source: str, target: str) -> Path: ...
 
-    def is_running(self, host: str) -> bool: ...
+    def has_power(self, host: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class End:
         elif isinstance(item, Knock):
             self._be_knocked()
         elif not self.is_established:
-            if self._network.is_running(self.host) and self.other.is_established:
+            if self._network.has_power(self.host) and self.other.is_established:
                 self._say_gone("connection reset by peer")
         elif isinstance(item, _Open):
             self._accept(item.kind)
@@ -195,7 +195,7 @@ class End:
         if listener is not None and not self._path_in.is_refusing:
             self._acceptor = listener.acceptor
             self.establish(listener.ends, listener.silence_timeout_s)
-        elif self._network.is_running(self.host):
+        elif self._network.has_power(self.host):
             self._say_gone("connection refused")
 
     def _accept(self, kind: StreamKind) -> None:
