@@ -111,8 +111,13 @@ async def pass_time(seconds: float) -> None:
     """Let a moment of the loop's time pass."""
     loop = asyncio.get_running_loop()
     moment: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, moment.set_result, None)
+    timer = loop.call_later(seconds, _finish, moment)
     try:
         await moment
     finally:
         timer.cancel()
+
+
+def _finish(moment: asyncio.Future[None]) -> None:
+    if not moment.done():  # who waited may have been cancelled in this very turn
+        moment.set_result(None)

@@ -60,13 +60,14 @@ async def test_a_link_carries_both_streams_in_order_in_both_directions(pair: Mes
     assert heard2.frames <= 8, "what is sent in one turn travels together"
 
 
-async def test_both_sides_begin_at_once_and_open_one_link(pair: MeshNodes) -> None:
+async def test_both_sides_begin_at_once_and_open_one_link(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
     pair.set_delay(0.01, 0.01)
     await asyncio.gather(pair.start(N1), pair.start(N2))
     await pair.until_all_up(1)
     await pass_time(10)
     for listener, other in ((pair.listeners[N1], N2), (pair.listeners[N2], N1)):
         assert listener.happened == [("up", other, 1)]
+    assert caplog.messages == [], "nobody tried in vain"
 
 
 @pytest.mark.parametrize("seed", range(5))

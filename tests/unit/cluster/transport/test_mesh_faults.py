@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from cluster.mirroring.messages import HorizonOp, Ops
+from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.memory_path import pass_time
@@ -27,6 +28,7 @@ class Checker(Listener):
 
     def __init__(self) -> None:
         super().__init__()
+        self.mesh: Mesh | None = None
         #: By peer, of the link that is up: our number for it, what was said on it and what was heard.
         self.link: dict[NodeName, int] = {}
         self.said: dict[NodeName, int] = {}
@@ -42,6 +44,9 @@ class Checker(Listener):
         self.link[peer] = self.links
         self.said[peer] = 0
         self.heard.pop(peer, None)
+        if self.mesh is not None:
+            # The first words travel while the peer may still wait for the end of the handshake.
+            self.mesh.send_queue_frames(peer, self.say(peer, 1, 8))
 
     def on_link_down(self, peer: NodeName, reason: str) -> None:
         super().on_link_down(peer, reason)
@@ -76,7 +81,8 @@ class Storm:
 
     async def start(self, name: NodeName) -> None:
         self.starts[name] += 1
-        await self.nodes.start(name, self.starts[name], listener=Checker())
+        checker = Checker()
+        checker.mesh = await self.nodes.start(name, self.starts[name], listener=checker)
 
     def checker(self, name: NodeName) -> Checker:
         checker = self.nodes.listeners[name]
