@@ -14,9 +14,15 @@ from tests.support.memory_carrier import MemoryCarrier, MemoryNetwork
 from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener
 
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 TIMING = MeshTiming()
 #: Virtual: longer than any timeout of the mesh, several times.
 PATIENCE_S = 60.0
+
+
+def now() -> float:
+    """Seconds of the loop's time."""
+    return asyncio.get_running_loop().time()
 
 
 class MeshNodes:

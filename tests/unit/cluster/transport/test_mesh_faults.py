@@ -17,9 +17,9 @@ from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener
-from tests.support.mesh_nodes import MeshNodes
+from tests.support.mesh_nodes import N1, N2, N3, MeshNodes
 
-N1, N2, N3 = NAMES = NodeName("n1"), NodeName("n2"), NodeName("n3")
+NAMES = N1, N2, N3
 STEPS = 60
 
 
