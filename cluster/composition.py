@@ -16,7 +16,7 @@ What is in the world, and what is not:
 - *Workers* carry out what blocks: fsync. One for the queues, one for the metadata log. What frees space in the
   background belongs to the disk.
 - *The disk* holds everything a node remembers, and *the lock* keeps a second node away from it while this one lives.
-- *The network* is the way to the other nodes and to the operators' tool; *listen* is how clients arrive.
+- *The carrier* is the way to the other nodes, and theirs and the operators' to this one; *listen*: how clients arrive.
 
 Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group, this node's roles, and
 only then the listener for clients. Order of stop: clients are closed with 320, the cluster is told, queues are closed
@@ -27,13 +27,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from cluster.raft.core import RaftConfig
-from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
@@ -46,9 +44,11 @@ from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
-from cluster.runtime.switchboard import FrameCarrier
-from cluster.transport.admin_port import AdminPort, exit_code_of
-from cluster.transport.mesh import MeshHandler
+from cluster.transport.admin_caller import AdminCaller
+from cluster.transport.admin_port import exit_code_of
+from cluster.transport.carrier import Carrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from node.amqp.connection import ConnectionLimits
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.sockets import Listen
@@ -63,30 +63,6 @@ from node.store.shared.config import StoreConfig
 log = logging.getLogger(__name__)
 
 PRODUCT = "Warren"
-
-
-class NodeMesh(FrameCarrier, Protocol):
-    """This node's links to the others, and where they and operators reach it (`cluster.transport.mesh.Mesh`)."""
-
-    def send_consensus(self, peer: NodeName, messages: Sequence[Message]) -> None: ...
-
-    async def stop(self) -> None:
-        """Close every link and listen no longer; no callback comes after this began."""
-
-    def check_invariants(self) -> None: ...
-
-
-class ClusterNetwork(Protocol):
-    """One node's way to the others and to operators."""
-
-    def mesh(self, config: NodeConfig, incarnation: Incarnation, handler: MeshHandler) -> NodeMesh:
-        """Links that ``handler`` hears of; nothing happens before `start`."""
-
-    async def start(self, admin: AdminPort) -> None:
-        """Listen for the others and for operators, then begin to dial. Raises `OSError`."""
-
-    def admin_peers(self, config: NodeConfig) -> AdminPeers:
-        """What the other nodes answer operators."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +81,10 @@ class World:
     worker: Callable[[str], Worker]
     #: For AMQP clients.
     listen: Listen
-    network: ClusterNetwork
+    #: The way to the other nodes, and theirs and the operators' to this one.
+    carrier: Carrier
+    #: What the admin services of other nodes are asked through.
+    admin_caller: AdminCaller
 
 
 class Node:
@@ -118,7 +97,7 @@ class Node:
         ending: Ending,
         runtime: NodeRuntime,
         *,
-        mesh: NodeMesh,
+        mesh: Mesh,
         raft: RaftDriver,
         clients: ClientService,
         admin: NodeAdmin,
@@ -162,7 +141,7 @@ class Node:
         Raises `ConfigError` if an address cannot be listened on.
         """
         try:
-            await self._world.network.start(self.admin)
+            await self.mesh.start(self.admin)
         except OSError as error:
             raise cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self.raft.start()
@@ -217,7 +196,17 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     clients = ClientService(
         config.amqp_listener, lambda: _amqp_server(config, world, broker), broker.delete_abandoned_queues, ending
     )
-    mesh = world.network.mesh(config, incarnation, runtime.switchboard)
+    addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
+    mesh = Mesh(
+        config.node_name,
+        incarnation,
+        str(config.cluster_listener),
+        addresses,
+        runtime.switchboard,
+        world.carrier,
+        cookie=config.cluster_cookie,
+        timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
+    )
     pauses = config.cluster_partition_handling == "pause_minority"
     events = ConsensusEvents(
         runtime.queues, runtime.membership, pauses=pauses, on_quorum=clients.quorum_changed, on_fatal=ending.fail
@@ -225,7 +214,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     raft = _raft(config, world, runtime, mesh, events)
     keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
     runtime.connect(mesh, raft)
-    peers = world.network.admin_peers(config)
+    peers = AdminPeers(addresses.__getitem__, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
     return Node(
         config,
@@ -304,9 +293,7 @@ def _amqp_server(config: NodeConfig, world: World, broker: Broker) -> AmqpServer
     return AmqpServer(broker, AmqpServerConfig(limits), listen=world.listen, chance=world.chance, clock=world.clock)
 
 
-def _raft(
-    config: NodeConfig, world: World, runtime: NodeRuntime, mesh: NodeMesh, events: ConsensusEvents
-) -> RaftDriver:
+def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents) -> RaftDriver:
     voters = [NodeName(member.name) for member in config.members] or [config.node_name]
     storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft", voters)
     return RaftDriver(

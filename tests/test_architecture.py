@@ -248,12 +248,17 @@ def fast_test_files() -> set[Path]:
     return found
 
 
+#: Where sleeping takes no time.
+VIRTUAL_TIME = ("tests/unit/chaos/sim/", "tests/simulation/")
+
+
 def test_tests_do_not_sleep() -> None:
     files = fast_test_files()
     assert ROOT / "tests/support/raft_network.py" in files
     offenders = [
         f"{name_of(path)}:{node.lineno}"
         for path in files
+        if not name_of(path).startswith(VIRTUAL_TIME)
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -391,9 +396,10 @@ WORLD = {
     "cluster/daemon.py": "the process: its loop, its signals, its log",
     "cluster/cli/": "a program of its own, which asks nodes",
     "cluster/directory.py": "files of a local cluster, for programs that ask nodes",
-    "cluster/transport/": "the network between nodes: sockets of gRPC",
-    "cluster/runtime/admin_peers.py": "asks the other nodes over gRPC",
-    "node/amqp/server/": "sockets of AMQP clients",
+    "cluster/transport/probe.py": "sockets that tell refused from silent",
+    "cluster/transport/grpc_": "the network between nodes",
+    "cluster/transport/admin_": "the admin service and its clients, over gRPC",
+    "node/amqp/server/sockets.py": "sockets of AMQP clients",
     "node/config.py": "reads the configuration, before there is a node",
     "node/inspection/": "looks at the files of a node that does not run",
     "node/store/disk/disk.py": "the disk",

@@ -11,17 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 
-from cluster.composition import ClusterNetwork, World
+from cluster.composition import World
 from cluster.real_world.data_lock import DataLock
 from cluster.real_world.system_probe import SystemProbe
-from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.admin_port import AdminPort
-from cluster.transport.admin_server import AdminService
-from cluster.transport.mesh import Mesh, MeshHandler, MeshTiming
+from cluster.transport.grpc_admin_caller import GrpcAdminCaller
+from cluster.transport.grpc_carrier import GrpcCarrier
 from node.amqp.server.sockets import listen_on_sockets
 from node.config import NodeConfig
-from node.ids import Incarnation, NodeName
 from node.store.disk.disk import RealDisk
 
 
@@ -38,36 +35,6 @@ class ThreadWorker:
         self._executor.shutdown()
 
 
-class GrpcNetwork:
-    """`cluster.composition.ClusterNetwork` over gRPC: mesh and admin service share one port."""
-
-    def __init__(self, cookie: str) -> None:
-        self._cookie = cookie
-        self._mesh: Mesh
-
-    def mesh(self, config: NodeConfig, incarnation: Incarnation, handler: MeshHandler) -> Mesh:
-        self._mesh = Mesh(
-            config.node_name,
-            incarnation,
-            str(config.cluster_listener),
-            _addresses(config),
-            handler,
-            cookie=self._cookie,
-            timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
-        )
-        return self._mesh
-
-    async def start(self, admin: AdminPort) -> None:
-        await self._mesh.start([AdminService(admin, self._cookie).add_to_server])
-
-    def admin_peers(self, config: NodeConfig) -> AdminPeers:
-        return AdminPeers(_addresses(config).__getitem__, self._cookie)
-
-
-def _addresses(config: NodeConfig) -> dict[NodeName, str]:
-    return {NodeName(member.name): str(member.cluster_address) for member in config.members}
-
-
 def product_version() -> str:
     """Of this program, as it is installed."""
     try:
@@ -79,7 +46,6 @@ def product_version() -> str:
 def real_world(config: NodeConfig) -> World:
     """This machine and this process, for the node that ``config`` describes."""
     disk = RealDisk()
-    network: ClusterNetwork = GrpcNetwork(config.cluster_cookie)
     return World(
         disk=disk,
         lock=DataLock,
@@ -89,5 +55,6 @@ def real_world(config: NodeConfig) -> World:
         clock=time.monotonic,
         worker=ThreadWorker,
         listen=listen_on_sockets,
-        network=network,
+        carrier=GrpcCarrier(),
+        admin_caller=GrpcAdminCaller(config.cluster_cookie),
     )

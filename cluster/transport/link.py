@@ -1,6 +1,6 @@
-"""One link between two nodes, from the first hello to the break: two dialed channels that live and die together.
+"""One link between two nodes, from the first hello to the break: two dialed connections that live and die together.
 
-Each node speaks only on the channel that it dialed and hears the other on the channel that the other dialed. A
+Each node speaks only on the connection that it dialed and hears the other on the one that the other dialed. A
 *link* is such a pair, and has a number, so that what was said before a break never mixes with what is said after it::
 
       opener (its name sorts first)                     other
@@ -11,37 +11,23 @@ Each node speaks only on the channel that it dialed and hears the other on the c
         |  up: likewise                                    |
 
 A side that is up may speak at once; the other does not read the frames before it is up itself. When any of the four
-streams ends, or is silent for too long (gRPC's keepalive), the whole link is closed and the opener tries the next
-number. So both sides see the same sequence of links, and a link up on both sides has lost nothing so far.
+streams ends, or is silent for too long (the carrier sees to that), the whole link is closed and the opener tries the
+next number. So both sides see the same sequence of links, and a link up on both sides has lost nothing so far.
 
 Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own. A consensus
-stream that has nothing to say says so, with an empty frame: a peer whose loop is stuck still answers gRPC's pings.
+stream that has nothing to say says so, with an empty frame: a peer whose loop is stuck may still answer the carrier.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from enum import Enum
 from typing import Any
 
-import grpc
-import grpc.aio
-
+from cluster.transport.carrier import Connection, OutgoingStream, StreamBroken, StreamKind
 from cluster.transport.outbox import Outbox, OutboxLimits
 from cluster.wire.convert import Hello, WireError, decode_hello_reply, encode_hello
 from node.ids import Incarnation, NodeName
-
-SERVICE_NAME = "warren.mesh.Mesh"
-#: What reading from a stream gives at its end; grpc's type stubs do not know it.
-END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
-
-
-class StreamKind(Enum):
-    """The streams of a channel; the value is the method of the Mesh service."""
-
-    CONSENSUS = "Consensus"
-    QUEUES = "Queues"
 
 
 class HandshakeError(Exception):
@@ -77,39 +63,38 @@ class Link:
         self._on_up = on_up
         self._on_closed = on_closed
         self._on_uncongested = on_uncongested
-        self._channel: grpc.aio.Channel | None = None
-        self._calls: dict[StreamKind, Any] = {}
+        self._connection: Connection | None = None
+        #: Our streams to the peer.
+        self._outgoing: dict[StreamKind, OutgoingStream] = {}
         #: Handlers of the peer's streams to us.
         self._incoming: dict[StreamKind, asyncio.Task[Any]] = {}
         self._is_dialed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: A dict for its order: in which tasks are cancelled must not depend on where they lie in memory.
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     # --- handshake ---
 
-    def dial(self, channel: grpc.aio.Channel, hello: Hello) -> None:
-        """Open our two streams over ``channel`` (now ours) and say hello. If that fails the link is closed."""
-        assert self._channel is None, "a link is dialed once"
-        self._channel = channel
-        self._spawn(self._shake_hands(channel, hello))
+    def dial(self, connection: Connection, hello: Hello) -> None:
+        """Open our two streams on ``connection`` (now ours) and say hello. If that fails the link is closed."""
+        assert self._connection is None, "a link is dialed once"
+        self._connection = connection
+        self._spawn(self._shake_hands(connection, hello))
 
-    async def _shake_hands(self, channel: grpc.aio.Channel, hello: Hello) -> None:
-        open_stream: Any = channel.stream_stream  # its type stub has no raw bytes
+    async def _shake_hands(self, connection: Connection, hello: Hello) -> None:
         try:
             for kind in StreamKind:
-                call = open_stream(f"/{SERVICE_NAME}/{kind.value}")()
-                self._calls[kind] = call
-                await call.write(encode_hello(hello))
-            for call in self._calls.values():
-                self._check_reply(await call.read())
-        except (grpc.RpcError, asyncio.InvalidStateError, WireError, HandshakeError) as error:
-            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            self.close(details or repr(error))
+                stream = self._outgoing[kind] = connection.open_stream(kind)
+                await stream.write(encode_hello(hello))
+            for stream in self._outgoing.values():
+                self._check_reply(await stream.read())
+        except (StreamBroken, WireError, HandshakeError) as error:
+            self.close(str(error) or repr(error))
             return
         self._is_dialed = True
         self._become_up_if_complete()
 
-    def _check_reply(self, answer: Any) -> None:
-        if answer is END_OF_STREAM:
+    def _check_reply(self, answer: bytes | None) -> None:
+        if answer is None:
             raise HandshakeError("the peer ended the stream instead of answering the hello")
         reply = decode_hello_reply(answer)
         if reply.refused:
@@ -136,9 +121,9 @@ class Link:
             return
         self.is_up = True
         self.up_or_closed.set()
-        for kind, call in self._calls.items():
-            self._spawn(self._write(kind, call))
-            self._spawn(self._watch(call))
+        for kind, stream in self._outgoing.items():
+            self._spawn(self._write(kind, stream))
+            self._spawn(self._watch(stream))
         self._on_up(self)
 
     # --- life ---
@@ -151,45 +136,44 @@ class Link:
             outbox.append(item)
         self._wakes[kind].set()
 
-    async def _write(self, kind: StreamKind, call: Any) -> None:
+    async def _write(self, kind: StreamKind, stream: OutgoingStream) -> None:
         outbox, wake = self.outboxes[kind], self._wakes[kind]
         while True:
             if kind is StreamKind.QUEUES:
                 await wake.wait()
             else:
-                await self._wake_or_beat(wake, call)
+                await self._wake_or_beat(wake, stream)
             wake.clear()
             while outbox:
                 was_congested = outbox.is_congested
                 frame = outbox.take_frame()
                 if was_congested and not outbox.is_congested:
                     self._on_uncongested(self)
-                await call.write(frame)
+                await stream.write(frame)
 
-    async def _wake_or_beat(self, wake: asyncio.Event, call: Any) -> None:
+    async def _wake_or_beat(self, wake: asyncio.Event, stream: OutgoingStream) -> None:
         """Wait until there is something to write; say that we live if there is nothing for a while."""
         while not wake.is_set():
             try:
                 async with asyncio.timeout(self._heartbeat_interval_s):
                     await wake.wait()
             except TimeoutError:
-                await call.write(b"")
+                await stream.write(b"")
 
-    async def _watch(self, call: Any) -> None:
+    async def _watch(self, stream: OutgoingStream) -> None:
         """The peer answers with nothing but the end."""
-        await call.read()
-        self.close(f"ended by the peer: {call.code()} {call.details()}" if call.done() else "ended by the peer")
+        await stream.read()
+        self.close("ended by the peer")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else repr(error)
-            self.close(f"broken: {details}")
+            self.close(f"broken: {error if isinstance(error, StreamBroken) else repr(error)}")
 
     def close(self, reason: str) -> None:
         """Cut every stream, at once and without a good-bye. Idempotent."""
@@ -200,18 +184,18 @@ class Link:
         for task in (*self._tasks, *self._incoming.values()):
             if task is not current:
                 task.cancel()
-        for call in self._calls.values():
-            call.cancel()
+        for stream in self._outgoing.values():
+            stream.cancel()
         self.up_or_closed.set()
         self.closed.set()
         self._on_closed(self, reason)
 
     async def release(self) -> None:
-        """After `close`: wait until the streams and the channel are gone."""
+        """After `close`: wait until the streams and the connection are gone."""
         assert self.is_closed, "an open link is in use"
         await asyncio.gather(*self._tasks, *self._incoming.values(), return_exceptions=True)
-        if self._channel is not None:
-            await self._channel.close(grace=None)
+        if self._connection is not None:
+            await self._connection.close()
 
     def check_invariants(self) -> None:
         assert not (self.is_up and not self._is_dialed), "up means that the peer answered our hello"

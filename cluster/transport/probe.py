@@ -1,19 +1,11 @@
-"""Is anybody listening at an address, and why can nobody? Tells a process that is gone from a silent machine."""
+"""Is anybody listening at a TCP address, and why can nobody? Tells a process that is gone from a silent machine."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from enum import Enum
 
-
-class ProbeResult(Enum):
-    #: Somebody accepts connections.
-    ACCEPTED = "accepted"
-    #: The machine answers, and says that nobody listens: the process is gone.
-    REFUSED = "refused"
-    #: Neither in time, or no way to the machine: nothing is known about the process.
-    SILENT = "silent"
+from cluster.transport.carrier import ProbeResult
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -19,6 +19,7 @@ import uvloop
 
 from cluster.mirroring.messages import Ops, OpsAck, PublishOp
 from cluster.raft.messages import Message
+from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
@@ -75,7 +76,7 @@ class Counter:
 
 async def receive(addresses: dict[NodeName, str]) -> None:
     handler = Counter()
-    handler.mesh = Mesh(RECEIVER, Incarnation(1), addresses[RECEIVER], addresses, handler)
+    handler.mesh = Mesh(RECEIVER, Incarnation(1), addresses[RECEIVER], addresses, handler, GrpcCarrier())
     await handler.mesh.start()
     await asyncio.to_thread(sys.stdin.read)  # the sender closes our standard input when it is done
     await handler.mesh.stop()
@@ -84,7 +85,7 @@ async def receive(addresses: dict[NodeName, str]) -> None:
 async def send(addresses: dict[NodeName, str], messages: int, batch: int) -> float:
     """Seconds from the first batch until the last is acknowledged."""
     handler = Counter()
-    mesh = handler.mesh = Mesh(SENDER, Incarnation(1), addresses[SENDER], addresses, handler)
+    mesh = handler.mesh = Mesh(SENDER, Incarnation(1), addresses[SENDER], addresses, handler, GrpcCarrier())
     await mesh.start()
     await handler.up.wait()
     origin = OriginId(b"benchmrk")

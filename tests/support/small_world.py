@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 from cluster.composition import World
-from cluster.raft.messages import Message
-from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.admin_port import AdminPort
-from cluster.transport.mesh import MeshHandler
-from cluster.wire.convert import QueueFrameMessage
+from cluster.transport.admin_caller import AdminCaller
+from cluster.transport.carrier import Acceptor, AdminEndpoint, Connection, ProbeResult
 from node.config import NodeConfig, build_config, parse_settings
-from node.ids import Incarnation, NodeName
 from node.store.disk.simulated import SimulatedDisk
 from tests.support.resources import FakeProbe
 
@@ -74,46 +70,37 @@ class Lock:
     def release(self) -> None: ...
 
 
-class LoneNetwork:
-    """Implements `ClusterNetwork` and `NodeMesh` for a node without peers."""
+class LoneCarrier:
+    """Implements `cluster.transport.carrier.Carrier` for a node without peers."""
 
     def __init__(self) -> None:
-        self.up_peers: list[NodeName] = []
-        self.admin: AdminPort | None = None
+        self.admin: AdminEndpoint | None = None
         #: Why nobody can listen, if nobody can.
         self.failure: OSError | None = None
         self.is_stopped = False
 
-    def mesh(self, config: NodeConfig, incarnation: Incarnation, handler: MeshHandler) -> LoneNetwork:
-        return self
-
-    async def start(self, admin: AdminPort) -> None:
+    async def serve(
+        self, address: str, acceptor: Acceptor, *, silence_timeout_ms: int, admin: AdminEndpoint | None = None
+    ) -> int:
         if self.failure is not None:
             raise self.failure
         self.admin = admin
-
-    def admin_peers(self, config: NodeConfig) -> AdminPeers:
-        peers: Any = self  # of which only `close` is called
-        return cast(AdminPeers, peers)
-
-    async def close(self) -> None: ...
+        return 25672
 
     async def stop(self) -> None:
         self.is_stopped = True
 
-    def is_congested(self, peer: NodeName) -> bool:
-        return False
-
-    def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
+    def connect(self, address: str, *, silence_timeout_ms: int) -> Connection:
         raise AssertionError("there are no peers")
 
-    def send_consensus(self, peer: NodeName, messages: Sequence[Message]) -> None:
+    async def probe(self, address: str, timeout_s: float) -> ProbeResult:
         raise AssertionError("there are no peers")
 
-    def reset_link(self, peer: NodeName, reason: str) -> None:
-        raise AssertionError("there are no peers")
 
-    def check_invariants(self) -> None: ...
+class LoneCaller:
+    """Of `cluster.transport.admin_caller.AdminCaller` what a node without peers calls."""
+
+    async def close(self) -> None: ...
 
 
 class SmallWorld:
@@ -122,7 +109,7 @@ class SmallWorld:
     def __init__(self, seed: int = 1) -> None:
         self.disk = SimulatedDisk()
         self.probe = FakeProbe()
-        self.network = LoneNetwork()
+        self.carrier = LoneCarrier()
         self.listeners: list[MemoryListener] = []
         self.has_listener = asyncio.Event()
         self.workers: dict[str, InlineWorker] = {}
@@ -137,7 +124,8 @@ class SmallWorld:
             clock=lambda: 0.0,
             worker=self.make_worker,
             listen=self.listen,
-            network=self.network,
+            carrier=self.carrier,
+            admin_caller=cast(AdminCaller, LoneCaller()),
         )
 
     def make_worker(self, name: str) -> InlineWorker:

@@ -13,46 +13,23 @@ from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExist
 from cluster.metadata.records import PolicyRecord
 from cluster.raft.core import ProposalRefusedError
 from cluster.transport.admin_client import AdminClient, AdminError
-from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress
 from cluster.transport.admin_server import AdminService
+from cluster.transport.carrier import AdminEndpoint, IncomingStream, StreamKind
+from cluster.transport.grpc_admin_caller import GrpcAdminCaller
+from cluster.transport.grpc_carrier import GrpcCarrier
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import ChannelError
+from tests.support.admin_caller_contract import COOKIE, AdminCallerContract, Office
+from tests.support.recording_port import LISTED, RecordingPort
 
 pytestmark = pytest.mark.integration
 
-COOKIE = "wörtlich geheim"
 POLICY = PolicyRecord("/", "ha", "^q", {"ha-mode": "exactly", "ha-params": 2}, 3, "queues")
-LISTED = Table(("name", "messages", "arguments"), (("q", 3, {"x-max-length": 5}), ("r", None, {})))
 HALF, KILOBYTE = MemoryWatermark(0.5), MemoryWatermark(absolute_bytes=1000)
 ROOM, TWICE = DiskFreeLimit(0), DiskFreeLimit(relative=2.0)
 
 _T = TypeVar("_T")
-
-
-class RecordingPort:
-    """An `AdminPort` that remembers what it was asked, and refuses when told to."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.refusal: Exception | None = None
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def record(*arguments: Any, **keywords: Any) -> Any:
-            self.calls.append((name, *arguments, *(sorted(keywords.items()))))
-            if self.refusal is not None:
-                raise self.refusal
-            if name.startswith("list_"):
-                return LISTED
-            return {"purge_queue": 7, "delete_queue": 9, "status": {"pid": 1}, "cluster_status": {"n": [1]}}.get(name)
-
-        return record
-
-    async def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
-        self.calls.append(("sync_queue", vhost, name))
-        yield SyncProgress(1, 2, False)
-        if self.refusal is not None:
-            raise self.refusal
-        yield SyncProgress(2, 2, True)
 
 
 @pytest.fixture
@@ -206,3 +183,22 @@ async def test_no_node_is_exit_code_69() -> None:
 def test_a_table_reads_as_dicts() -> None:
     rows: Sequence[Mapping[str, Any]] = LISTED.as_dicts()
     assert rows[0] == {"name": "q", "messages": 3, "arguments": {"x-max-length": 5}}
+
+
+class TestGrpcAdminCaller(AdminCallerContract):
+    """How the nodes ask each other."""
+
+    @pytest.fixture
+    async def office(self) -> AsyncIterator[Office]:
+        carrier, port = GrpcCarrier(), RecordingPort()
+
+        async def no_streams(kind: StreamKind, stream: IncomingStream) -> None: ...
+
+        number = await carrier.serve(
+            "127.0.0.1:0", no_streams, silence_timeout_ms=6000, admin=AdminEndpoint(port, COOKIE)
+        )
+        caller, stranger = GrpcAdminCaller(COOKIE), GrpcAdminCaller("guess")
+        yield Office(port, f"127.0.0.1:{number}", caller, stranger, carrier.stop)
+        await caller.close()
+        await stranger.close()
+        await carrier.stop()

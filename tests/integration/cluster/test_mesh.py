@@ -11,54 +11,21 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from cluster.mirroring.messages import HorizonOp, Ops, PublishOp
 from cluster.raft.messages import Heartbeat, Message
-from cluster.transport.link import SERVICE_NAME, StreamKind
-from cluster.transport.mesh import Mesh, MeshTiming
+from cluster.transport.carrier import ProbeResult, StreamKind
+from cluster.transport.grpc_carrier import SERVICE_NAME, GrpcCarrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from cluster.transport.outbox import OutboxLimits
-from cluster.transport.probe import ProbeResult, probe
-from cluster.wire.convert import QueueFrameMessage
-from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
+from cluster.transport.probe import probe
+from node.ids import Incarnation, NodeName
+from tests.support.mesh_listener import Listener, ops
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 TIMING = MeshTiming(heartbeat_interval_ms=50, handshake_timeout_ms=2000, backoff_min_ms=5, backoff_max_ms=50)
-
-
-class Listener:
-    """A handler that writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.happened: list[tuple[str, NodeName, object]] = []
-        self.consensus: list[Message] = []
-        self.queues: list[QueueFrameMessage] = []
-        self.frames = 0
-        self.beats = 0
-
-    def on_consensus(self, peer: NodeName, messages: list[Message]) -> None:
-        self.consensus += messages
-        self.beats += not messages
-
-    def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None:
-        self.queues += messages
-        self.frames += 1
-
-    def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
-        self.happened.append(("up", peer, incarnation))
-
-    def on_link_down(self, peer: NodeName, reason: str) -> None:
-        self.happened.append(("down", peer, reason))
-
-    def on_peer_refused(self, peer: NodeName) -> None:
-        self.happened.append(("refused", peer, None))
-
-    def on_link_uncongested(self, peer: NodeName) -> None:
-        self.happened.append(("uncongested", peer, None))
-
-    def count(self, what: str) -> int:
-        return sum(name == what for name, _, _ in self.happened)
 
 
 class Pair:
@@ -79,6 +46,7 @@ class Pair:
             self.addresses[name],
             self.addresses,
             self.listeners[name],
+            GrpcCarrier(),
             cookie=cookie,
             timing=TIMING,
             limits=limits,
@@ -119,10 +87,6 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the conditions are about two nodes, no event tells them all
             await asyncio.sleep(0.002)
-
-
-def ops(index: int, size: int = 10) -> Ops:
-    return Ops(QueueId(1), Epoch(1), 1, index, (PublishOp(SeqId(index), 1, bytes(size)), HorizonOp(SeqId(index))))
 
 
 async def test_both_directions_keep_their_order_on_both_streams(pair: Pair) -> None:
@@ -203,7 +167,8 @@ async def test_a_swapped_address_is_refused(pair: Pair, caplog: pytest.LogCaptur
     """The port of n2 in n1's configuration belongs to another node."""
     n3 = NodeName("n3")
     listener = Listener()
-    wrong = Mesh(n3, Incarnation(1), pair.addresses[N2], pair.addresses, listener, cookie="secret", timing=TIMING)
+    address, known = pair.addresses[N2], pair.addresses
+    wrong = Mesh(n3, Incarnation(1), address, known, listener, GrpcCarrier(), cookie="secret", timing=TIMING)
     with caplog.at_level(logging.WARNING):
         await wrong.start()
         await pair.start(N1)

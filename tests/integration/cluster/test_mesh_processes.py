@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from cluster.raft.messages import Message
-from cluster.transport.mesh import Mesh, MeshTiming
+from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Incarnation, NodeName
 from tests.support.ports import free_port
@@ -27,6 +29,7 @@ TIMING = MeshTiming(silence_timeout_ms=900, backoff_min_ms=5, backoff_max_ms=50,
 VICTIM_PROGRAM = textwrap.dedent(
     """
     import asyncio, sys
+    from cluster.transport.grpc_carrier import GrpcCarrier
     from cluster.transport.mesh import Mesh
 
     class Deaf:
@@ -34,7 +37,7 @@ VICTIM_PROGRAM = textwrap.dedent(
             return lambda *arguments: None
 
     async def main(us, victim, incarnation):
-        await Mesh("n2", int(incarnation), victim, {"n1": us}, Deaf()).start()
+        await Mesh("n2", int(incarnation), victim, {"n1": us}, Deaf(), GrpcCarrier()).start()
         await asyncio.Event().wait()
 
     asyncio.run(main(*sys.argv[1:]))
@@ -48,7 +51,7 @@ class World:
     def __init__(self) -> None:
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in (US, VICTIM)}
         self.told: asyncio.Queue[str] = asyncio.Queue()
-        self.mesh = Mesh(US, Incarnation(1), self.addresses[US], self.addresses, self, timing=TIMING)
+        self.mesh = Mesh(US, Incarnation(1), self.addresses[US], self.addresses, self, GrpcCarrier(), timing=TIMING)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start_victim(self, incarnation: int) -> subprocess.Popen[bytes]:

@@ -14,7 +14,9 @@ from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.raft_driver import Applied, DriverConfig, RaftDriver
-from cluster.transport.mesh import Mesh, MeshTiming
+from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import MeshTiming
 from cluster.wire.convert import QueueFrameMessage
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName
@@ -63,7 +65,7 @@ class Node:
         self.state = Words()
         self.reports: list[str] = []
         storage, restored = RaftStorage.open(RealDisk(), str(directory / name), NAMES)
-        self.mesh = Mesh(name, Incarnation(incarnation), addresses[name], addresses, self, timing=TIMING)
+        self.mesh = Mesh(name, Incarnation(incarnation), addresses[name], addresses, self, GrpcCarrier(), timing=TIMING)
         self.driver = RaftDriver(
             RaftConfig(name, heartbeat_interval_ms=30, election_timeout_min_ms=300, election_timeout_max_ms=600),
             storage,

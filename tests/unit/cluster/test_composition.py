@@ -32,7 +32,8 @@ async def running(small: SmallWorld, *settings: str) -> AsyncIterator[Node]:
 async def test_a_node_founds_its_cluster_and_serves() -> None:
     small = SmallWorld()
     async with running(small) as node:
-        assert small.network.admin is node.admin
+        assert small.carrier.admin is not None
+        assert small.carrier.admin.port is node.admin
         assert [(each.host, each.port) for each in small.listeners] == [("127.0.0.1", 5672)]
         assert node.clients.is_serving
         state = node.runtime.metadata.state
@@ -41,7 +42,7 @@ async def test_a_node_founds_its_cluster_and_serves() -> None:
         assert state.members[node.config.node_name].is_up
         assert (await node.admin.status())["pid"] == 1
     assert not small.listeners[0].is_open
-    assert small.network.is_stopped
+    assert small.carrier.is_stopped
     assert set(small.workers) == {"sync", "raft-sync"}
     assert all(worker.is_closed for worker in small.workers.values())
     assert node.failure is None
@@ -96,7 +97,7 @@ async def test_a_stop_before_there_is_a_quorum_waits_for_nobody() -> None:
 
 async def test_an_address_for_the_cluster_that_is_taken() -> None:
     small = SmallWorld()
-    small.network.failure = TAKEN
+    small.carrier.failure = TAKEN
     with pytest.raises(ConfigError, match=r"`cluster.listener`: cannot listen on .*: Address already in use; stop"):
         await compose_node(small_config(), small.world).run()
 

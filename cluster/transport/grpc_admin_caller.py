@@ -1,0 +1,71 @@
+"""Asks the admin service of other nodes over gRPC; channels stay open between questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc.aio
+
+from cluster.transport import admin_codec as codec
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from cluster.wire import admin_pb2 as pb
+from cluster.wire.admin_pb2_grpc import AdminStub
+
+
+class GrpcAdminCaller:
+    """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for."""
+
+    def __init__(self, cookie: str) -> None:
+        self._metadata = ((codec.COOKIE_METADATA_KEY, cookie.encode()),)
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close(None)
+        self._channels.clear()
+
+    async def listing(
+        self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
+    ) -> Table:
+        request = codec.listing_to_wire(vhost, columns, QueueSelection(local=True))
+        return codec.table_from_wire(await self._ask(address, listing, request, timeout_s))
+
+    async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        answer = await self._ask(address, "Status", pb.Nothing(), timeout_s)
+        document: dict[str, Any] = json.loads(answer.json)
+        return document
+
+    async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        call = self._stub(address).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=self._metadata)
+        try:
+            async for progress in call:
+                yield codec.progress_from_wire(progress)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+
+    async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
+        await self._ask(address, "CancelSyncQueue", pb.QueueRef(vhost=vhost, name=name), timeout_s)
+
+    async def _ask(self, address: str, method: str, request: object, timeout_s: float) -> Any:
+        ask = getattr(self._stub(address), method)
+        try:
+            return await ask(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+
+    def _stub(self, address: str) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+        return AdminStub(channel)
+
+
+def _refused(error: grpc.aio.AioRpcError) -> AdminRefused:
+    code = ExitCode.UNAVAILABLE
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
+        if key == codec.EXIT_CODE_METADATA_KEY:
+            code = ExitCode(int(value))
+    return AdminRefused(code, error.details() or str(error.code()))

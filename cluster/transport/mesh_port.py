@@ -1,0 +1,48 @@
+"""What the mesh tells whoever uses it, and how quickly it acts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cluster.raft.messages import Message as RaftMessage
+from cluster.wire.convert import QueueFrameMessage
+from node.ids import Incarnation, NodeName
+
+
+class MeshHandler(Protocol):
+    """Who listens. Called on the loop; must not raise (an exception closes the link and reaches the loop's handler)."""
+
+    def on_consensus(self, peer: NodeName, messages: list[RaftMessage]) -> None:
+        """No messages: only a sign of life, at least every `MeshTiming.heartbeat_interval_ms`."""
+
+    def on_queue_frames(self, peer: NodeName, messages: list[QueueFrameMessage]) -> None: ...
+
+    def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
+        """Both directions work. Begin every conversation with the peer anew."""
+
+    def on_link_down(self, peer: NodeName, reason: str) -> None:
+        """The link that was up is gone, with an unknown part of what was last said, in both directions."""
+
+    def on_peer_refused(self, peer: NodeName) -> None:
+        """No process listens at the peer's address: it is dead (or not started). Once per absence."""
+
+    def on_link_uncongested(self, peer: NodeName) -> None:
+        """`Mesh.is_congested` was true for the peer and is no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshTiming:
+    """How quickly the mesh notices and retries."""
+
+    #: A link that delivers nothing, not even an answer to a ping, for this long is cut.
+    silence_timeout_ms: int = 6000
+    #: Pause after which an idle peer is told that we live; a fraction of what makes a peer suspect.
+    heartbeat_interval_ms: int = 300
+    #: From the first connection to a link that is up; as long as a loaded machine may take to answer.
+    handshake_timeout_ms: int = 5000
+    #: A connection attempt that tells refused from silent.
+    probe_timeout_ms: int = 1000
+    #: Pause between attempts: doubled from ``min`` to ``max``.
+    backoff_min_ms: int = 20
+    backoff_max_ms: int = 250

@@ -1,0 +1,200 @@
+"""One other node as the mesh sees it: where it is, the link to it, and the task that sees to it that there is one.
+
+Of two nodes the one whose name sorts first is the *opener*: it gives every new link its number and dials; the other
+dials back when it hears the hello. So both may come to life, or lose the link, at the same moment without opening two.
+
+Words of an earlier link or an earlier start may arrive late. Links that the peer opens are ordered by (start of the
+opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello
+must name our own start and the present number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.transport.carrier import Carrier, ProbeResult
+from cluster.transport.link import HandshakeError, Link
+from cluster.transport.mesh_port import MeshHandler, MeshTiming
+from cluster.transport.outbox import OutboxLimits
+from cluster.wire.convert import Hello
+from node.ids import Incarnation, NodeName
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeNode:
+    """What the peers of one mesh have in common: the node that they are peers of."""
+
+    name: NodeName
+    incarnation: Incarnation
+    cookie: bytes
+    carrier: Carrier
+    handler: MeshHandler
+    timing: MeshTiming
+    limits: OutboxLimits
+    #: Numbers for the links that this node opens, never one twice.
+    link_numbers: Iterator[int]
+    #: Starts a task whose failure is heard and whose end `Mesh.stop` waits for.
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Peer:
+    """Node ``name`` at ``address`` (``host:port``), a peer of ``home``."""
+
+    def __init__(self, home: HomeNode, name: NodeName, address: str) -> None:
+        self.name = name
+        self.address = address
+        #: The present link, in whatever state; ``None`` between links.
+        self.link: Link | None = None
+        self._home = home
+        #: Set when `link` is assigned, so that the keeper looks again.
+        self._link_changed = asyncio.Event()
+        #: Highest (incarnation, number) of the links that the peer opened: older ones are stragglers.
+        self._last_link = (0, 0)
+        self._is_refusal_reported = False
+        #: Last trouble logged: the same trouble twice a second is logged once.
+        self._last_trouble = ""
+        self._keeper: asyncio.Task[None] | None = None
+        #: Nothing of it is of interest any more, see `drop`.
+        self._is_dropped = False
+        self._is_silent = False
+
+    # --- life ---
+
+    def keep(self) -> None:
+        """From now on see to it that there is a link."""
+        self._keeper = self._home.spawn(self._keep_linked())
+
+    def drop(self, *, is_silent: bool) -> None:
+        """For ever: no link any more; if ``is_silent``, the handler is not told of the end of this one either."""
+        self._is_dropped = True
+        self._is_silent = is_silent
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.link is not None:
+            self.link.close("the peer was removed")
+
+    async def _keep_linked(self) -> None:
+        """Open links (or wait for the peer's), and find out if the peer is dead."""
+        timing = self._home.timing
+        backoff_ms = timing.backoff_min_ms
+        while True:
+            if self.link is None:
+                await self._look_after()
+            if self.link is not None and await self._outlive(self.link):
+                backoff_ms = timing.backoff_min_ms
+                continue
+            if self.link is not None:
+                continue
+            self._link_changed.clear()
+            try:
+                async with asyncio.timeout(backoff_ms / 1000):
+                    await self._link_changed.wait()
+            except TimeoutError:
+                backoff_ms = min(backoff_ms * 2, timing.backoff_max_ms)
+
+    async def _look_after(self) -> None:
+        """Without a link: is the peer there? If so and if it is ours to open, open one."""
+        home = self._home
+        result = await home.carrier.probe(self.address, home.timing.probe_timeout_ms / 1000)
+        if result is ProbeResult.REFUSED and not self._is_refusal_reported:
+            self._is_refusal_reported = True
+            logger.info("%s at %s refuses connections", self.name, self.address)
+            home.handler.on_peer_refused(self.name)
+        if result is ProbeResult.ACCEPTED and home.name < self.name and self.link is None:
+            self._dial(self._new_link(next(home.link_numbers)))
+
+    async def _outlive(self, link: Link) -> bool:
+        """Wait until the link is closed, which happens soon unless its handshake succeeds. True if it was ever up."""
+        try:
+            async with asyncio.timeout(self._home.timing.handshake_timeout_ms / 1000):
+                await link.up_or_closed.wait()
+        except TimeoutError:
+            link.close("no complete handshake in time")
+        await link.closed.wait()
+        return link.is_up
+
+    # --- links ---
+
+    def link_of(self, hello: Hello) -> Link:
+        """The link that the peer's stream with this hello belongs to. Raises `HandshakeError` if that is none."""
+        return self._opened_by_us(hello) if self._home.name < self.name else self._opened_by_peer(hello)
+
+    def _opened_by_us(self, hello: Hello) -> Link:
+        link = self.link
+        if link is None or link.number != hello.link or hello.receiver_incarnation != self._home.incarnation:
+            raise HandshakeError(f"link {hello.link} is not the present one")
+        return link
+
+    def _opened_by_peer(self, hello: Hello) -> Link:
+        link = self.link
+        stamp = (hello.sender_incarnation, hello.link)
+        if stamp < self._last_link or (stamp == self._last_link and link is None):
+            raise HandshakeError(f"link {hello.link} is older than the present one")
+        if link is not None and stamp == self._last_link:
+            return link
+        self._last_link = stamp
+        if link is not None:
+            link.close(f"{self.name} opened a new link")
+        link = self._new_link(hello.link)
+        link.note_incarnation(hello.sender_incarnation)
+        self._dial(link)
+        return link
+
+    def _new_link(self, number: int) -> Link:
+        home = self._home
+        link = Link(
+            self.name,
+            number,
+            home.limits,
+            home.timing.heartbeat_interval_ms,
+            on_up=self._link_up,
+            on_closed=self._link_closed,
+            on_uncongested=self._link_uncongested,
+        )
+        self.link = link
+        self._link_changed.set()
+        return link
+
+    def _dial(self, link: Link) -> None:
+        home = self._home
+        hello = Hello(home.cookie, home.name, home.incarnation, self.name, link.peer_incarnation, link.number)
+        link.dial(home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms), hello)
+
+    def _link_up(self, link: Link) -> None:
+        self._is_refusal_reported = False
+        self._last_trouble = ""
+        logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)
+        self._home.handler.on_link_up(link.peer, link.peer_incarnation)
+
+    def _link_closed(self, link: Link, reason: str) -> None:
+        self._home.spawn(link.release())
+        if self.link is link:
+            self.link = None
+        if self._is_silent:
+            return
+        if not link.is_up:
+            self._log_trouble(reason)
+        else:
+            logger.warning("link %d to %s is down: %s", link.number, link.peer, reason)
+            self._home.handler.on_link_down(link.peer, reason)
+
+    def _link_uncongested(self, link: Link) -> None:
+        self._home.handler.on_link_uncongested(link.peer)
+
+    def _log_trouble(self, trouble: str) -> None:
+        if not self._is_dropped and trouble != self._last_trouble:
+            self._last_trouble = trouble
+            logger.warning("no link to %s: %s", self.name, trouble)
+
+    def check_invariants(self) -> None:
+        if self._is_dropped:
+            assert self.link is None, "a node that is no peer has no link"
+        if self.link is not None:
+            assert not self.link.is_closed, "a closed link is forgotten at once"
+            self.link.check_invariants()
