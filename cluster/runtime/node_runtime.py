@@ -69,7 +69,7 @@ from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.service_requests import ServiceRequests
 from cluster.runtime.sync_thread import SyncThread
 from cluster.runtime.system_probe import ResourceProbe
-from cluster.sessions.entry import ClusterGateway
+from cluster.sessions.gateway import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,

@@ -120,7 +120,7 @@ class Failure(NamedTuple):
 
 
 class QueueSet:
-    """Roles of one node. Implements `cluster.sessions.entry.LocalQueues`."""
+    """Roles of one node. Implements `cluster.sessions.ports.LocalQueues`."""
 
     def __init__(
         self,
