@@ -151,6 +151,7 @@ class ChannelCalls:
             raise ChannelError(404, "the queue has been deleted")
         assert call.route in (None, route), "a queue has one route until it is deleted"
         call.route = route
+        route.calls.pop(call.call_id, None)
         route.calls[call.call_id] = call
         if route.state is RouteState.OPEN:
             return route

@@ -131,7 +131,7 @@ class Route:
         self.local_channels: set[int] = set()
         #: Consumers that the master of this session was asked to attach again, by the id of that call.
         self.attaching: dict[int, ConsumerKey] = {}
-        #: By call id, that is in the order of asking.
+        #: By call id, in the order in which their callers last proceeded: they go on in the same order.
         self.calls: dict[int, Call] = {}
 
     def is_live(self, session: int) -> bool:
