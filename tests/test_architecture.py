@@ -58,6 +58,7 @@ PURE = (
     "cluster/mirroring",
     "cluster/policy",
     "cluster/membership",
+    "cluster/sessions",
 )
 #: Modules of ``node`` that may open files: the one door to the disk, and the reader of the configuration.
 FILE_USERS = ("node/store/disk/disk.py", "node/config.py")

@@ -41,7 +41,7 @@ from cluster.runtime.resource_alarms import ResourceAlarms
 from cluster.runtime.roles import Roles
 from cluster.runtime.switchboard import FrameCarrier, OutgoingFrames, Switchboard
 from cluster.runtime.sync_thread import SyncThread
-from cluster.sessions.entry import ClusterGateway
+from cluster.sessions.gateway import ClusterGateway
 from cluster.sessions.host import SessionHost
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.auth import UserDirectory

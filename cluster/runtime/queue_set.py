@@ -101,7 +101,7 @@ class ClusterPort(Protocol):
 
 
 class QueueSet:
-    """Roles of one node. Implements `cluster.sessions.entry.LocalQueues`."""
+    """Roles of one node. Implements `cluster.sessions.ports.LocalQueues`."""
 
     def __init__(
         self,

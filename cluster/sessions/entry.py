@@ -1,20 +1,67 @@
-"""`ClusterGateway`: how the channels of this node reach any queue of the cluster, through moves and broken links.
+"""`Entry`: how the channels of this node reach any queue of the cluster, through moves and broken links. Pure.
 
-See `cluster.sessions.routes` for the state of one queue and `cluster.sessions.messages` for the conversation. When
-the master is this node the gateway calls the queue process directly; nothing else differs, so a queue that moves
-here or away is the ordinary case.
+Parts: `Route` is the state of one queue (`cluster.sessions.routes`); `ChannelPublishes`, `ChannelConsumers`,
+`ChannelCalls` and `ChannelCredits` are what channels have under way. Here the sessions begin and end, and what masters
+say is handed to the parts. The conversation with a master is in `cluster.sessions.messages`, its other end in
+`cluster.sessions.host`. When the master is this node the queue process is called directly; nothing else differs, so a
+queue that moves here or away is the ordinary case.
+
+What is promised to a channel
+-----------------------------
+- **A tracked publish is confirmed or rejected exactly once.** It is kept (`Route.unconfirmed`) until the master answers
+  for it, and taken out by the first answer, so a second one finds nothing. The end of a session answers nothing: the
+  next one gets all that is left. A queue that is deleted, or does not exist, confirms: nobody misses the message.
+- **It is in the queue once**, although it may be sent several times. A message id is (origin of the channel, counter),
+  and what an origin publishes to a queue comes in the order of its counters, so one high-water counter per origin is
+  enough for each copy of the queue to recognise a repetition (`BackingQueue.is_duplicate`). What an earlier master may
+  have delivered, without any mirror having heard of it, is sent as *resent* and delivered with the redelivered flag;
+  what no session has carried yet (from `Route.first_unsent` on) is not.
+- **Order per channel and queue is kept.** A session is one conversation over a link that keeps order, and a new session
+  begins with what is left of the old ones, in order of publishing, before anything newer.
+- **A call is answered or refused**, within `OPERATION_TIMEOUT_S`. If its session ends it is asked again in the next.
+- **A consumer is served by every later master**, or told that it is cancelled. It hears nothing before its caller knows
+  that it exists.
+- **A delivery can be settled in its own session only.** At the end of a session the queue takes back what was not
+  settled; a settlement that comes later names positions that have been given to others, and goes nowhere.
+- A publish that nobody tracks is promised nothing, and still kept for the next session, up to a bound.
+
+What there is, and what ends it
+-------------------------------
+===================  ==================================================================================================
+session              link to the master down; refused by the master, or said by it to have ended; mastership moved or
+                     down; the queue process of this node stopped; queue deleted
+unconfirmed publish  confirmed or rejected by the master; queue deleted; its channel closed (if it has no session to be
+                     in, the message stays untracked)
+call                 answered; refused; time is up; abandoned by its caller
+consumer             see `cluster.sessions.consumers`
+route                queue deleted
+channel              closed
+===================  ==================================================================================================
+
+A message of a session that is over, or of another node than the master, is a straggler and ignored. A refused session
+is tried again after `REOPEN_DELAY_S`: the master has not applied the record yet that we have. A session that cannot be
+opened (no link, no master, this node not ready) is opened by the event that ends the obstacle.
+
+What goes out, and why at once
+------------------------------
+Words to masters (`Links`), to channels (`QueueChannelSink`) and to queue processes on this node (`LocalQueues`) leave
+by calls, in the middle of what is done; effects for the shell (`EntryEffect`) likewise. A list of effects would have to
+be walked again for each publish and each delivery, and a queue process here would lag behind the state of its route.
+The price is re-entrance in one place: a queue process that fails is taken out of service at once, and that comes back
+as `queue_stopped`. So after each call into a queue process the state of the route is looked at anew.
+
+Nothing here outlives the process: a restarted entry node has no channels.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.calls import ChannelCalls
+from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.credits import ChannelCredits
 from cluster.sessions.messages import (
-    SessionCall,
     SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
@@ -24,73 +71,28 @@ from cluster.sessions.messages import (
     SessionMessage,
     SessionOpen,
     SessionOpened,
-    SessionPublish,
     SessionReply,
     SessionSettle,
 )
-from cluster.sessions.routes import ConsumerKey, Route, RouteState
-from node.errors import ChannelError
+from cluster.sessions.ports import NO_PROCESS, EntryEffect, EntryNode, Links, LocalQueues, ReopenLater
+from cluster.sessions.publishes import ChannelPublishes
+from cluster.sessions.questions import settle
+from cluster.sessions.routes import CallState, ConsumerKey, Route, RouteState
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, NodeName, QueueId, SeqId
-from node.message import Message, decode_envelope, iter_envelopes, pack_envelopes
+from node.message import iter_envelopes
 from node.queues.backing_queue import Delivery
-from node.queues.events import (
-    CancelConsumer,
-    ConfirmPublished,
-    ConsumerSpec,
-    Deliver,
-    GrantCredit,
-    QueueEffect,
-    RejectPublished,
-)
+from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
 from node.queues.gateway import QueueChannelSink
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
 
-#: How long a request waits for a queue that is changing its master before it is refused (the reference's
-#: ``channel_operation_timeout``).
-OPERATION_TIMEOUT_S = 15.0
 #: Pause before a refused session is tried again: the master has not applied the record yet, a matter of one heartbeat.
 REOPEN_DELAY_S = 0.02
-#: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
-GET_RETRY_S = 0.002
-GET_TRIES_MAX = 500
-#: Above every publish sequence number.
-NEVER = 1 << 64
 
 
-class LocalQueues(Protocol):
-    """The queues mastered on this node."""
-
-    def process(self, queue_id: QueueId) -> QueueProcess | None: ...
-
-    def touch(self, queue_id: QueueId) -> None:
-        """The queue process was called: drain it at the end of this loop turn."""
-
-    def run(self, queue_id: QueueId) -> None:
-        """Drain the queue process now."""
-
-    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
-        """A call into the queue process raised this: end its role here."""
-
-
-class Links(Protocol):
-    """The mesh, as sessions use it."""
-
-    def send(self, node: NodeName, message: SessionMessage) -> None: ...
-
-    def is_up(self, node: NodeName) -> bool: ...
-
-    def is_congested(self, node: NodeName) -> bool:
-        """Much waits to be sent to ``node``; `ClusterGateway.link_free` follows."""
-
-
-class SessionLost(Exception):
-    """The session ended before the answer: ask again on the next one."""
-
-
-class ClusterGateway:
-    """Implements `node.queues.gateway.QueueGateway` for a cluster."""
+class Entry:
+    """See the top of this module."""
 
     def __init__(
         self,
@@ -99,26 +101,30 @@ class ClusterGateway:
         links: Links,
         mastership: Callable[[QueueId], MastershipRecord | None],
         queue_record: Callable[[QueueId], QueueRecord | None],
-        loop: asyncio.AbstractEventLoop,
+        emit: Callable[[EntryEffect], None],
         flow: FlowControl | None = None,
     ) -> None:
+        """``emit`` takes an effect for the shell, which carries it out later, never at once."""
+        here = EntryNode(node, local, links, emit)
         self._node = node
         self._local = local
         self._links = links
         self._mastership = mastership
-        self._queue_record = queue_record
-        self._loop = loop
-        self._sinks: dict[int, QueueChannelSink] = {}
-        self._credits = ChannelCredits(node, flow or FlowControl(), self._sinks, local.process, links.is_congested)
+        self._emit = emit
+        self._sinks = here.sinks
+        self._credits = ChannelCredits(node, flow or FlowControl(), here.sinks, local.process, links.is_congested)
+        self._publishes = ChannelPublishes(here, self._credits, self._route)
+        self._consumers = ChannelConsumers(here)
+        # Every publish, delivery and confirm passes here: the parts are reached without a call between.
+        self.publish = self._publishes.publish
+        self._answered = self._publishes.answered
+        self._early = self._consumers.early
+        self.calls = ChannelCalls(here, self._consumers, self._route, queue_record)
         #: Queues that a channel has used: the ones to tell when it closes.
         self._used: dict[int, set[QueueId]] = {}
         self._routes: dict[QueueId, Route] = {}
-        self._calls: dict[int, tuple[Route, int, asyncio.Future[SessionReply]]] = {}
-        #: Consumers being started -> (session, deliveries) that came too early.
-        self._early: dict[ConsumerKey, list[tuple[int, Sequence[Delivery]]]] = {}
         self._channel_ids = 0
         self._session_numbers = 0
-        self._call_ids = 0
 
     # --- what changes around us ---
 
@@ -129,7 +135,7 @@ class ClusterGateway:
             return
         moved = route.adopt(record)
         if moved:
-            self._cancel_consumers_that_asked(route)
+            self._consumers.mastership_moved(route)
         if moved or record.is_down:
             self._lose(route)
         if route.state is RouteState.WAITING:
@@ -140,15 +146,10 @@ class ClusterGateway:
         route = self._routes.pop(queue_id, None)
         if route is None:
             return
-        self._fail_calls(route)
-        for key in route.consumers:
-            if (sink := self._sinks.get(key.channel.channel_id)) is not None:
-                sink.queue_cancelled_consumer(queue_id, key.consumer_tag)
-        for channel_id, publishes in route.unconfirmed.items():
-            if (sink := self._sinks.get(channel_id)) is not None:
-                sink.queue_confirmed(queue_id, list(publishes))
+        self.calls.route_closed(route)
+        self._consumers.queue_deleted(route)
+        self._publishes.queue_deleted(route)
         self._credits.close_route(route)
-        route.opened.set()  # whoever waits finds the queue gone
 
     def routed_queues(self) -> list[QueueId]:
         """Queues that channels of this node have used."""
@@ -175,6 +176,14 @@ class ClusterGateway:
         if route is not None and route.master == self._node:
             self._lose(route)
 
+    def reopen(self, queue_id: QueueId) -> None:
+        """The time of `ReopenLater` has come."""
+        route = self._routes.get(queue_id)
+        if route is not None:
+            self._open(route)
+
+    # --- what queues say: hot ---
+
     def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
         """Effects of a queue process on this node, for channels of this node."""
         route = self._routes.get(queue_id)
@@ -184,13 +193,13 @@ class ClusterGateway:
             if isinstance(effect, Deliver):
                 self._delivered(route, effect.channel.channel_id, effect.consumer_tag, effect.deliveries)
             elif isinstance(effect, ConfirmPublished):
-                self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=False)
+                self._answered(route, effect.channel.channel_id, effect.publish_seqs, rejected=False)
             elif isinstance(effect, RejectPublished):
-                self._confirmed(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
+                self._answered(route, effect.channel.channel_id, effect.publish_seqs, rejected=True)
             elif isinstance(effect, GrantCredit):
                 self._credits.pay(route, effect.channel.channel_id, effect.messages)
             elif isinstance(effect, CancelConsumer):
-                self._consumer_cancelled(route, effect.channel.channel_id, effect.consumer_tag)
+                self._consumers.cancelled(route, effect.channel.channel_id, effect.consumer_tag)
 
     def receive(self, node: NodeName, message: SessionMessage) -> None:
         """A master's word. Anything of another session or another node is a straggler and ignored."""
@@ -206,46 +215,34 @@ class ClusterGateway:
             ]
             self._delivered(route, message.channel_id, message.consumer_tag, deliveries)
         elif isinstance(message, SessionConfirm):
-            self._confirmed(route, message.channel_id, message.publish_seqs, message.rejected)
+            self._answered(route, message.channel_id, message.publish_seqs, message.rejected)
         elif isinstance(message, SessionCredit):
             self._credits.pay(route, message.channel_id, message.messages)
         elif isinstance(message, SessionReply):
-            waiting = self._calls.pop(message.call_id, None)
-            if waiting is not None and not waiting[2].done():
-                waiting[2].set_result(message)
+            self.calls.answered(route, message)
+            self._consumers.attached(route, message)
         elif isinstance(message, SessionConsumerCancelled):
-            self._consumer_cancelled(route, message.channel_id, message.consumer_tag)
+            self._consumers.cancelled(route, message.channel_id, message.consumer_tag)
         elif isinstance(message, SessionOpened):
             self._opened(route, message)
 
-    # --- QueueGateway: hot ---
+    def _delivered(self, route: Route, channel_id: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
+        if self._early:
+            key = ConsumerKey(ChannelKey(self._node, channel_id), consumer_tag)
+            if (early := self._early.get(key)) is not None:
+                early.append((route.session, deliveries))
+                return
+        if (sink := self._sinks.get(channel_id)) is not None:
+            sink.queue_delivered(route.queue_id, route.session, consumer_tag, deliveries)
+
+    # --- what channels do: hot ---
 
     def open_channel(self, sink: QueueChannelSink) -> ChannelKey:
+        """See `QueueGateway`, here and below."""
         self._channel_ids += 1
         self._sinks[self._channel_ids] = sink
         self._used[self._channel_ids] = set()
         return ChannelKey(self._node, self._channel_ids)
-
-    def publish(
-        self, channel: ChannelKey, queue_id: QueueId, messages: Sequence[Message], publish_seqs: Sequence[int]
-    ) -> None:
-        route = self._route(channel, queue_id)
-        if route is None:
-            if tracked := [seq for seq in publish_seqs if seq]:
-                self._sinks[channel.channel_id].queue_confirmed(queue_id, tracked)
-            return
-        channel_id = channel.channel_id
-        self._credits.open_channel(route, channel_id)
-        if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
-            route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
-            if route.state is not RouteState.OPEN:
-                route.first_unsent.setdefault(channel_id, publish_seqs[0])
-        elif route.state is not RouteState.OPEN:
-            route.untracked.extend((channel_id, message) for message in messages)
-        if route.state is RouteState.OPEN:
-            self._send_publishes(route, channel_id, publish_seqs, messages)
-        else:
-            self._credits.sent(route, channel_id, len(messages))
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "ack", seq_ids)
@@ -265,6 +262,36 @@ class ClusterGateway:
         else:
             self._links.send(route.master, SessionGrant(queue_id, session, channel.channel_id, consumer_tag, count))
 
+    def _live_route(self, queue_id: QueueId, session: int) -> Route | None:
+        route = self._routes.get(queue_id)
+        if route is None or route.session != session or route.state is not RouteState.OPEN:
+            return None
+        return route
+
+    def _call(self, route: Route, call: Callable[[QueueProcess], object]) -> None:
+        """Call the queue process of an open local route. If it fails the route waits for another master."""
+        queue_id = route.queue_id
+        try:
+            process = self._local.process(queue_id)
+            assert process is not None, NO_PROCESS
+            call(process)
+        except Exception as error:
+            self._local.out_of_service(queue_id, error)
+        self._local.touch(queue_id)
+
+    def _settle(
+        self, channel: ChannelKey, queue_id: QueueId, session: int, outcome: str, seq_ids: Sequence[SeqId]
+    ) -> None:
+        route = self._live_route(queue_id, session)
+        if route is None:
+            return  # delivered under an earlier mastership: the queue has requeued these already
+        if route.master == self._node:
+            self._call(route, lambda process: settle(process, channel, outcome, seq_ids))
+        else:
+            self._links.send(route.master, SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids))
+
+    # --- what channels do: cold ---
+
     def close_channel(self, channel: ChannelKey) -> None:
         channel_id = channel.channel_id
         self._sinks.pop(channel_id, None)
@@ -273,15 +300,12 @@ class ClusterGateway:
             route = self._routes.get(queue_id)
             if route is None:
                 continue
-            for key in [key for key in route.consumers if key.channel == channel]:
-                del route.consumers[key]
+            self._consumers.channel_closed(route, channel)
             route.hops.pop(channel_id, None)
-            publishes = route.unconfirmed.pop(channel_id, {})
-            route.first_unsent.pop(channel_id, None)
+            self._publishes.channel_closed(route, channel_id)
             if route.state is not RouteState.OPEN:
-                # Nobody waits for the confirms any more, but the messages were handed to us: still on their way.
-                route.untracked.extend((channel_id, message) for message in publishes.values())
-            elif route.master == self._node:
+                continue
+            if route.master == self._node:
                 self._call(route, lambda process: process.channel_down(channel))
             elif channel_id in route.local_channels:
                 self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
@@ -294,99 +318,17 @@ class ClusterGateway:
         }
         return max(counts, key=lambda queue_id: counts[queue_id]) if any(counts.values()) else None
 
-    # --- QueueGateway: cold ---
+    def consumer_started(self, queue_id: QueueId, key: ConsumerKey) -> None:
+        """The client has been told that this consumer exists: what came too early may follow."""
+        self._consumers.started(self._routes.get(queue_id), queue_id, key)
 
-    async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
-        def local(process: QueueProcess) -> SessionReply:
-            process.consume(channel, spec)
-            return _DONE
-
-        key = ConsumerKey(channel, spec.consumer_tag)
-
-        def attached(route: Route) -> None:
-            if channel.channel_id in self._sinks:
-                route.consumers[key] = spec
-
-        # Deliveries may arrive in one frame with the master's answer: they wait until our caller has heard it.
-        self._early[key] = []
-        try:
-            await self._ask(channel, queue_id, "consume", local, attached, consumer=spec)
-        except BaseException:
-            del self._early[key]
-            raise
-        self._loop.call_soon(self._deliver_early, queue_id, key)
-
-    async def cancel(self, channel: ChannelKey, queue_id: QueueId, consumer_tag: str) -> None:
+    def drop_consumer(self, queue_id: QueueId, key: ConsumerKey) -> bool:
+        """The client cancels a consumer. True if its queue has to be asked to; otherwise it just does not hear of it
+        again."""
         route = self._routes.get(queue_id)
-        if route is None or route.consumers.pop(ConsumerKey(channel, consumer_tag), None) is None:
-            return
-
-        def local(process: QueueProcess) -> SessionReply:
-            process.cancel(channel, consumer_tag)
-            self._local.run(queue_id)  # its last deliveries go before the answer
-            return _DONE
-
-        if route.state is not RouteState.WAITING:  # otherwise it will simply not be attached again
-            await self._ask(channel, queue_id, "cancel", local, consumer_tag=consumer_tag)
-
-    async def get(self, channel: ChannelKey, queue_id: QueueId, no_ack: bool) -> tuple[int, Delivery, int] | None:
-        for _ in range(GET_TRIES_MAX):
-            got, ready = await self._get_once(channel, queue_id, no_ack)
-            if got is not None or not ready:
-                return got
-            # Messages are ready, but the mirrors have not yet been told that they may be delivered.
-            await asyncio.sleep(GET_RETRY_S)
-        return None
-
-    async def _get_once(
-        self, channel: ChannelKey, queue_id: QueueId, no_ack: bool
-    ) -> tuple[tuple[int, Delivery, int] | None, int]:
-        """The message if there is one, and how many are ready after it."""
-        session = 0
-        found: Delivery | None = None
-
-        def local(process: QueueProcess) -> SessionReply:
-            nonlocal found
-            found = process.get(channel, no_ack)
-            return _number(process.ready)
-
-        def answered(route: Route) -> None:
-            nonlocal session
-            session = route.session
-
-        reply = await self._ask(channel, queue_id, "get", local, answered, no_ack=no_ack)
-        if reply.envelope:
-            message, _ = decode_envelope(reply.envelope)
-            found = Delivery(reply.seq_id, message, reply.redelivered)
-        return (None if found is None else (session, found, reply.number)), reply.number
-
-    async def purge(self, queue_id: QueueId) -> int:
-        reply = await self._ask(None, queue_id, "purge", lambda process: _number(process.purge()))
-        return reply.number
-
-    async def counts(self, queue_id: QueueId) -> tuple[int, int]:
-        reply = await self._ask(
-            None, queue_id, "counts", lambda process: _number(process.ready, process.consumer_count)
-        )
-        return reply.number, reply.consumers
-
-    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> int:
-        reply = await self._ask(
-            None,
-            queue_id,
-            "delete_if",
-            lambda process: _number(process.seal_for_delete(if_unused, if_empty)),
-            if_unused=if_unused,
-            if_empty=if_empty,
-        )
-        return reply.number
-
-    async def delete_abandoned(self, queue_id: QueueId) -> None:
-        def local(process: QueueProcess) -> SessionReply:
-            process.unseal()
-            return _DONE
-
-        await self._ask(None, queue_id, "unseal", local)
+        if route is None or route.consumers.pop(key, None) is None:
+            return False
+        return route.state is not RouteState.WAITING
 
     # --- sessions ---
 
@@ -426,260 +368,34 @@ class ClusterGateway:
                 self._resume(route)
             return
         self._lose(route)
-        self._loop.call_later(REOPEN_DELAY_S, self._open_again, route)
-
-    def _open_again(self, route: Route) -> None:
-        if self._routes.get(route.queue_id) is route:
-            self._open(route)
+        self._emit(ReopenLater(route.queue_id, REOPEN_DELAY_S))
 
     def _resume(self, route: Route) -> None:
-        """The session stands: send again what was never answered, attach the consumers again."""
+        """The session stands: send again what was never answered, attach the consumers again, let callers ask."""
         route.open()
+        self.calls.route_opened(route)
         self._credits.open_route(route)
-        unsent, route.first_unsent = route.first_unsent, {}
-        for channel_id, publishes in list(route.unconfirmed.items()):
-            self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
-        while route.untracked and route.state is RouteState.OPEN:
-            channel_id, message = route.untracked.popleft()
-            self._send_publishes(route, channel_id, [0], [message], is_resent=True)
-        for key, spec in list(route.consumers.items()):
-            if route.state is RouteState.OPEN:
-                self._attach_again(route, key, spec)
-
-    def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int) -> None:
-        """An earlier master was given what lies before ``first_unsent``, and may have delivered it."""
-        for is_resent in (True, False):
-            chosen = {seq: each for seq, each in publishes.items() if (seq < first_unsent) is is_resent}
-            if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
-                self._send_publishes(route, channel_id, list(chosen), list(chosen.values()), is_resent=is_resent)
-
-    def _attach_again(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
-        if route.master == self._node:
-            try:
-                self._process(route).consume(key.channel, spec)
-            except ChannelError:
-                self._consumer_cancelled(route, key.channel.channel_id, key.consumer_tag)
-            except Exception as error:
-                self._local.out_of_service(route.queue_id, error)
-            self._local.touch(route.queue_id)
-            return
-        future = self._send_call(route, "consume", key.channel.channel_id, consumer=spec)
-
-        def answered(done: asyncio.Future[SessionReply]) -> None:
-            if not done.cancelled() and done.exception() is None and done.result().reply_code:
-                self._consumer_cancelled(route, key.channel.channel_id, key.consumer_tag)
-
-        future.add_done_callback(answered)
+        self._publishes.session_opened(route)
+        self._consumers.attach_again(route)
 
     def _lose(self, route: Route) -> None:
         route.lose()
-        self._fail_calls(route)
-
-    def _fail_calls(self, route: Route) -> None:
-        for call_id, (owner, _, future) in list(self._calls.items()):
-            if owner is route:
-                del self._calls[call_id]
-                if not future.done():
-                    future.set_exception(SessionLost())
-                    future.exception()  # seen: an attach that nobody awaits must not warn
-
-    def _cancel_consumers_that_asked(self, route: Route) -> None:
-        """``x-cancel-on-ha-failover``: these learn of the move instead of continuing."""
-        for key, spec in list(route.consumers.items()):
-            if spec.cancel_on_failover:
-                self._consumer_cancelled(route, key.channel.channel_id, key.consumer_tag)
-
-    def _consumer_cancelled(self, route: Route, channel_id: int, consumer_tag: str) -> None:
-        key = ConsumerKey(ChannelKey(self._node, channel_id), consumer_tag)
-        if route.consumers.pop(key, None) is not None and (sink := self._sinks.get(channel_id)) is not None:
-            sink.queue_cancelled_consumer(route.queue_id, consumer_tag)
-
-    # --- hot helpers ---
-
-    def _process(self, route: Route) -> QueueProcess:
-        process = self._local.process(route.queue_id)
-        assert process is not None, "an open local route has its process: the runtime closes routes first"
-        return process
-
-    def _call(self, route: Route, call: Callable[[QueueProcess], object]) -> None:
-        """Call the queue process of an open local route. If it fails the route waits for another master."""
-        try:
-            call(self._process(route))
-        except Exception as error:
-            self._local.out_of_service(route.queue_id, error)
-        self._local.touch(route.queue_id)
-
-    def _live_route(self, queue_id: QueueId, session: int) -> Route | None:
-        route = self._routes.get(queue_id)
-        if route is None or route.session != session or route.state is not RouteState.OPEN:
-            return None
-        return route
-
-    def _send_publishes(
-        self,
-        route: Route,
-        channel_id: int,
-        publish_seqs: Sequence[int],
-        messages: Sequence[Message],
-        *,
-        is_resent: bool = False,
-    ) -> None:
-        queue_id = route.queue_id
-        if route.master == self._node:
-            channel = ChannelKey(self._node, channel_id)
-            self._call(route, lambda process: process.publish(channel, messages, publish_seqs, is_resent=is_resent))
-            self._credits.sent(route, channel_id, len(messages))
-            return
-        self._credits.sent(route, channel_id, len(messages))
-        route.local_channels.add(channel_id)
-        self._links.send(
-            route.master,
-            SessionPublish(queue_id, route.session, channel_id, publish_seqs, pack_envelopes(messages), is_resent),
-        )
-
-    def _settle(
-        self, channel: ChannelKey, queue_id: QueueId, session: int, outcome: str, seq_ids: Sequence[SeqId]
-    ) -> None:
-        route = self._live_route(queue_id, session)
-        if route is None:
-            return  # delivered under an earlier mastership: the queue has requeued these already
-        if route.master == self._node:
-            self._call(route, lambda process: settle_locally(process, channel, outcome, seq_ids))
-        else:
-            self._links.send(route.master, SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids))
-
-    def _delivered(self, route: Route, channel_id: int, consumer_tag: str, deliveries: Sequence[Delivery]) -> None:
-        if self._early:
-            key = ConsumerKey(ChannelKey(self._node, channel_id), consumer_tag)
-            if (early := self._early.get(key)) is not None:
-                early.append((route.session, deliveries))
-                return
-        if (sink := self._sinks.get(channel_id)) is not None:
-            sink.queue_delivered(route.queue_id, route.session, consumer_tag, deliveries)
-
-    def _deliver_early(self, queue_id: QueueId, key: ConsumerKey) -> None:
-        for session, deliveries in self._early.pop(key, ()):
-            if (sink := self._sinks.get(key.channel.channel_id)) is not None and self._live_route(queue_id, session):
-                sink.queue_delivered(queue_id, session, key.consumer_tag, deliveries)
-
-    def _confirmed(self, route: Route, channel_id: int, publish_seqs: Sequence[int], rejected: bool) -> None:
-        waiting = route.unconfirmed.get(channel_id)
-        if waiting is None:
-            return
-        answered = [seq for seq in publish_seqs if waiting.pop(seq, None) is not None]
-        if not waiting:
-            del route.unconfirmed[channel_id]
-        sink = self._sinks.get(channel_id)
-        if sink is not None and answered:
-            if rejected:
-                sink.queue_rejected(route.queue_id, answered)
-            else:
-                sink.queue_confirmed(route.queue_id, answered)
-
-    # --- calls ---
-
-    async def _ask(
-        self,
-        channel: ChannelKey | None,
-        queue_id: QueueId,
-        verb: str,
-        local: Callable[[QueueProcess], SessionReply],
-        answered: Callable[[Route], None] | None = None,
-        **arguments: object,
-    ) -> SessionReply:
-        """Ask the master, again and again over its moves, within `OPERATION_TIMEOUT_S`."""
-        deadline = self._loop.time() + OPERATION_TIMEOUT_S
-        while True:
-            route = await self._open_route(channel, queue_id, deadline)
-            if channel is not None and channel.channel_id not in self._sinks:
-                # It closed while this waited: whatever it were given now, nobody would ever take it back.
-                raise ChannelError(404, f"{self._describe(queue_id)}: the channel was closed meanwhile")
-            session = route.session
-            if route.master == self._node:
-                try:
-                    reply = local(self._process(route))
-                except ChannelError:
-                    raise
-                except Exception as error:
-                    self._local.out_of_service(queue_id, error)
-                    await asyncio.sleep(0)  # its role may be gone already, and nothing would change while this asks
-                    continue
-                self._local.touch(queue_id)
-            else:
-                channel_id = 0 if channel is None else channel.channel_id
-                route.local_channels.add(channel_id)
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        reply = await self._send_call(route, verb, channel_id, **arguments)
-                except SessionLost:
-                    continue
-                except TimeoutError:
-                    raise ChannelError(404, f"{self._describe(queue_id)} did not answer in time") from None
-            if verb in _BOUND_TO_SESSION and (self._routes.get(queue_id) is not route or route.session != session):
-                continue  # what it gave is gone with the session that was replaced before we came to hear of it
-            if reply.reply_code:
-                raise ChannelError(reply.reply_code, reply.reply_text)
-            if answered is not None:
-                answered(route)
-            return reply
-
-    async def _open_route(self, channel: ChannelKey | None, queue_id: QueueId, deadline: float) -> Route:
-        while True:
-            route = self._route(channel, queue_id)
-            if route is None:
-                raise ChannelError(404, "the queue has been deleted")
-            if route.state is RouteState.OPEN:
-                return route
-            if route.is_down:
-                raise ChannelError(
-                    404, f"home node '{route.master}' of {self._describe(queue_id)} is down or inaccessible"
-                )
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await route.opened.wait()
-            except TimeoutError:
-                text = f"home node '{route.master}' of {self._describe(queue_id)} is inaccessible"
-                raise ChannelError(404, text) from None
-
-    def _send_call(self, route: Route, verb: str, channel_id: int, **arguments: object) -> asyncio.Future[SessionReply]:
-        self._call_ids += 1
-        future: asyncio.Future[SessionReply] = self._loop.create_future()
-        self._calls[self._call_ids] = (route, route.session, future)
-        call = SessionCall(route.queue_id, route.session, self._call_ids, verb, channel_id, **arguments)  # type: ignore[arg-type]
-        self._links.send(route.master, call)
-        return future
-
-    def _describe(self, queue_id: QueueId) -> str:
-        """As the reference writes it: ``durable queue 'q' in vhost '/'``."""
-        queue = self._queue_record(queue_id)
-        if queue is None:
-            return "a deleted queue"
-        durable = "durable " if queue.durable else ""
-        return f"{durable}queue '{queue.name}' in vhost '{queue.vhost}'"
+        self.calls.session_over(route)
 
     def check_invariants(self) -> None:
-        for route in self._routes.values():
+        assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
+        sessions = [route.session for route in self._routes.values() if route.session]
+        assert len(set(sessions)) == len(sessions), "no two routes share a session number"
+        assert max(sessions, default=0) <= self._session_numbers, "session numbers are counted here"
+        for queue_id, route in self._routes.items():
+            assert route.queue_id == queue_id, "a route lies under its queue"
             route.check_invariants()
             self._credits.check_invariants(route)
-        assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
-        for owner, session, _ in self._calls.values():
-            assert session == owner.session, "calls of an ended session have been failed"
-
-
-#: Questions whose answer means nothing in the next session.
-_BOUND_TO_SESSION = frozenset({"consume", "get"})
-_DONE = SessionReply(QueueId(0), 0, 0)
-
-
-def _number(number: int, consumers: int = 0) -> SessionReply:
-    return SessionReply(QueueId(0), 0, 0, number=number, consumers=consumers)
-
-
-def settle_locally(process: QueueProcess, channel: ChannelKey, outcome: str, seq_ids: Sequence[SeqId]) -> None:
-    """Apply one settlement to a queue process on this node."""
-    if outcome == "ack":
-        process.ack(channel, seq_ids)
-    elif outcome == "requeue":
-        process.requeue(channel, seq_ids)
-    else:
-        process.discard(channel, seq_ids)
+            known = {channel_id for channel_id, used in self._used.items() if queue_id in used}
+            named = route.unconfirmed.keys() | route.hops.keys() | route.first_unsent.keys()
+            named |= {key.channel.channel_id for key in route.consumers}
+            assert named <= known, "whoever has something on a route is found there when its channel closes"
+            if route.master == self._node:
+                asked = [call for call in route.calls.values() if call.state is CallState.ASKED]
+                assert (asked, route.attaching) == ([], {}), "nobody sends messages to a queue on this node"
+                assert route.state is not RouteState.OPENING, "a queue on this node needs no opening"

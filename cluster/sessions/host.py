@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cluster.sessions.entry import LocalQueues, settle_locally
 from cluster.sessions.messages import (
     SessionCall,
     SessionChannelClosed,
@@ -25,6 +24,8 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
+from cluster.sessions.ports import LocalQueues
+from cluster.sessions.questions import Answer, carry_out, settle
 from node.errors import ChannelError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
@@ -86,7 +87,7 @@ class SessionHost:
             messages = list(iter_envelopes(message.envelopes))
             process.publish(channel, messages, message.publish_seqs, is_resent=message.is_resent)
         elif isinstance(message, SessionSettle):
-            settle_locally(process, ChannelKey(node, message.channel_id), message.outcome, message.seq_ids)
+            settle(process, ChannelKey(node, message.channel_id), message.outcome, message.seq_ids)
         elif isinstance(message, SessionGrant):
             process.grant(ChannelKey(node, message.channel_id), message.consumer_tag, message.written)
         elif isinstance(message, SessionChannelClosed):
@@ -110,45 +111,14 @@ class SessionHost:
 
     def _answer(self, node: NodeName, call: SessionCall, process: QueueProcess) -> SessionReply:
         try:
-            return self._carry_out(ChannelKey(node, call.channel_id), call, process)
+            answer = carry_out(self._local, call.queue_id, process, ChannelKey(node, call.channel_id), call)
         except ChannelError as error:
             # The text without its "NAME - " prefix: the entry node's `ChannelError` puts it on again.
             text = error.reply_text.partition(" - ")[2]
             return SessionReply(call.queue_id, call.session, call.call_id, reply_code=error.reply_code, reply_text=text)
-
-    def _carry_out(self, channel: ChannelKey, call: SessionCall, process: QueueProcess) -> SessionReply:
-        base = (call.queue_id, call.session, call.call_id)
-        if call.verb == "consume":
-            assert call.consumer is not None, "a consume call carries its consumer"
-            process.consume(channel, call.consumer)
-            return SessionReply(*base)
-        if call.verb == "cancel":
-            process.cancel(channel, call.consumer_tag)
-            self._local.run(call.queue_id)  # its last deliveries go before the answer
-            return SessionReply(*base)
-        if call.verb == "get":
-            got = process.get(channel, call.no_ack)
-            if got is None:
-                return SessionReply(*base, number=process.ready)
-            return SessionReply(
-                *base,
-                number=process.ready,
-                seq_id=got.seq_id,
-                redelivered=got.redelivered,
-                envelope=got.message.envelope(),
-            )
-        if call.verb == "purge":
-            return SessionReply(*base, number=process.purge())
-        if call.verb == "delete_if":
-            ready = process.seal_for_delete(call.if_unused, call.if_empty)
-            self._sessions[channel.node, call.queue_id].has_sealed = True
-            return SessionReply(*base, number=ready)
-        if call.verb == "unseal":
-            self._sessions[channel.node, call.queue_id].has_sealed = False
-            process.unseal()
-            return SessionReply(*base)
-        assert call.verb == "counts", f"unknown verb {call.verb!r}"
-        return SessionReply(*base, number=process.ready, consumers=process.consumer_count)
+        if call.verb in ("delete_if", "unseal"):
+            self._sessions[node, call.queue_id].has_sealed = call.verb == "delete_if"
+        return _as_reply(call, answer)
 
     # --- effects out ---
 
@@ -202,6 +172,20 @@ class SessionHost:
     def check_invariants(self) -> None:
         for _, queue_id in self._sessions:
             assert self._local.process(queue_id) is not None, "sessions end with the queue process they talk to"
+
+
+def _as_reply(call: SessionCall, answer: Answer) -> SessionReply:
+    base = (call.queue_id, call.session, call.call_id)
+    got = answer.delivery
+    if got is None:
+        return SessionReply(*base, number=answer.number, consumers=answer.consumers)
+    return SessionReply(
+        *base,
+        number=answer.number,
+        seq_id=got.seq_id,
+        redelivered=got.redelivered,
+        envelope=got.message.envelope(),
+    )
 
 
 def _as_message(

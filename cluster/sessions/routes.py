@@ -15,16 +15,29 @@ Everything a client may not lose is kept on the route until the master has answe
 - ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
   session, at whose opening what is unconfirmed is sent again and paid for again.
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
+- ``calls``: what callers wait for an answer to. The state of a `Call`::
+
+                 +--------- session over, queue deleted ---------+------------- session replaced ----------+
+                 v                                               |             (consume and get only)      |
+    --ask--> READY --(proceed, session open)-----------------> ASKED --(SessionReply)--> ANSWERED ---------+
+               |  ^                                                                        |
+               |  +--(route opened, queue deleted)-- WAITING                               |
+               |                                       ^                                   |
+               +--(proceed, no session)----------------+                                   |
+               +--(proceed, the master is this node: at once)--> OVER <--(proceed)---------+
+
+  Whatever brings a call into READY or ANSWERED tells its caller to proceed (`CallGoesOn`). A refusal, and the end of
+  the caller's patience, lead from everywhere to OVER.
 """
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections import deque
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.questions import Answer, Question
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.message import Message
@@ -45,10 +58,44 @@ class ConsumerKey(NamedTuple):
     consumer_tag: str
 
 
+class CallState(enum.Enum):
+    READY = "ready"
+    WAITING = "waiting"
+    ASKED = "asked"
+    ANSWERED = "answered"
+    OVER = "over"
+
+
+class Call:
+    """One question of one caller. Only `ChannelCalls` changes it."""
+
+    __slots__ = ("answer", "call_id", "channel", "deadline_s", "question", "queue_id", "route", "session", "state")
+
+    def __init__(
+        self, call_id: int, channel: ChannelKey | None, queue_id: QueueId, question: Question, deadline_s: float
+    ) -> None:
+        self.call_id = call_id
+        #: ``None``: the question is not of a channel.
+        self.channel = channel
+        self.queue_id = queue_id
+        self.question = question
+        #: By the shell's clock. After this it is `ChannelCalls.time_is_up`.
+        self.deadline_s = deadline_s
+        self.state = CallState.READY
+        #: Whose ``calls`` this is among, once it has proceeded, until it is over.
+        self.route: Route | None = None
+        #: The session in which it was asked last.
+        self.session = 0
+        #: Of the master, in state ANSWERED.
+        self.answer: Answer | None = None
+
+
 class Route:
-    """State of one queue on its entry node. Only `ClusterGateway` changes it."""
+    """State of one queue on its entry node. Only `Entry` and its parts change it."""
 
     __slots__ = (
+        "attaching",
+        "calls",
         "consumers",
         "epoch",
         "first_unsent",
@@ -56,7 +103,6 @@ class Route:
         "is_down",
         "local_channels",
         "master",
-        "opened",
         "queue_id",
         "session",
         "state",
@@ -83,8 +129,14 @@ class Route:
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Channels that have said anything to the current session.
         self.local_channels: set[int] = set()
-        #: Set while the route is OPEN.
-        self.opened = asyncio.Event()
+        #: Consumers that the master of this session was asked to attach again, by the id of that call.
+        self.attaching: dict[int, ConsumerKey] = {}
+        #: By call id, in the order in which their callers last proceeded: they go on in the same order.
+        self.calls: dict[int, Call] = {}
+
+    def is_live(self, session: int) -> bool:
+        """What was delivered in this session can still be settled."""
+        return self.session == session and self.state is RouteState.OPEN
 
     def adopt(self, record: MastershipRecord) -> bool:
         """Take over a new mastership record; true if the master or its epoch changed."""
@@ -96,21 +148,31 @@ class Route:
         """A session is being opened."""
         self.session = session
         self.state = RouteState.OPENING
-        self.opened.clear()
         self.local_channels.clear()
 
     def open(self) -> None:
         """The master accepted the session."""
         assert self.state is RouteState.OPENING, "only a session that was begun can open"
         self.state = RouteState.OPEN
-        self.opened.set()
 
     def lose(self) -> None:
         """The session is over; what is unanswered waits for the next one."""
         self.state = RouteState.WAITING
-        self.opened.clear()
+        self.attaching.clear()
 
     def check_invariants(self) -> None:
-        assert self.opened.is_set() == (self.state is RouteState.OPEN), "waiters are released exactly while open"
+        is_open = self.state is RouteState.OPEN
         assert self.state is RouteState.WAITING or self.session > 0, "a session has a number before it is used"
         assert all(self.unconfirmed.values()), "a channel without unconfirmed publishes leaves no empty table behind"
+        assert not (is_open and (self.first_unsent or self.untracked)), "an open session has been given everything"
+        assert is_open or not self.attaching, "what was asked in a session that is over is asked again in the next"
+        assert self.attaching.keys().isdisjoint(self.calls), "call ids are used once"
+        for call_id, call in self.calls.items():
+            assert (call.call_id, call.route) == (call_id, self), "a call is kept on one route"
+            assert call.state is not CallState.OVER, "nobody waits for a call that is over"
+            assert (call.state is CallState.ANSWERED) == (call.answer is not None), "answered is who has an answer"
+            if call.state is CallState.WAITING:
+                assert not is_open, "whoever waited for the session has been told that it is open"
+            elif call.state is CallState.ASKED:
+                assert is_open, "whoever was asked in a session that is over has been told"
+                assert call.session == self.session, "a question is open in the session it was asked in, no other"

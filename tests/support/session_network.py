@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from cluster.metadata.records import MastershipRecord
-from cluster.sessions.entry import ClusterGateway
+from cluster.sessions.gateway import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionConfirm,

@@ -285,7 +285,7 @@ async def test_effects_go_to_the_channels_of_this_node_and_of_others(bench: Runt
     queue = bench.runtime.records.queue(queue_id)
     bench.runtime.switchboard.on_queue_frames(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
     here: list[object] = []
-    bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)  # type: ignore[method-assign]
+    bench.runtime.gateway.local_effects = lambda queue_id, effects: here.extend(effects)
     mine = ConfirmPublished(ChannelKey(N1, 1), [1])
     bench.runtime.effects.dispatch(queue, [mine, ConfirmPublished(ChannelKey(N2, 9), [2, 3])])
     await bench.settle()

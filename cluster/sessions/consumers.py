@@ -1,0 +1,110 @@
+"""`ChannelConsumers`: the consumers of this node's channels, over all sessions.
+
+A consumer exists on its route (`Route.consumers`) from the master's answer until it is cancelled: by its client, by the
+queue, by the deletion of either, or, if it asked for that (``x-cancel-on-ha-failover``), by a move of the mastership.
+In between it is attached again to every master.
+
+Deliveries may arrive in one frame with the master's answer, before the client has been told that its consumer exists.
+They are early: kept from the asking on (`starting`) until the caller has told its client (`started`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster.sessions.messages import SessionCall, SessionReply
+from cluster.sessions.ports import NO_PROCESS, EntryNode
+from cluster.sessions.routes import ConsumerKey, Route, RouteState
+from node.errors import ChannelError
+from node.ids import ChannelKey, QueueId
+from node.queues.backing_queue import Delivery
+from node.queues.events import ConsumerSpec
+
+
+class ChannelConsumers:
+    """See the top of this module."""
+
+    def __init__(self, here: EntryNode) -> None:
+        self._here = here
+        #: Consumers being started -> (session, deliveries) that came too early.
+        self.early: dict[ConsumerKey, list[tuple[int, Sequence[Delivery]]]] = {}
+
+    # --- the beginning ---
+
+    def starting(self, key: ConsumerKey) -> None:
+        """The queue is about to be asked for this consumer."""
+        self.early[key] = []
+
+    def given_up(self, key: ConsumerKey) -> None:
+        """It came to nothing."""
+        self.early.pop(key, None)
+
+    def started(self, route: Route | None, queue_id: QueueId, key: ConsumerKey) -> None:
+        """Its client knows of it. Early deliveries of a session that is over are not worth telling: they come again."""
+        for session, deliveries in self.early.pop(key, ()):
+            sink = self._here.sinks.get(key.channel.channel_id)
+            if sink is not None and route is not None and route.is_live(session):
+                sink.queue_delivered(queue_id, session, key.consumer_tag, deliveries)
+
+    # --- a new session ---
+
+    def attach_again(self, route: Route) -> None:
+        """A session has opened: its master does not know of the consumers yet."""
+        for key, spec in list(route.consumers.items()):
+            if route.state is not RouteState.OPEN:  # the storage of a local queue may fail at any of these
+                break
+            if route.master == self._here.name:
+                self._attach_here(route, key, spec)
+            else:
+                self._attach_elsewhere(route, key, spec)
+
+    def _attach_here(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
+        local, queue_id = self._here.local, route.queue_id
+        try:
+            process = local.process(queue_id)
+            assert process is not None, NO_PROCESS
+            process.consume(key.channel, spec)
+        except ChannelError:
+            self.cancelled(route, key.channel.channel_id, key.consumer_tag)
+        except Exception as error:
+            local.out_of_service(queue_id, error)
+        local.touch(queue_id)
+
+    def _attach_elsewhere(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
+        call_id = next(self._here.call_ids)
+        route.attaching[call_id] = key
+        self._here.links.send(
+            route.master,
+            SessionCall(route.queue_id, route.session, call_id, "consume", key.channel.channel_id, spec),
+        )
+
+    def attached(self, route: Route, reply: SessionReply) -> None:
+        """The master of an open session has answered to an attach, or to something else."""
+        key = route.attaching.pop(reply.call_id, None)
+        if key is not None and reply.reply_code:
+            self.cancelled(route, key.channel.channel_id, key.consumer_tag)
+
+    # --- the end ---
+
+    def cancelled(self, route: Route, channel_id: int, consumer_tag: str) -> None:
+        """The queue has ended this consumer, or will not have it: its client is told."""
+        key = ConsumerKey(ChannelKey(self._here.name, channel_id), consumer_tag)
+        if route.consumers.pop(key, None) is not None and (sink := self._here.sinks.get(channel_id)) is not None:
+            sink.queue_cancelled_consumer(route.queue_id, consumer_tag)
+
+    def mastership_moved(self, route: Route) -> None:
+        """Those that asked for it learn of the move instead of going on."""
+        for key, spec in list(route.consumers.items()):
+            if spec.cancel_on_failover:
+                self.cancelled(route, key.channel.channel_id, key.consumer_tag)
+
+    def queue_deleted(self, route: Route) -> None:
+        """All of its consumers end."""
+        for key in route.consumers:
+            if (sink := self._here.sinks.get(key.channel.channel_id)) is not None:
+                sink.queue_cancelled_consumer(route.queue_id, key.consumer_tag)
+
+    def channel_closed(self, route: Route, channel: ChannelKey) -> None:
+        """Nobody is told."""
+        for key in [key for key in route.consumers if key.channel == channel]:
+            del route.consumers[key]

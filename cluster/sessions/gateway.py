@@ -1,0 +1,136 @@
+"""`ClusterGateway`: `Entry` with futures and timers, as the channels of a broker see it.
+
+A caller that has to wait holds a future until `CallGoesOn` names its call. It proceeds in the next turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from cluster.metadata.records import MastershipRecord
+from cluster.sessions.entry import Entry
+from cluster.sessions.ports import CallGoesOn, EntryEffect, Links, LocalQueues
+from cluster.sessions.questions import Answer, Question
+from cluster.sessions.routes import Call, CallState, ConsumerKey
+from node.flow.credit import FlowControl
+from node.ids import ChannelKey, NodeName, QueueId
+from node.queues.backing_queue import Delivery
+from node.queues.events import ConsumerSpec
+from node.topology.records import QueueRecord
+
+#: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
+GET_RETRY_S = 0.002
+GET_TRIES_MAX = 500
+
+
+class ClusterGateway:
+    """Implements `node.queues.gateway.QueueGateway` for a cluster."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        local: LocalQueues,
+        links: Links,
+        mastership: Callable[[QueueId], MastershipRecord | None],
+        queue_record: Callable[[QueueId], QueueRecord | None],
+        loop: asyncio.AbstractEventLoop,
+        flow: FlowControl | None = None,
+    ) -> None:
+        self._loop = loop
+        self._entry = entry = Entry(node, local, links, mastership, queue_record, self._carry_out, flow)
+        self._calls = entry.calls
+        #: Callers that wait, by call id.
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        # What needs no loop is the machine's own: nothing stands between a channel and it, or between it and a queue.
+        self.mastership_changed = entry.mastership_changed
+        self.queue_deleted = entry.queue_deleted
+        self.queue_stopped = entry.queue_stopped
+        self.routed_queues = entry.routed_queues
+        self.link_up = entry.link_up
+        self.link_free = entry.link_free
+        self.link_down = entry.link_down
+        self.local_effects = entry.local_effects
+        self.receive = entry.receive
+        self.open_channel = entry.open_channel
+        self.publish = entry.publish
+        self.settle_ack = entry.settle_ack
+        self.settle_requeue = entry.settle_requeue
+        self.settle_discard = entry.settle_discard
+        self.grant = entry.grant
+        self.close_channel = entry.close_channel
+        self.busiest_queue = entry.busiest_queue
+
+    # --- questions ---
+
+    async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
+        await self._ask(channel, queue_id, Question("consume", consumer=spec))
+        # Our caller goes on within this turn, and tells its client.
+        self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
+
+    async def cancel(self, channel: ChannelKey, queue_id: QueueId, consumer_tag: str) -> None:
+        if self._entry.drop_consumer(queue_id, ConsumerKey(channel, consumer_tag)):
+            await self._ask(channel, queue_id, Question("cancel", consumer_tag=consumer_tag))
+
+    async def get(self, channel: ChannelKey, queue_id: QueueId, no_ack: bool) -> tuple[int, Delivery, int] | None:
+        for _ in range(GET_TRIES_MAX):
+            call, answer = await self._ask(channel, queue_id, Question("get", no_ack=no_ack))
+            if answer.delivery is not None:
+                return call.session, answer.delivery, answer.number
+            if not answer.number:
+                return None
+            # Messages are ready, but the mirrors have not yet been told that they may be delivered.
+            await asyncio.sleep(GET_RETRY_S)
+        return None
+
+    async def purge(self, queue_id: QueueId) -> int:
+        _, answer = await self._ask(None, queue_id, Question("purge"))
+        return answer.number
+
+    async def counts(self, queue_id: QueueId) -> tuple[int, int]:
+        _, answer = await self._ask(None, queue_id, Question("counts"))
+        return answer.number, answer.consumers
+
+    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> int:
+        question = Question("delete_if", if_unused=if_unused, if_empty=if_empty)
+        _, answer = await self._ask(None, queue_id, question)
+        return answer.number
+
+    async def delete_abandoned(self, queue_id: QueueId) -> None:
+        await self._ask(None, queue_id, Question("unseal"))
+
+    # --- futures and timers ---
+
+    async def _ask(self, channel: ChannelKey | None, queue_id: QueueId, question: Question) -> tuple[Call, Answer]:
+        call = self._calls.ask(channel, queue_id, question, self._loop.time())
+        while (answer := self._calls.proceed(call)) is None:
+            try:
+                if call.state is CallState.READY:
+                    await asyncio.sleep(0)
+                else:
+                    await self._woken(call)
+            except BaseException:
+                self._calls.abandon(call)
+                raise
+        return call, answer
+
+    async def _woken(self, call: Call) -> None:
+        future = self._waiting[call.call_id] = self._loop.create_future()
+        try:
+            async with asyncio.timeout_at(call.deadline_s):
+                await future
+        except TimeoutError:
+            raise self._calls.time_is_up(call) from None
+        finally:
+            del self._waiting[call.call_id]
+
+    def _carry_out(self, effect: EntryEffect) -> None:
+        if isinstance(effect, CallGoesOn):
+            future = self._waiting.get(effect.call_id)
+            if future is not None and not future.done():
+                future.set_result(None)
+        else:
+            self._loop.call_later(effect.delay_s, self._entry.reopen, effect.queue_id)
+
+    def check_invariants(self) -> None:
+        self._entry.check_invariants()

@@ -1,0 +1,74 @@
+"""What the two ends of a session meet on their own node: its queues, its mesh, and the shell of the entry node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from cluster.sessions.messages import SessionMessage
+from node.ids import NodeName, QueueId
+from node.queues.gateway import QueueChannelSink
+from node.queues.queue_process import QueueProcess
+
+#: What is wrong if a queue process is missing where one is called.
+NO_PROCESS = "an open local route has its process: the runtime closes routes first"
+
+
+class LocalQueues(Protocol):
+    """The queues mastered on this node."""
+
+    def process(self, queue_id: QueueId) -> QueueProcess | None: ...
+
+    def touch(self, queue_id: QueueId) -> None:
+        """The queue process was called: drain it at the end of this loop turn."""
+
+    def run(self, queue_id: QueueId) -> None:
+        """Drain the queue process now."""
+
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
+        """A call into the queue process raised this: end its role here."""
+
+
+class Links(Protocol):
+    """The mesh, as sessions use it."""
+
+    def send(self, node: NodeName, message: SessionMessage) -> None: ...
+
+    def is_up(self, node: NodeName) -> bool: ...
+
+    def is_congested(self, node: NodeName) -> bool:
+        """Much waits to be sent to ``node``; `Entry.link_free` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallGoesOn:
+    """What this call waited for has happened: its caller proceeds with it (`ChannelCalls.proceed`)."""
+
+    call_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenLater:
+    """A timer: `Entry.reopen` is called for this queue after so long."""
+
+    queue_id: QueueId
+    delay_s: float
+
+
+#: What an entry node asks of its shell.
+EntryEffect = CallGoesOn | ReopenLater
+
+
+@dataclass(frozen=True, slots=True)
+class EntryNode:
+    """What the parts of one entry node share."""
+
+    name: NodeName
+    local: LocalQueues
+    links: Links
+    emit: Callable[[EntryEffect], None]
+    #: The open channels, by channel id.
+    sinks: dict[int, QueueChannelSink] = field(default_factory=dict)
+    call_ids: Iterator[int] = field(default_factory=lambda: count(1))

@@ -1,0 +1,129 @@
+"""`ChannelPublishes`: publishes on their way to queues, kept until the master of each queue has answered for them.
+
+The promises are in `cluster.sessions.entry`, the tables on the route: ``unconfirmed``, ``first_unsent``, ``untracked``.
+Every publish comes through here, so there is one call per batch and step, and none per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cluster.sessions.credits import ChannelCredits
+from cluster.sessions.messages import SessionPublish
+from cluster.sessions.ports import NO_PROCESS, EntryNode
+from cluster.sessions.routes import Route, RouteState
+from node.ids import ChannelKey, QueueId
+from node.message import Message, pack_envelopes
+
+#: Above every publish sequence number.
+NEVER = 1 << 64
+
+
+class ChannelPublishes:
+    """See the top of this module."""
+
+    def __init__(
+        self,
+        here: EntryNode,
+        credits: ChannelCredits,
+        find_route: Callable[[ChannelKey | None, QueueId], Route | None],
+    ) -> None:
+        self._node = here.name
+        self._local = here.local
+        self._links = here.links
+        self._sinks = here.sinks
+        self._credits = credits
+        self._find_route = find_route
+
+    def publish(
+        self, channel: ChannelKey, queue_id: QueueId, messages: Sequence[Message], publish_seqs: Sequence[int]
+    ) -> None:
+        """See `QueueGateway.publish`."""
+        route = self._find_route(channel, queue_id)
+        if route is None:
+            if tracked := [seq for seq in publish_seqs if seq]:
+                self._sinks[channel.channel_id].queue_confirmed(queue_id, tracked)
+            return
+        channel_id = channel.channel_id
+        self._credits.open_channel(route, channel_id)
+        if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
+            route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
+            if route.state is not RouteState.OPEN:
+                route.first_unsent.setdefault(channel_id, publish_seqs[0])
+        elif route.state is not RouteState.OPEN:
+            route.untracked.extend((channel_id, message) for message in messages)
+        if route.state is RouteState.OPEN:
+            self._send(route, channel_id, publish_seqs, messages)
+        else:
+            self._credits.sent(route, channel_id, len(messages))
+
+    def answered(self, route: Route, channel_id: int, publish_seqs: Sequence[int], rejected: bool) -> None:
+        """The queue has these, or refused them. What was answered before is not answered again."""
+        waiting = route.unconfirmed.get(channel_id)
+        if waiting is None:
+            return
+        answered = [seq for seq in publish_seqs if waiting.pop(seq, None) is not None]
+        if not waiting:
+            del route.unconfirmed[channel_id]
+        sink = self._sinks.get(channel_id)
+        if sink is not None and answered:
+            if rejected:
+                sink.queue_rejected(route.queue_id, answered)
+            else:
+                sink.queue_confirmed(route.queue_id, answered)
+
+    def session_opened(self, route: Route) -> None:
+        """Send what no master has answered for, in order of publishing."""
+        unsent, route.first_unsent = route.first_unsent, {}
+        for channel_id, publishes in list(route.unconfirmed.items()):
+            self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
+        while route.untracked and route.state is RouteState.OPEN:
+            channel_id, message = route.untracked.popleft()
+            self._send(route, channel_id, [0], [message], is_resent=True)
+
+    def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int) -> None:
+        """An earlier master was given what lies before ``first_unsent``, and may have delivered it."""
+        for is_resent in (True, False):
+            chosen = {seq: each for seq, each in publishes.items() if (seq < first_unsent) is is_resent}
+            if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
+                self._send(route, channel_id, list(chosen), list(chosen.values()), is_resent=is_resent)
+
+    def _send(
+        self,
+        route: Route,
+        channel_id: int,
+        publish_seqs: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        is_resent: bool = False,
+    ) -> None:
+        queue_id = route.queue_id
+        if route.master == self._node:
+            try:
+                process = self._local.process(queue_id)
+                assert process is not None, NO_PROCESS
+                process.publish(ChannelKey(self._node, channel_id), messages, publish_seqs, is_resent=is_resent)
+            except Exception as error:
+                self._local.out_of_service(queue_id, error)
+            self._local.touch(queue_id)
+            self._credits.sent(route, channel_id, len(messages))
+            return
+        self._credits.sent(route, channel_id, len(messages))
+        route.local_channels.add(channel_id)
+        self._links.send(
+            route.master,
+            SessionPublish(queue_id, route.session, channel_id, publish_seqs, pack_envelopes(messages), is_resent),
+        )
+
+    def queue_deleted(self, route: Route) -> None:
+        """What is under way counts as confirmed, as in the reference."""
+        for channel_id, publishes in route.unconfirmed.items():
+            if (sink := self._sinks.get(channel_id)) is not None:
+                sink.queue_confirmed(route.queue_id, list(publishes))
+
+    def channel_closed(self, route: Route, channel_id: int) -> None:
+        """Nobody waits for the confirms any more."""
+        publishes = route.unconfirmed.pop(channel_id, {})
+        route.first_unsent.pop(channel_id, None)
+        if route.state is not RouteState.OPEN:  # the messages were handed to us: still on their way
+            route.untracked.extend((channel_id, message) for message in publishes.values())

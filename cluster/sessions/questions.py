@@ -1,0 +1,81 @@
+"""What channels ask of a queue process, carried out where the process is: by the entry node itself if it is the master
+(`cluster.sessions.calls`), else by the master for it (`cluster.sessions.host`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.sessions.messages import SessionCall
+from cluster.sessions.ports import LocalQueues
+from node.ids import ChannelKey, QueueId, SeqId
+from node.queues.backing_queue import Delivery
+from node.queues.events import ConsumerSpec
+from node.queues.queue_process import QueueProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """See `SessionCall`, which carries it to a master on another node."""
+
+    verb: str
+    consumer: ConsumerSpec | None = None
+    consumer_tag: str = ""
+    no_ack: bool = False
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """See `SessionReply`, which carries it from a master on another node."""
+
+    number: int = 0
+    consumers: int = 0
+    #: ``get``: the message, ``None`` if none could be delivered.
+    delivery: Delivery | None = None
+    #: 0: it worked; else the channel error to raise.
+    reply_code: int = 0
+    reply_text: str = ""
+
+
+#: Questions whose answer means nothing in the next session.
+BOUND_TO_SESSION = frozenset({"consume", "get"})
+_DONE = Answer()
+
+
+def carry_out(
+    local: LocalQueues, queue_id: QueueId, process: QueueProcess, channel: ChannelKey, asked: Question | SessionCall
+) -> Answer:
+    """Raises `ChannelError` if the queue refuses."""
+    verb = asked.verb
+    if verb == "get":
+        got = process.get(channel, asked.no_ack)
+        return Answer(number=process.ready, delivery=got)
+    if verb == "consume":
+        assert asked.consumer is not None, "a consume call carries its consumer"
+        process.consume(channel, asked.consumer)
+        return _DONE
+    if verb == "cancel":
+        process.cancel(channel, asked.consumer_tag)
+        local.run(queue_id)  # its last deliveries go before the answer
+        return _DONE
+    if verb == "purge":
+        return Answer(number=process.purge())
+    if verb == "delete_if":
+        return Answer(number=process.seal_for_delete(asked.if_unused, asked.if_empty))
+    if verb == "unseal":
+        process.unseal()
+        return _DONE
+    assert verb == "counts", f"unknown verb {verb!r}"
+    return Answer(number=process.ready, consumers=process.consumer_count)
+
+
+def settle(process: QueueProcess, channel: ChannelKey, outcome: str, seq_ids: Sequence[SeqId]) -> None:
+    """Settle deliveries: ``outcome`` as in `SessionSettle`."""
+    if outcome == "ack":
+        process.ack(channel, seq_ids)
+    elif outcome == "requeue":
+        process.requeue(channel, seq_ids)
+    else:
+        process.discard(channel, seq_ids)
