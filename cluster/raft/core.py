@@ -23,8 +23,6 @@ or not; it goes if the entry is cut off), any two majorities of successive confi
 refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
 removes itself leads until the removal is committed, then asks the best follower to take over. The founding voters are
 ordinary entries at the start of the log (`founding_state`), so that a node that joins later learns them like the rest.
-
-**Reads.** `read_index` answers with an index once a majority has acknowledged a heartbeat sent after the question.
 """
 
 from __future__ import annotations
@@ -48,9 +46,6 @@ from cluster.raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
-    ReadIndexRequest,
-    ReadIndexResponse,
-    ReadState,
     Ready,
     Snapshot,
     TimeoutNow,
@@ -58,7 +53,6 @@ from cluster.raft.messages import (
     VoteResponse,
 )
 from cluster.raft.progress import Progress, ProgressState
-from cluster.raft.reads import PendingReads
 from node.ids import NodeName
 
 __all__ = ["ProposalRefusedError", "RaftConfig", "RaftCore", "RestoredState", "Role", "founding_state"]
@@ -91,7 +85,6 @@ class RaftCore:
         self._messages_now: list[Message] = []
         self._messages_after_append: list[Message] = []
         self._installed_snapshot: Snapshot | None = None
-        self._reads: list[ReadState] = []
         #: Candidate: the `Ready` that makes its vote for itself durable.
         self._self_vote_ready = 0
         self._votes: dict[NodeName, bool] = {}
@@ -101,8 +94,6 @@ class RaftCore:
         self._is_leader_gone = False
         self._election_deadline_ms = 0
         self._heartbeat_deadline_ms = 0
-        self._heartbeat_round = 0
-        self._pending_reads = PendingReads()
         self._uncommitted_bytes = 0
         self._term_start_index = 0
         self._transfer_target: NodeName | None = None
@@ -146,11 +137,9 @@ class RaftCore:
             self._messages_now
             or self._messages_after_append
             or self._installed_snapshot
-            or self._reads
             or self.log.handed_out < self.log.last_index
             or self._hard_state != self._written_hard_state
             or min(self.log.commit, self.log.stable) > self.log.applied
-            or self._pending_reads.wants_round(self._heartbeat_round)
             or any(self._wants_append(peer) for peer in self.progress.values())
         )
 
@@ -239,19 +228,6 @@ class RaftCore:
         self._transfer_deadline_ms = self._now_ms + self.config.election_timeout_min_ms
         self._send_timeout_now_if_complete(target)
 
-    def read_index(self, now_ms: int, context: int) -> None:
-        """Ask for the index that a read must wait for; the answer comes in `Ready.reads` (or never: ask again).
-
-        ``context`` is the asker's own number. Raises `ProposalRefusedError` if no leader is known or too many wait.
-        """
-        self._now_ms = max(self._now_ms, now_ms)
-        if self.role is Role.LEADER:
-            self._begin_read(self.node, context)
-        elif self.leader is not None:
-            self._messages_now.append(ReadIndexRequest(self.node, self.leader, context))
-        else:
-            raise ProposalRefusedError(f"{self.node} knows no leader in term {self.term}")
-
     def peer_down(self, now_ms: int, peer: NodeName) -> None:
         """The failure detector is sure that the process of ``peer`` is gone (reset, and reconnect refused).
 
@@ -283,8 +259,6 @@ class RaftCore:
         if self.role is Role.LEADER:
             for peer in self.progress:
                 self._send_appends(peer)
-            if self._pending_reads.wants_round(self._heartbeat_round):
-                self._broadcast_heartbeat()
         entries = self.log.take_unwritten()
         committed = self.log.take_committed()
         hard_state = self._hard_state
@@ -299,13 +273,11 @@ class RaftCore:
             needs_sync=bool(entries) or is_vote_changed or self._installed_snapshot is not None,
             messages_after_append=tuple(self._messages_after_append),
             committed=committed,
-            reads=tuple(self._reads),
         )
         self._next_ready += 1
         self._written_hard_state = hard_state
         self._messages_now.clear()
         self._messages_after_append.clear()
-        self._reads.clear()
         self._installed_snapshot = None
         return ready
 
@@ -378,7 +350,6 @@ class RaftCore:
             self.voted_for = None
         self.role = Role.FOLLOWER
         self.progress = {}
-        self._pending_reads.clear()
         self._votes = {}
         self._transfer_target = None
         self._uncommitted_bytes = 0
@@ -436,10 +407,8 @@ class RaftCore:
         self.leader = self.node
         self._is_leader_gone = False
         self._votes = {}
-        self._heartbeat_round = 0
         self._uncommitted_bytes = 0
         self._transfer_target = None
-        self._pending_reads.clear()
         next_index = self.log.last_index + 1
         self._term_start_index = next_index
         self.progress = {peer: Progress(next_index, self._now_ms) for peer in self.voters if peer != self.node}
@@ -532,7 +501,7 @@ class RaftCore:
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
         self.log.commit = max(self.log.commit, min(heartbeat.commit, self.log.last_index))
-        self._messages_now.append(HeartbeatResponse(self.node, heartbeat.sender, self.term, heartbeat.round))
+        self._messages_now.append(HeartbeatResponse(self.node, heartbeat.sender, self.term))
 
     def _on_install_snapshot(self, request: InstallSnapshot) -> None:
         self._follow(request.sender)
@@ -609,12 +578,10 @@ class RaftCore:
 
     def _broadcast_heartbeat(self) -> None:
         self._heartbeat_deadline_ms = self._now_ms + self.config.heartbeat_interval_ms
-        self._heartbeat_round += 1
         for peer, progress in self.progress.items():
             commit = min(self.log.commit, progress.match)
             progress.commit_sent = max(progress.commit_sent, commit)
-            self._messages_now.append(Heartbeat(self.node, peer, self.term, commit, self._heartbeat_round))
-        self._answer_reads()
+            self._messages_now.append(Heartbeat(self.node, peer, self.term, commit))
 
     def _on_append_response(self, response: AppendResponse) -> None:
         progress = self.progress.get(response.sender)
@@ -647,9 +614,6 @@ class RaftCore:
         if self.role is not Role.LEADER or progress is None:
             return
         progress.last_heard_ms = self._now_ms
-        if response.round > progress.heartbeat_round:
-            progress.heartbeat_round = response.round
-            self._answer_reads()
         if progress.match >= self.log.last_index:
             return
         # Something is not acknowledged, perhaps lost: ask again. While streaming an empty request will do, because its
@@ -679,8 +643,6 @@ class RaftCore:
         committed = self.log.slice(first, index + 1, MAX_UNCOMMITTED_BYTES * 2)
         self._uncommitted_bytes = max(0, self._uncommitted_bytes - sum(len(entry.payload) for entry in committed))
         self.log.commit = index
-        if first <= self._term_start_index <= index:
-            self._pending_reads.begin(index, self._heartbeat_round)
         if first <= self.log.configuration_index <= index:
             self._configuration_committed()
 
@@ -699,40 +661,15 @@ class RaftCore:
         if self.progress[target].match == self.log.last_index:
             self._messages_now.append(TimeoutNow(self.node, target, self.term))
 
-    # ------------------------------------------------------------------ requests outside of terms, reads
+    # ------------------------------------------------------------------ requests outside of terms
 
     def _step_outside_of_terms(self, message: Message) -> None:
         match message:
             case ForwardedProposal() if self.role is Role.LEADER:
                 with suppress(ProposalRefusedError):  # as if lost on the way: the proposer repeats
                     self.propose(self._now_ms, message.payloads)
-            case ReadIndexRequest() if self.role is Role.LEADER:
-                with suppress(ProposalRefusedError):  # as above
-                    self._begin_read(message.sender, message.context)
-            case ReadIndexResponse():
-                self._reads.append(ReadState(message.context, message.index))
             case _:
                 pass
-
-    def _begin_read(self, asker: NodeName, context: int) -> None:
-        commit = self.log.commit if self.log.commit >= self._term_start_index else None
-        if not self._pending_reads.add(asker, context, commit, self._heartbeat_round):
-            raise ProposalRefusedError("too many reads wait for a majority already")
-
-    def _answer_reads(self) -> None:
-        rounds = sorted(
-            (
-                self._heartbeat_round if peer == self.node else self.progress[peer].heartbeat_round
-                for peer in self.voters
-            ),
-            reverse=True,
-        )
-        for read in self._pending_reads.take_answered(rounds[self._quorum - 1]):
-            assert read.index is not None, "only a read with an index has a round to wait for"
-            if read.asker == self.node:
-                self._reads.append(ReadState(read.context, read.index))
-            else:
-                self._messages_now.append(ReadIndexResponse(self.node, read.asker, read.context, read.index))
 
     def check_invariants(self) -> None:
         self.log.check_invariants()

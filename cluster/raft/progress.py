@@ -27,7 +27,6 @@ class Progress:
 
     __slots__ = (
         "commit_sent",
-        "heartbeat_round",
         "in_flight",
         "is_probe_sent",
         "last_heard_ms",
@@ -52,8 +51,6 @@ class Progress:
         self.commit_sent = 0
         #: When anything of the current term came from it; the leader's grace period begins at its election.
         self.last_heard_ms: int | None = now_ms
-        #: Highest heartbeat round it answered.
-        self.heartbeat_round = 0
         #: In `SNAPSHOT`: which one is on its way, and since when.
         self.snapshot_index = 0
         self.snapshot_sent_ms = 0

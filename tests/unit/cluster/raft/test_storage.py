@@ -24,7 +24,7 @@ def command(index: int, term: int, size: int = 10) -> Entry:
 def ready(
     *entries: Entry, hard_state: HardState | None = None, snapshot: Snapshot | None = None, number: int = 1
 ) -> Ready:
-    return Ready(number, (), snapshot, entries, hard_state, True, (), (), ())
+    return Ready(number, (), snapshot, entries, hard_state, True, (), ())
 
 
 def reopen(disk: SimulatedDisk) -> tuple[RaftStorage, RestoredState]:
