@@ -561,9 +561,8 @@ class RaftCore:
             previous_index = progress.next - 1
             previous_term = self.log.term_at(previous_index)
             if previous_term is None:
-                snapshot = self.log.snapshot
-                progress.become_snapshot(snapshot.index, self._now_ms)
-                self._messages_now.append(InstallSnapshot(self.node, peer, self.term, snapshot))
+                progress.become_snapshot(self._now_ms)
+                self._messages_now.append(InstallSnapshot(self.node, peer, self.term, self.log.snapshot))
                 return
             self._send_append(peer, progress, previous_index, previous_term)
 

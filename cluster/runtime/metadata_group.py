@@ -117,6 +117,6 @@ class MetadataGroup:
         self.state.begin_history(data)
         return data
 
-    def restore(self, data: bytes, index: int) -> None:
+    def restore(self, data: bytes) -> None:
         self.state.restore(data)
         self._listener.on_restored()

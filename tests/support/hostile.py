@@ -298,7 +298,7 @@ class TwoGroups:
     def restore_second(self) -> None:
         data = self.second.snapshot()
         self.second = MetadataGroup(NodeName("n2"), Incarnation(2), _NoListener(), UserDirectory())
-        self.second.restore(data, self.index)
+        self.second.restore(data)
         assert self.second.snapshot() == data, "a snapshot comes back"
         self.second.state.check_invariants()
 

@@ -105,7 +105,7 @@ async def test_a_copy_is_offered_whose_master_died_while_this_node_was_about_to_
 
 def restore(bench: RuntimeBench, snapshot: bytes) -> None:
     """A snapshot comes in the place of commits that the leader has no longer."""
-    bench.runtime.metadata.restore(snapshot, 0)
+    bench.runtime.metadata.restore(snapshot)
     bench.log.index = max(bench.log.index, bench.runtime.metadata.state.applied_index)
 
 
