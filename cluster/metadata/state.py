@@ -39,7 +39,6 @@ from cluster.metadata.commands import (
     MirrorCommand,
     MirrorFollows,
     MirrorSynchronised,
-    MirrorUnsynchronised,
     MoveMaster,
     NodeDown,
     NodeUp,
@@ -444,16 +443,9 @@ class MetadataState:
             case _:
                 self._hear_of_mirror(command, record)
 
-    def _hear_of_mirror(
-        self, command: MirrorSynchronised | MirrorUnsynchronised | MirrorFollows, record: MastershipRecord
-    ) -> None:
+    def _hear_of_mirror(self, command: MirrorSynchronised | MirrorFollows, record: MastershipRecord) -> None:
         """What a master says about the copy of one of its mirrors."""
         node = command.node
-        if isinstance(command, MirrorUnsynchronised):
-            if not record.in_service:
-                raise StaleMastershipError(f"queue {command.queue_id} is not in service")
-            self._change_record(rules.mark_unsynchronised(record, node), "mirrors")
-            return
         if command.as_of_index < self._mirror_since[command.queue_id][node]:
             raise StaleMastershipError(f"{node} became a mirror of queue {command.queue_id} after that")
         if isinstance(command, MirrorSynchronised) and record.is_down:

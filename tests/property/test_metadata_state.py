@@ -23,7 +23,6 @@ from cluster.metadata.commands import (
     ForgetNode,
     MirrorFollows,
     MirrorSynchronised,
-    MirrorUnsynchronised,
     MoveMaster,
     Request,
 )
@@ -110,7 +109,7 @@ def _report(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
     record = rng.choice(records)
     epoch = Epoch(record.epoch - (rng.random() < 0.1))
     node = NodeName(rng.choice(record.mirrors or NODES))
-    match rng.randrange(7):
+    match rng.randrange(6):
         case 0 | 1:
             if node in record.mirrors and record.in_service:
                 copies.sync(record.queue_id, node)
@@ -118,12 +117,10 @@ def _report(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
                 return  # true only of what a master said before it died: `test_mastership` has that
             cluster.apply(MirrorSynchronised(record.queue_id, epoch, node, cluster.index))
         case 2:
-            cluster.apply(MirrorUnsynchronised(record.queue_id, epoch, node))
-        case 3:
             cluster.apply(DropMirror(record.queue_id, epoch, node))
-        case 4:
+        case 3:
             cluster.apply(AddMirror(record.queue_id, epoch, node))
-        case 5:
+        case 4:
             cluster.apply(MirrorFollows(record.queue_id, epoch, node, cluster.index))
         case _:
             cluster.apply(MoveMaster(record.queue_id, epoch, node, is_old_lost=rng.random() < 0.3))

@@ -154,7 +154,6 @@ KINDS_OF_COMMANDS: tuple[st.SearchStrategy[Any], ...] = (
     st.builds(metadata.SetPermissions, vhosts, names, patterns, patterns, patterns),
     st.builds(metadata.ClearPermissions, vhosts, names),
     st.builds(metadata.MirrorSynchronised, queue_ids, epochs, nodes, indexes),
-    st.builds(metadata.MirrorUnsynchronised, queue_ids, epochs, nodes),
     st.builds(metadata.DropMirror, queue_ids, epochs, nodes),
     st.builds(metadata.AddMirror, queue_ids, epochs, nodes),
     st.builds(metadata.MoveMaster, queue_ids, epochs, nodes),
