@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
+from cluster.metadata.codec import decode, decode_request, encode, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -81,7 +81,6 @@ from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
 from cluster.policy.placement import CurrentPlacement, preferred_master_nodes, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
-from cluster.raft.messages import Entry, EntryKind
 from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
@@ -103,15 +102,13 @@ RULES_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of one request, the same on every node."""
+    """Outcome of one request, the same on every node. A request that had been applied before has none."""
 
     #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
     result: Any = None
     #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
     error: WarrenError | None = None
     events: tuple[Event, ...] = ()
-    #: The request had been applied before: nothing happened now.
-    is_repeat: bool = False
 
 
 class MetadataState:
@@ -152,13 +149,8 @@ class MetadataState:
     def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
         return matching_policy(self.policies.values(), vhost, name, "exchange")
 
-    def queue_settings(self, queue: QueueRecord) -> dict[str, Any]:
-        """What holds for a queue, arguments and policy merged, by policy key (``message-ttl``, ``ha-mode`` ...)."""
-        policy = self.policy_of_queue(queue)
-        return queue_settings(queue.arguments, policy.definition if policy is not None else {})
-
     def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
-        """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
+        """What holds for an exchange, arguments and policy merged; ``alternate-exchange`` is the key of interest."""
         policy = self.policy_of_exchange(exchange.vhost, exchange.name)
         return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
 
@@ -171,20 +163,8 @@ class MetadataState:
 
     # ------------------------------------------------------------------ applying
 
-    def apply_entry(self, entry: Entry) -> Applied | None:
-        """A committed entry of the Raft log; ``None`` for entries that carry no request."""
-        if entry.kind is not EntryKind.COMMAND:
-            self.pass_over(entry.index)
-            return None
-        try:
-            request = decode_request(entry.payload)
-        except CodecError as error:
-            self.pass_over(entry.index)
-            return Applied(error=error)
-        return self.apply(entry.index, request, entry.payload)
-
     def pass_over(self, index: int) -> None:
-        """The entry at ``index`` carries no command, or bytes that are none."""
+        """The entry at ``index`` carries bytes that are no command."""
         self.applied_index = index
 
     def apply(self, index: int, request: Request, payload: bytes | None = None) -> Applied:
@@ -195,7 +175,7 @@ class MetadataState:
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
         if not self._requests.admit(request.request_id):
-            return Applied(is_repeat=True)
+            return Applied()
         try:
             check_command(request.command)
             result = self._carry_out(request.command)

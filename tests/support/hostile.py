@@ -214,7 +214,9 @@ request_ids = (
 )
 
 
-class _NoListener:
+class SilentListener:
+    """Keeps what it hears."""
+
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -254,9 +256,9 @@ class TwoGroups:
 
     def __init__(self) -> None:
         self.index = 0
-        self.listener = _NoListener()
+        self.listener = SilentListener()
         self.first = MetadataGroup(NodeName("n1"), Incarnation(1), self.listener, UserDirectory())
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), _NoListener(), UserDirectory())
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), SilentListener(), UserDirectory())
         self.apply(ChangeTopology(topology.CreateVhost("/"), NodeName("n1")))
         for node in NODES[:3]:
             self.apply(metadata.NodeUp(NodeName(node), Incarnation(1), "h:1", "h:2"))
@@ -296,7 +298,7 @@ class TwoGroups:
 
     def restore_second(self) -> None:
         data = self.second.snapshot()
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), _NoListener(), UserDirectory())
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), SilentListener(), UserDirectory())
         self.second.restore(data)
         assert self.second.snapshot() == data, "a snapshot comes back"
         self.second.state.check_invariants()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cluster.metadata.codec import encode_request
 from cluster.metadata.commands import (
     AddUser,
     ChangePassword,
@@ -10,7 +9,6 @@ from cluster.metadata.commands import (
     ClearPermissions,
     ClearPolicy,
     DeleteUser,
-    NodeUp,
     Request,
     RequestId,
     SetPermissions,
@@ -21,11 +19,11 @@ from cluster.metadata.errors import NoSuchPolicyError, NoSuchUserError, NoSuchVh
 from cluster.metadata.events import PolicyChanged, QueueDeleted, UsersChanged, VhostCreated, VhostDeleted
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
-from cluster.metadata.state import MetadataState
+from cluster.metadata.state import Applied, MetadataState
 from cluster.policy.validation import PolicyError
-from cluster.raft.messages import Entry, EntryKind
 from node.errors import ChannelError, ConfigError
 from node.ids import Incarnation, NodeName
+from node.queues.options import queue_settings
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
 from tests.support.metadata_state import StateUnderTest
 
@@ -43,9 +41,9 @@ def test_a_repeated_request_is_applied_once() -> None:
     state = MetadataState()
     create = Request(request_id(1), ChangeTopology(CreateVhost("/"), N1))
     delete = Request(request_id(2), ChangeTopology(DeleteVhost("/"), N1))
-    assert not state.apply(1, create).is_repeat
-    assert not state.apply(2, delete).is_repeat
-    assert state.apply(3, create).is_repeat
+    state.apply(1, create)
+    state.apply(2, delete)
+    assert state.apply(3, create) == Applied()
     assert not state.topology.has_vhost("/")
 
 
@@ -53,9 +51,11 @@ def test_a_repeat_is_known_after_a_snapshot_too() -> None:
     state = MetadataState()
     create = Request(request_id(1), ChangeTopology(CreateVhost("/"), N1))
     state.apply(1, create)
+    state.apply(2, Request(request_id(2), ChangeTopology(DeleteVhost("/"), N1)))
     restored = MetadataState()
     restored.restore(state.snapshot())
-    assert restored.apply(2, create).is_repeat
+    assert restored.apply(3, create) == Applied()
+    assert not restored.topology.has_vhost("/")
 
 
 def test_requests_may_overtake_each_other() -> None:
@@ -130,7 +130,9 @@ def test_a_policy_is_announced_and_can_be_cleared_once() -> None:
     assert cluster.policy({"max-length": 5}).events == (PolicyChanged("/"),)
     queue = cluster.state.topology.queue_by_id(cluster.declare(arguments={"x-max-length": 9}).queue_id)
     assert queue is not None
-    assert cluster.state.queue_settings(queue) == {"max-length": 5}
+    policy = cluster.state.policy_of_queue(queue)
+    assert policy is not None
+    assert queue_settings(queue.arguments, policy.definition) == {"max-length": 5}
     assert cluster.apply(ClearPolicy("/", "ha")).events == (PolicyChanged("/"),)
     assert isinstance(cluster.apply(ClearPolicy("/", "ha")).error, NoSuchPolicyError)
 
@@ -174,17 +176,3 @@ def test_changes_of_users_that_make_no_sense_are_refused() -> None:
     cluster.apply(AddUser("bob", "x"))
     assert isinstance(cluster.apply(SetPermissions("nowhere", "bob", "", "", "")).error, NoSuchVhostError)
     assert isinstance(cluster.apply(SetPermissions("/", "bob", "(", "", "")).error, ConfigError)
-
-
-# --- entries of the log
-
-
-def test_entries_without_a_request_only_move_the_index() -> None:
-    state = MetadataState()
-    assert state.apply_entry(Entry(1, 1, EntryKind.ADD_VOTER, b"n1")) is None
-    assert state.apply_entry(Entry(2, 1, EntryKind.NOOP)) is None
-    assert state.applied_index == 2
-    up = Request(request_id(1), NodeUp(N1, Incarnation(1), "a:1", "a:2"))
-    applied = state.apply_entry(Entry(3, 1, EntryKind.COMMAND, encode_request(up)))
-    assert applied is not None
-    assert state.members[N1].is_up
