@@ -47,7 +47,6 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
     TakeService,
-    UserCommand,
 )
 from cluster.metadata.errors import (
     ChangeFailedError,
@@ -69,9 +68,6 @@ from cluster.metadata.events import (
     PolicyChanged,
     QueueCreated,
     QueueDeleted,
-    UsersChanged,
-    VhostCreated,
-    VhostDeleted,
 )
 from cluster.metadata.history import History
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
@@ -85,7 +81,7 @@ from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
 from node.queues.options import exchange_settings, queue_settings
-from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.commands import DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
@@ -232,7 +228,7 @@ class MetadataState:
             case ClearPolicy():
                 return self._clear_policy(command)
             case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return self._change_users(command)
+                return change_users(self.users, self.topology, command)
             case _:
                 return self._change_mirrors(command)
 
@@ -256,27 +252,18 @@ class MetadataState:
                 if deleted is not None:
                     self._queue_is_gone(deleted)
                 return deleted
-            case CreateVhost():
-                is_new = not topology.has_vhost(command.vhost)
-                topology.apply(command)
-                if is_new:
-                    self._events.append(VhostCreated(command.vhost))
-                return None
             case DeleteVhost():
                 return self._delete_vhost(command)
             case _:
                 return topology.apply(command)
 
     def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
-        is_there = self.topology.has_vhost(command.vhost)
         deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
         for queue in deleted:
             self._queue_is_gone(queue)
         for key in [key for key in self.policies if key[0] == command.vhost]:
             del self.policies[key]
         self.users.forget_vhost(command.vhost)
-        if is_there:
-            self._events.append(VhostDeleted(command.vhost))
         return deleted
 
     def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:
@@ -313,7 +300,7 @@ class MetadataState:
         self._count(record, -1)
         del self.masterships[queue.queue_id]
         self._mirror_since.pop(queue.queue_id, None)
-        self._events.append(QueueDeleted(queue, record))
+        self._events.append(QueueDeleted(queue))
 
     # --- records
 
@@ -548,13 +535,12 @@ class MetadataState:
             self._follow(queue, rules.forget_node(record, node), "forced")
         self._requests.forget(node)
         del self.members[node]
-        self._events.append(MemberChanged(node, member, None))
+        self._events.append(MemberChanged(node, None))
 
     def _put_member(self, new: MemberRecord) -> None:
-        old = self.members.get(new.node)
-        if new != old:
+        if new != self.members.get(new.node):
             self.members[new.node] = new
-            self._events.append(MemberChanged(new.node, old, new))
+            self._events.append(MemberChanged(new.node, new))
 
     # --- policies
 
@@ -575,12 +561,6 @@ class MetadataState:
         for queue in self._queues():
             if queue.vhost == vhost:
                 self._place(queue)
-
-    # --- users
-
-    def _change_users(self, command: UserCommand) -> None:
-        user = change_users(self.users, self.topology, command)
-        self._events.append(UsersChanged(user))
 
     # ------------------------------------------------------------------ snapshot
 

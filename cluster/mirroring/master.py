@@ -520,7 +520,7 @@ class MirroredQueue:
             silent_ms = now_ms - progress.last_progress_ms
             is_stalled = silent_ms >= self.settings.stall_ms
             if is_stalled:
-                self._reports.append(ReportMirrorStalled(progress.node, progress.in_flight_bytes, silent_ms))
+                self._reports.append(ReportMirrorStalled(progress.node))
                 progress.last_progress_ms = now_ms
             is_attach_lost = progress.state is MirrorState.ATTACHING and silent_ms >= progress.attach_retry_ms
             if progress.state is not MirrorState.UNREACHABLE and (is_stalled or is_attach_lost):

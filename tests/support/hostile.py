@@ -6,7 +6,7 @@ decoder, and made plain as the broker does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -234,7 +234,8 @@ class Mistake(Exception):
 
 
 class BreakingEvents(list[Event]):
-    """Takes some events, then breaks once: a mistake that strikes in the middle of a change."""
+    """Takes some events, then breaks once: a mistake that strikes in the middle of a change, or at its very end, when
+    the events are collected."""
 
     def __init__(self, takes: int) -> None:
         super().__init__()
@@ -242,10 +243,17 @@ class BreakingEvents(list[Event]):
         self.has_broken = False
 
     def append(self, event: Event) -> None:
+        self._break_if_full()
+        super().append(event)
+
+    def __iter__(self) -> Iterator[Event]:
+        self._break_if_full()
+        return super().__iter__()
+
+    def _break_if_full(self) -> None:
         if len(self) >= self.takes and not self.has_broken:
             self.has_broken = True
             raise Mistake
-        super().append(event)
 
 
 class TwoGroups:

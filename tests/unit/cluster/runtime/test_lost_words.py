@@ -227,7 +227,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
         return await propose(payload, request_id)
 
     bench.log.propose = decide_late  # type: ignore[method-assign]
-    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2))
     await bench.pass_time(100 * READMIT_EVERY_TICKS)
     decided.set()
     await bench.settle()
@@ -238,7 +238,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
 
 async def test_a_mirror_is_offered_its_place_again_when_there_is_a_quorum(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.report(bench.record(queue_id), ReportMirrorStalled(N2))
     await bench.settle()
     bench.log.has_quorum = False
     await bench.pass_time(2 * 100 * READMIT_EVERY_TICKS)
