@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import (
@@ -381,7 +382,7 @@ def test_an_attach_that_was_lost_is_sent_again() -> None:
     pair = Pair().up()
     pair.master.take_messages()
     pair.master.tick(1000)
-    pair.master.tick(1000 + master_module.ATTACH_RETRY_MS)
+    pair.master.tick(1000 + conversations.ATTACH_RETRY_MS)
     assert any(isinstance(message, Attach) for message in pair.to_mirror())
 
 
@@ -582,7 +583,7 @@ def test_a_quiet_queue_sleeps_and_one_to_be_filled_does_not() -> None:
 def test_a_claim_about_a_mirror_is_withdrawn_when_the_mirror_leaves_the_record() -> None:
     """The proposal is stamped when it is made: for a mirror that left and came back, the claim would be a lie."""
     pair = Pair(synchronised=False).up()
-    while not pair.master._reports:
+    while not pair.master._conversations._reports:
         pair.to_mirror()
         pair.sync()
         pair.to_master()
