@@ -9,6 +9,7 @@ from cluster.metadata.commands import (
     ClearPermissions,
     ClearPolicy,
     DeleteUser,
+    ForgetNode,
     Request,
     RequestId,
     SetPermissions,
@@ -56,6 +57,18 @@ def test_a_repeat_is_known_after_a_snapshot_too() -> None:
     restored.restore(state.snapshot())
     assert restored.apply(3, create) == Applied()
     assert not restored.topology.has_vhost("/")
+
+
+def test_a_forgotten_node_that_comes_back_with_an_empty_disk_is_heard() -> None:
+    """It counts its lives and its requests from the beginning."""
+    cluster = StateUnderTest("n1")
+    cluster.up("n2", 3)
+    cluster.state.apply(10, Request(RequestId(N2, Incarnation(3), 1), ChangeTopology(CreateVhost("v"), N2)))
+    cluster.index = 10
+    cluster.down("n2", 3)
+    cluster.apply(ForgetNode(N2))
+    cluster.state.apply(20, Request(RequestId(N2, Incarnation(1), 1), ChangeTopology(CreateVhost("w"), N2)))
+    assert cluster.state.topology.has_vhost("w")
 
 
 def test_requests_may_overtake_each_other() -> None:

@@ -486,6 +486,32 @@ def test_a_complete_mirror_recognises_what_was_settled_as_a_duplicate() -> None:
     assert promoted.is_duplicate(msg_id_of(2))
 
 
+def test_a_mirror_that_equals_the_master_at_its_attach_may_vouch_at_once() -> None:
+    """Its link was away for a moment and nothing has happened; the master dies before it says anything more."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 2))
+    pair.master.fetch(2, ack_required=False)
+    pair.quiet()
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.up()
+    [attach] = pair.to_mirror()
+    assert isinstance(attach, Attach)
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert promoted.is_duplicate(msg_id_of(2)), "settled, so only the counter can tell"
+
+
+def test_what_a_mirror_dropped_at_its_attach_is_taken_when_it_is_sent_again() -> None:
+    pair = Pair()
+    pair.mirror_local.publish(publications(1, 2, tokens=False))
+    pair.up()
+    [attach] = pair.to_mirror()
+    assert isinstance(attach, Attach)
+    assert pair.mirror_local.ready == 0, "the master has none of it"
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert not promoted.is_duplicate(msg_id_of(2)), "its publisher sends it again"
+
+
 def test_an_old_master_drops_its_diverged_tail_when_the_new_one_attaches() -> None:
     pair = Pair().up().quiet()
     pair.master.publish(publications(1, 3))

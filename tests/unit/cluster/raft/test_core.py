@@ -347,6 +347,16 @@ def test_a_leader_finds_where_a_divergent_log_agrees_in_two_round_trips() -> Non
     assert rounds <= 7
 
 
+def test_a_probe_that_was_lost_is_repeated_as_it_was() -> None:
+    """A follower that answers heartbeats and nothing else has not refused the guess where its log agrees."""
+    leader = make_leader(make_core(state=log_of(1, 1, 1)), followers=(N3,))
+    leader.tick(5100)
+    assert not of_type(drain(leader), AppendRequest), "one probe at a time; the first to n2 is lost"
+    leader.step(5150, HeartbeatResponse(N2, N1, leader.term))
+    [again] = [m for m in drain(leader) if isinstance(m, AppendRequest)]
+    assert (again.receiver, again.previous_index) == (N2, 6), "the entry before the leader's first"
+
+
 def test_a_follower_behind_the_compacted_log_gets_the_snapshot() -> None:
     leader = make_leader(make_core(), followers=(N3,))
     leader.propose(5000, [b"%d" % number for number in range(10)])
@@ -385,6 +395,18 @@ def test_a_transfer_waits_until_the_target_has_the_whole_log() -> None:
         core.propose(5000, [b"y"])
     core.step(5001, AppendResponse(N2, N1, core.term, True, core.log.last_index))
     assert TimeoutNow(N1, N2, core.term) in drain(core)
+
+
+def test_a_removed_node_is_told_that_its_removal_is_committed() -> None:
+    """Otherwise it would ask for votes for ever, and wonder why nobody talks to it."""
+    core = make_leader(make_core())
+    core.propose_remove_voter(5000, N3)
+    drain(core)
+    removal = core.log.last_index
+    core.step(5000, AppendResponse(N3, N1, core.term, True, removal))
+    core.step(5000, AppendResponse(N2, N1, core.term, True, removal))
+    last_words = [m for m in drain(core) if m.receiver == N3 and isinstance(m, AppendRequest)]
+    assert [m.commit for m in last_words] == [removal]
 
 
 def test_a_second_change_of_voters_waits_for_the_first() -> None:
