@@ -68,14 +68,6 @@ class FailureDetector:
     def verdict(self, peer: NodeName) -> Verdict:
         return self._peers[peer].verdict
 
-    def watch(self, peer: NodeName, now_ms: int) -> None:
-        """Begin to watch a peer (again: no change). It counts as heard now."""
-        self._peers.setdefault(peer, _Peer(now_ms))
-
-    def forget(self, peer: NodeName) -> None:
-        """The peer left the cluster."""
-        self._peers.pop(peer, None)
-
     def excuse(self, pause_ms: int, now_ms: int) -> None:
         """This node itself stood still for ``pause_ms``: it could not hear anybody, so nobody was silent."""
         for state in self._peers.values():

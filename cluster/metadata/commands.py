@@ -140,15 +140,6 @@ class MirrorSynchronised:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorUnsynchronised:
-    """The master of ``epoch`` says that a mirror lacks something that was confirmed."""
-
-    queue_id: QueueId
-    epoch: Epoch
-    node: NodeName
-
-
-@dataclass(frozen=True, slots=True)
 class DropMirror:
     """The master of ``epoch`` goes on without a mirror that does not answer. Its confirms no longer count."""
 
@@ -213,7 +204,7 @@ class ForcePromote:
     node: NodeName
 
 
-MirrorCommand = MirrorSynchronised | MirrorUnsynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
+MirrorCommand = MirrorSynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
 UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
 Command = (
     ChangeTopology

@@ -35,10 +35,7 @@ class QueueCreated:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """``mastership`` is the last record: who has data to remove."""
-
     queue: QueueRecord
-    mastership: MastershipRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +57,10 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged:
-    """``new`` is ``None`` for a node that was forgotten, ``old`` for one never seen before."""
+    """``new`` is ``None`` for a node that was forgotten."""
 
     node: NodeName
-    old: MemberRecord | None
     new: MemberRecord | None
 
 
-@dataclass(frozen=True, slots=True)
-class VhostCreated:
-    vhost: str
-
-
-@dataclass(frozen=True, slots=True)
-class VhostDeleted:
-    vhost: str
-
-
-@dataclass(frozen=True, slots=True)
-class UsersChanged:
-    """Users, tags or permissions of ``user`` differ now."""
-
-    user: str
-
-
-Event = (
-    QueueCreated
-    | QueueDeleted
-    | MastershipChanged
-    | PolicyChanged
-    | MemberChanged
-    | VhostCreated
-    | VhostDeleted
-    | UsersChanged
-)
+Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged

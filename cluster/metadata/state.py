@@ -18,12 +18,12 @@ identifies the connection there. When the node dies its connections are dead, an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
+from cluster.metadata.codec import decode, decode_request, encode, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -39,7 +39,6 @@ from cluster.metadata.commands import (
     MirrorCommand,
     MirrorFollows,
     MirrorSynchronised,
-    MirrorUnsynchronised,
     MoveMaster,
     NodeDown,
     NodeUp,
@@ -48,7 +47,6 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
     TakeService,
-    UserCommand,
 )
 from cluster.metadata.errors import (
     ChangeFailedError,
@@ -70,30 +68,27 @@ from cluster.metadata.events import (
     PolicyChanged,
     QueueCreated,
     QueueDeleted,
-    UsersChanged,
-    VhostCreated,
-    VhostDeleted,
 )
 from cluster.metadata.history import History
+from cluster.metadata.master_locator import locate_master
+from cluster.metadata.masterships import Masterships
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.user_changes import change_users
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
-from cluster.policy.placement import CurrentPlacement, preferred_master_nodes, suggest_nodes
+from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
-from cluster.raft.messages import Entry, EntryKind
 from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
 from node.ids import NodeName, QueueId
-from node.queues.options import exchange_settings, queue_settings
-from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
+from node.queues.options import exchange_settings
+from node.topology.commands import DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
 DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
-DEFAULT_MASTER_LOCATOR = "client-local"
 #: Format of `MetadataState.snapshot`; those of version 1 can be read.
 SNAPSHOT_VERSION = 2
 #: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
@@ -104,15 +99,13 @@ RULES_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of one request, the same on every node."""
+    """Outcome of one request, the same on every node. A request that had been applied before has none."""
 
     #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
     result: Any = None
     #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
     error: WarrenError | None = None
     events: tuple[Event, ...] = ()
-    #: The request had been applied before: nothing happened now.
-    is_repeat: bool = False
 
 
 class MetadataState:
@@ -125,17 +118,14 @@ class MetadataState:
         self.members: dict[NodeName, MemberRecord] = {}
         #: By (vhost, name).
         self.policies: dict[tuple[str, str], PolicyRecord] = {}
-        self.masterships: dict[QueueId, MastershipRecord] = {}
+        self._table = Masterships()
+        #: The records, for readers.
+        self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
         #: Version of the rules that hold now, see `RULES_VERSION`.
         self.rules_version = 1
         self._requests = AppliedRequests()
-        #: Per queue and mirror: index of the entry that took the mirror into the record.
-        self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
-        #: Queues per node: as master, and as master or mirror. Derived from `masterships`.
-        self._master_count: Counter[NodeName] = Counter()
-        self._replica_count: Counter[NodeName] = Counter()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
         self._history = History(self.snapshot())
@@ -145,7 +135,7 @@ class MetadataState:
     def running_nodes(self) -> list[NodeName]:
         """Nodes that are up, those with the fewest replicas first."""
         up = [member.node for member in self.members.values() if member.is_up]
-        return sorted(up, key=lambda node: (self._replica_count[node], node))
+        return sorted(up, key=lambda node: (self._table.replica_count[node], node))
 
     def policy_of_queue(self, queue: QueueRecord) -> PolicyRecord | None:
         return matching_policy(self.policies.values(), queue.vhost, queue.name, "queue")
@@ -153,13 +143,8 @@ class MetadataState:
     def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
         return matching_policy(self.policies.values(), vhost, name, "exchange")
 
-    def queue_settings(self, queue: QueueRecord) -> dict[str, Any]:
-        """What holds for a queue, arguments and policy merged, by policy key (``message-ttl``, ``ha-mode`` ...)."""
-        policy = self.policy_of_queue(queue)
-        return queue_settings(queue.arguments, policy.definition if policy is not None else {})
-
     def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
-        """As `queue_settings`; ``alternate-exchange`` is the one key of interest."""
+        """What holds for an exchange, arguments and policy merged; ``alternate-exchange`` is the key of interest."""
         policy = self.policy_of_exchange(exchange.vhost, exchange.name)
         return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
 
@@ -172,20 +157,8 @@ class MetadataState:
 
     # ------------------------------------------------------------------ applying
 
-    def apply_entry(self, entry: Entry) -> Applied | None:
-        """A committed entry of the Raft log; ``None`` for entries that carry no request."""
-        if entry.kind is not EntryKind.COMMAND:
-            self.pass_over(entry.index)
-            return None
-        try:
-            request = decode_request(entry.payload)
-        except CodecError as error:
-            self.pass_over(entry.index)
-            return Applied(error=error)
-        return self.apply(entry.index, request, entry.payload)
-
     def pass_over(self, index: int) -> None:
-        """The entry at ``index`` carries no command, or bytes that are none."""
+        """The entry at ``index`` carries bytes that are no command."""
         self.applied_index = index
 
     def apply(self, index: int, request: Request, payload: bytes | None = None) -> Applied:
@@ -196,7 +169,7 @@ class MetadataState:
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
         if not self._requests.admit(request.request_id):
-            return Applied(is_repeat=True)
+            return Applied()
         try:
             check_command(request.command)
             result = self._carry_out(request.command)
@@ -253,7 +226,7 @@ class MetadataState:
             case ClearPolicy():
                 return self._clear_policy(command)
             case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return self._change_users(command)
+                return change_users(self.users, self.topology, command)
             case _:
                 return self._change_mirrors(command)
 
@@ -277,82 +250,44 @@ class MetadataState:
                 if deleted is not None:
                     self._queue_is_gone(deleted)
                 return deleted
-            case CreateVhost():
-                is_new = not topology.has_vhost(command.vhost)
-                topology.apply(command)
-                if is_new:
-                    self._events.append(VhostCreated(command.vhost))
-                return None
             case DeleteVhost():
                 return self._delete_vhost(command)
             case _:
                 return topology.apply(command)
 
     def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
-        is_there = self.topology.has_vhost(command.vhost)
         deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
         for queue in deleted:
             self._queue_is_gone(queue)
         for key in [key for key in self.policies if key[0] == command.vhost]:
             del self.policies[key]
         self.users.forget_vhost(command.vhost)
-        if is_there:
-            self._events.append(VhostDeleted(command.vhost))
         return deleted
 
     def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:
         definition = self._mirroring(queue)
         running = self.running_nodes()
         is_exclusive = queue.exclusive_owner is not None
-        master = origin if is_exclusive else self._locate_master(queue, definition, origin, running)
+        master = origin if is_exclusive else locate_master(queue, definition, origin, running, self._table.master_count)
         wanted = suggest_nodes(definition, CurrentPlacement(master), running)
         record = rules.new_record(queue.queue_id, wanted)
         self._put_record(record)
         self._events.append(QueueCreated(queue, record))
-
-    def _locate_master(
-        self, queue: QueueRecord, definition: dict[str, Any], origin: NodeName, running: list[NodeName]
-    ) -> NodeName:
-        """Node of a new queue's master: by ``x-queue-master-locator``, the policy, or where it was declared."""
-        settings = queue_settings(queue.arguments, definition)
-        candidates = preferred_master_nodes(definition, sorted(running)) or [origin]
-        locator = settings.get("queue-master-locator", DEFAULT_MASTER_LOCATOR)
-        if locator == "min-masters":
-            return min(candidates, key=lambda node: (self._master_count[node], node))
-        if locator == "random":
-            # Evenly spread, and the same on every node: a multiplicative hash of the queue's id.
-            return candidates[(queue.queue_id * 0x9E3779B1 >> 7) % len(candidates)]
-        is_restricted = definition.get("ha-mode") == "nodes"
-        return origin if origin in candidates or not is_restricted else candidates[0]
 
     def _delete_queue(self, queue: QueueRecord) -> None:
         self.topology.apply(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
         self._queue_is_gone(queue)
 
     def _queue_is_gone(self, queue: QueueRecord) -> None:
-        record = self.masterships[queue.queue_id]
-        self._count(record, -1)
-        del self.masterships[queue.queue_id]
-        self._mirror_since.pop(queue.queue_id, None)
-        self._events.append(QueueDeleted(queue, record))
+        self._table.remove(queue.queue_id)
+        self._events.append(QueueDeleted(queue))
 
     # --- records
-
-    def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
-        self._master_count[record.master] += change
-        for node in (record.master, *record.mirrors):
-            self._replica_count[node] += change
 
     def _put_record(self, record: MastershipRecord) -> None:
         if self.rules_version < RULES_VERSION:
             record = rules.as_in_version_1(record)
-        old = self.masterships.get(record.queue_id)
-        if old is not None:
-            self._count(old, -1)
-        self._count(record, 1)
-        self.masterships[record.queue_id] = record
-        since = self._mirror_since.get(record.queue_id, {})
-        self._mirror_since[record.queue_id] = {node: since.get(node, self.applied_index) for node in record.mirrors}
+        self._table.put(record, self.applied_index)
 
     def _change_record(self, new: MastershipRecord, reason: ChangeReason, discarded: tuple[NodeName, ...] = ()) -> None:
         old = self.masterships[new.queue_id]
@@ -444,17 +379,10 @@ class MetadataState:
             case _:
                 self._hear_of_mirror(command, record)
 
-    def _hear_of_mirror(
-        self, command: MirrorSynchronised | MirrorUnsynchronised | MirrorFollows, record: MastershipRecord
-    ) -> None:
+    def _hear_of_mirror(self, command: MirrorSynchronised | MirrorFollows, record: MastershipRecord) -> None:
         """What a master says about the copy of one of its mirrors."""
         node = command.node
-        if isinstance(command, MirrorUnsynchronised):
-            if not record.in_service:
-                raise StaleMastershipError(f"queue {command.queue_id} is not in service")
-            self._change_record(rules.mark_unsynchronised(record, node), "mirrors")
-            return
-        if command.as_of_index < self._mirror_since[command.queue_id][node]:
+        if command.as_of_index < self._table.mirror_since(command.queue_id, node):
             raise StaleMastershipError(f"{node} became a mirror of queue {command.queue_id} after that")
         if isinstance(command, MirrorSynchronised) and record.is_down:
             self._change_record(rules.mark_synchronised(record, node), "elected")
@@ -521,7 +449,7 @@ class MetadataState:
         self._follow(queue, restarted, "master_restarted" if is_master_still else "elected")
         if restarted is not None and node in restarted.mirrors:
             # What was said of it before this moment was said of its life before.
-            self._mirror_since[queue.queue_id][node] = self.applied_index
+            self._table.mirror_begins_anew(queue.queue_id, node, self.applied_index)
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
@@ -576,13 +504,12 @@ class MetadataState:
             self._follow(queue, rules.forget_node(record, node), "forced")
         self._requests.forget(node)
         del self.members[node]
-        self._events.append(MemberChanged(node, member, None))
+        self._events.append(MemberChanged(node, None))
 
     def _put_member(self, new: MemberRecord) -> None:
-        old = self.members.get(new.node)
-        if new != old:
+        if new != self.members.get(new.node):
             self.members[new.node] = new
-            self._events.append(MemberChanged(new.node, old, new))
+            self._events.append(MemberChanged(new.node, new))
 
     # --- policies
 
@@ -604,12 +531,6 @@ class MetadataState:
             if queue.vhost == vhost:
                 self._place(queue)
 
-    # --- users
-
-    def _change_users(self, command: UserCommand) -> None:
-        user = change_users(self.users, self.topology, command)
-        self._events.append(UsersChanged(user))
-
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> bytes:
@@ -624,9 +545,7 @@ class MetadataState:
                 "members": _sorted_values(self.members),
                 "policies": _sorted_values(self.policies),
                 "masterships": _sorted_values(self.masterships),
-                "mirror_since": [
-                    [queue_id, sorted(since.items())] for queue_id, since in sorted(self._mirror_since.items())
-                ],
+                "mirror_since": self._table.mirror_since_snapshot(),
                 "requests": self._requests.snapshot(),
             }
         )
@@ -645,37 +564,28 @@ class MetadataState:
         records = content["masterships"]
         if version < SNAPSHOT_VERSION:
             records = [rules.as_in_version_1(record) for record in records]
-        self.masterships = {record.queue_id: record for record in records}
-        self._mirror_since = {queue_id: dict(since) for queue_id, since in content["mirror_since"]}
+        self._table.restore(records, content["mirror_since"])
         self._requests.restore(content["requests"])
-        self._master_count.clear()
-        self._replica_count.clear()
-        for record in self.masterships.values():
-            self._count(record, 1)
         self._history = History(data)
 
     def check_invariants(self) -> None:
         self.topology.check_invariants()
         self.users.check_invariants()
         self._requests.check_invariants()
+        self._table.check_invariants()
         queue_ids = {queue.queue_id for queue in self.topology.all_queues()}
-        assert queue_ids == set(self.masterships) == set(self._mirror_since), "every queue has a record, and no other"
-        masters: Counter[NodeName] = Counter()
+        assert queue_ids == set(self.masterships), "every queue has a record, and no other"
         for queue in self.topology.all_queues():
             record = self.masterships[queue.queue_id]
-            rules.check_record(record)
-            masters[record.master] += 1
-            assert set(self._mirror_since[queue.queue_id]) == set(record.mirrors), "every mirror has a beginning"
             assert queue.exclusive_owner is None or not record.mirrors, "exclusive queues are never mirrored"
             for node in record.mirrors:
                 assert self.members[node].is_up, "a mirror that is down leaves the record at once"
             if record.master in self.members:
                 is_up = self.members[record.master].is_up
                 assert is_up or record.is_down, "a queue whose master is down is down itself"
-        assert masters == +self._master_count, "the derived counters agree with the records"
         for vhost, _ in self.policies:
             assert self.topology.has_vhost(vhost), "policies go with their vhost"
 
 
-def _sorted_values(table: dict[Any, Any]) -> list[Any]:
+def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:
     return [value for _, value in sorted(table.items())]

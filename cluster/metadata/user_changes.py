@@ -18,8 +18,8 @@ from node.auth import PermissionRecord, UserDirectory, UserRecord
 from node.topology.topology import Topology
 
 
-def change_users(users: UserDirectory, topology: Topology, command: UserCommand) -> str:
-    """Carry the command out, or raise a `RefusedChangeError` and change nothing. Returns the name of the user."""
+def change_users(users: UserDirectory, topology: Topology, command: UserCommand) -> None:
+    """Carry the command out, or raise a `RefusedChangeError` and change nothing."""
     name = command.user if isinstance(command, SetPermissions | ClearPermissions) else command.name
     user = users.user(name)
     if isinstance(command, AddUser):
@@ -30,7 +30,6 @@ def change_users(users: UserDirectory, topology: Topology, command: UserCommand)
         raise NoSuchUserError(name)
     else:
         _change_user(users, topology, user, command)
-    return name
 
 
 def _change_user(users: UserDirectory, topology: Topology, user: UserRecord, command: UserCommand) -> None:

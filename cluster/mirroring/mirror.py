@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import (
     Attach,
     AttachRefused,
@@ -27,6 +27,7 @@ from cluster.mirroring.messages import (
     SyncBatchOp,
 )
 from cluster.mirroring.promotion import possibly_delivered_below
+from cluster.mirroring.settings import MirroringSettings
 from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange

@@ -45,8 +45,6 @@ class ReportMirrorStalled:
     """The mirror owes an answer for too long (or has no link): confirms wait for it until the record drops it."""
 
     node: NodeName
-    in_flight_bytes: int
-    silent_ms: int
 
 
 #: What is said of one mirror.

@@ -15,16 +15,9 @@ from a leader within the election timeout refuse (pre-)votes; a leader that has 
 steps down (CheckQuorum). `peer_down` lifts both waits: who is told that the leader's process is gone stands
 almost at once.
 
-**Commit.** An entry is committed when a majority holds it durably and it is of the leader's own term; the no-op that
-begins each term carries the earlier ones along.
-
-**Membership** changes one voter at a time. A configuration counts from the moment its entry is in the log (committed
-or not; it goes if the entry is cut off), any two majorities of successive configurations overlap, and a leader
-refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
-removes itself leads until the removal is committed, then asks the best follower to take over. The founding voters are
-ordinary entries at the start of the log (`founding_state`), so that a node that joins later learns them like the rest.
-
-**Reads.** `read_index` answers with an index once a majority has acknowledged a heartbeat sent after the question.
+**Leading**, with commit and the change of voters, is `cluster.raft.leadership`: an object that is there while this node
+leads. The founding voters are ordinary entries at the start of the log (`founding_state`), so that a node that joins
+later learns them like the rest.
 """
 
 from __future__ import annotations
@@ -34,11 +27,11 @@ from contextlib import suppress
 from random import Random
 
 from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState, Role, founding_state
+from cluster.raft.leadership import Leadership
 from cluster.raft.log import RETAINED_ENTRIES, RaftLog
 from cluster.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Entry,
     EntryKind,
     ForwardedProposal,
     HardState,
@@ -48,25 +41,15 @@ from cluster.raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
-    ReadIndexRequest,
-    ReadIndexResponse,
-    ReadState,
     Ready,
     Snapshot,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
-from cluster.raft.progress import Progress, ProgressState
-from cluster.raft.reads import PendingReads
 from node.ids import NodeName
 
 __all__ = ["ProposalRefusedError", "RaftConfig", "RaftCore", "RestoredState", "Role", "founding_state"]
-
-#: Payload bytes per append request: a burst of declares in one round trip, and well below gRPC's limit of 4 MB.
-MAX_APPEND_BYTES = 1024 * 1024
-#: Payload bytes proposed and not yet committed. A leader without followers must not fill its memory.
-MAX_UNCOMMITTED_BYTES = 64 * 1024 * 1024
 
 
 class RaftCore:
@@ -82,8 +65,8 @@ class RaftCore:
         self.role = Role.FOLLOWER
         #: Leader of `term` as far as known.
         self.leader: NodeName | None = None
-        #: Leader only: what it knows of every other voter.
-        self.progress: dict[NodeName, Progress] = {}
+        #: While this node leads, what that takes.
+        self._leadership: Leadership | None = None
         self._rng = rng
         self._now_ms = now_ms
         self._written_hard_state = self._hard_state
@@ -91,7 +74,6 @@ class RaftCore:
         self._messages_now: list[Message] = []
         self._messages_after_append: list[Message] = []
         self._installed_snapshot: Snapshot | None = None
-        self._reads: list[ReadState] = []
         #: Candidate: the `Ready` that makes its vote for itself durable.
         self._self_vote_ready = 0
         self._votes: dict[NodeName, bool] = {}
@@ -100,13 +82,6 @@ class RaftCore:
         #: True after `peer_down` of the leader until another one is known: elections are retried quickly.
         self._is_leader_gone = False
         self._election_deadline_ms = 0
-        self._heartbeat_deadline_ms = 0
-        self._heartbeat_round = 0
-        self._pending_reads = PendingReads()
-        self._uncommitted_bytes = 0
-        self._term_start_index = 0
-        self._transfer_target: NodeName | None = None
-        self._transfer_deadline_ms = 0
         self._reset_election_timer()
 
     # ------------------------------------------------------------------ what the shell may ask
@@ -122,7 +97,7 @@ class RaftCore:
     @property
     def next_deadline_ms(self) -> int:
         """`tick` has something to do at this time at the latest."""
-        return self._heartbeat_deadline_ms if self.is_leader else self._election_deadline_ms
+        return self._election_deadline_ms if self._leadership is None else self._leadership.heartbeat_deadline_ms
 
     def has_quorum(self, now_ms: int) -> bool:
         """True if this node is, as far as it can know, on the side of a majority.
@@ -131,12 +106,8 @@ class RaftCore:
         during an election too, so whoever pauses a node on it should allow for the length of one.
         """
         limit = now_ms - self.config.election_timeout_min_ms
-        if self.is_leader:
-            heard = sum(
-                voter == self.node or ((seen := self.progress[voter].last_heard_ms) is not None and seen >= limit)
-                for voter in self.voters
-            )
-            return heard >= self._quorum
+        if self._leadership is not None:
+            return self._leadership.is_heard(limit)
         return self.leader is not None and self._leader_heard_ms >= limit
 
     @property
@@ -146,12 +117,10 @@ class RaftCore:
             self._messages_now
             or self._messages_after_append
             or self._installed_snapshot
-            or self._reads
             or self.log.handed_out < self.log.last_index
             or self._hard_state != self._written_hard_state
             or min(self.log.commit, self.log.stable) > self.log.applied
-            or self._pending_reads.wants_round(self._heartbeat_round)
-            or any(self._wants_append(peer) for peer in self.progress.values())
+            or (self._leadership is not None and self._leadership.wants_to_send)
         )
 
     # ------------------------------------------------------------------ inputs
@@ -159,14 +128,11 @@ class RaftCore:
     def tick(self, now_ms: int) -> None:
         """Time has come to ``now_ms``: heartbeats, election timeouts, CheckQuorum, an overdue transfer."""
         self._now_ms = max(self._now_ms, now_ms)
-        if self.role is Role.LEADER:
-            if not self.has_quorum(self._now_ms):
+        if self._leadership is not None:
+            if self.has_quorum(self._now_ms):
+                self._leadership.tick(self._now_ms)
+            else:
                 self._become_follower(self.term, None)
-                return
-            if self._transfer_target is not None and self._now_ms >= self._transfer_deadline_ms:
-                self._transfer_target = None
-            if self._now_ms >= self._heartbeat_deadline_ms:
-                self._broadcast_heartbeat()
         elif self._now_ms >= self._election_deadline_ms:
             self._reset_election_timer()
             if self._may_stand:
@@ -189,11 +155,14 @@ class RaftCore:
             case AppendRequest():
                 self._on_append_request(message)
             case AppendResponse():
-                self._on_append_response(message)
+                if self._leadership is not None:
+                    self._leadership.on_append_response(self._now_ms, message)
+                    self._end_leadership_if_over()
             case Heartbeat():
                 self._on_heartbeat(message)
             case HeartbeatResponse():
-                self._on_heartbeat_response(message)
+                if self._leadership is not None:
+                    self._leadership.on_heartbeat_response(self._now_ms, message)
             case InstallSnapshot():
                 self._on_install_snapshot(message)
             case _:
@@ -205,8 +174,8 @@ class RaftCore:
         Success shows when they come back in `Ready.committed`; they may also get lost. Raises `ProposalRefusedError`.
         """
         self._now_ms = max(self._now_ms, now_ms)
-        if self.role is Role.LEADER:
-            self._append_as_leader([(EntryKind.COMMAND, payload) for payload in payloads])
+        if self._leadership is not None:
+            self._leadership.append([(EntryKind.COMMAND, payload) for payload in payloads])
         elif self.leader is not None:
             self._messages_now.append(ForwardedProposal(self.node, self.leader, tuple(payloads)))
         else:
@@ -216,7 +185,7 @@ class RaftCore:
         """Let ``node`` vote. Only at the leader. Raises `ProposalRefusedError`; an existing voter is no change."""
         self._now_ms = max(self._now_ms, now_ms)
         if node not in self.voters:
-            self._change_voters(EntryKind.ADD_VOTER, node)
+            self._require_leadership().change_voters(self._now_ms, EntryKind.ADD_VOTER, node)
 
     def propose_remove_voter(self, now_ms: int, node: NodeName) -> None:
         """Take the vote from ``node``, which may be the leader itself. Only at the leader."""
@@ -224,7 +193,7 @@ class RaftCore:
         if node in self.voters:
             if len(self.voters) == 1:
                 raise ProposalRefusedError(f"{node} is the last voter: a group without voters could decide nothing")
-            self._change_voters(EntryKind.REMOVE_VOTER, node)
+            self._require_leadership().change_voters(self._now_ms, EntryKind.REMOVE_VOTER, node)
 
     def transfer_leadership(self, now_ms: int, target: NodeName) -> None:
         """Hand over to ``target`` as soon as it has the whole log; until then proposals are refused.
@@ -232,25 +201,7 @@ class RaftCore:
         Given up after an election timeout. Only at the leader. Raises `ProposalRefusedError`.
         """
         self._now_ms = max(self._now_ms, now_ms)
-        self._require_leadership()
-        if target not in self.progress or target not in self.voters:
-            raise ProposalRefusedError(f"{target} is no other voter of this group")
-        self._transfer_target = target
-        self._transfer_deadline_ms = self._now_ms + self.config.election_timeout_min_ms
-        self._send_timeout_now_if_complete(target)
-
-    def read_index(self, now_ms: int, context: int) -> None:
-        """Ask for the index that a read must wait for; the answer comes in `Ready.reads` (or never: ask again).
-
-        ``context`` is the asker's own number. Raises `ProposalRefusedError` if no leader is known or too many wait.
-        """
-        self._now_ms = max(self._now_ms, now_ms)
-        if self.role is Role.LEADER:
-            self._begin_read(self.node, context)
-        elif self.leader is not None:
-            self._messages_now.append(ReadIndexRequest(self.node, self.leader, context))
-        else:
-            raise ProposalRefusedError(f"{self.node} knows no leader in term {self.term}")
+        self._require_leadership().transfer(self._now_ms, target)
 
     def peer_down(self, now_ms: int, peer: NodeName) -> None:
         """The failure detector is sure that the process of ``peer`` is gone (reset, and reconnect refused).
@@ -258,11 +209,8 @@ class RaftCore:
         Its followers stand for election without waiting for the timeout; a leader stops counting it at once.
         """
         self._now_ms = max(self._now_ms, now_ms)
-        if self.role is Role.LEADER:
-            progress = self.progress.get(peer)
-            if progress is not None:
-                progress.last_heard_ms = None
-                progress.become_probe(progress.match + 1)
+        if self._leadership is not None:
+            self._leadership.peer_down(peer)
         elif peer == self.leader:
             self.leader = None
             self._is_leader_gone = True
@@ -280,11 +228,8 @@ class RaftCore:
 
     def take_ready(self) -> Ready:
         """Everything to do since the last call. See `Ready` for the order."""
-        if self.role is Role.LEADER:
-            for peer in self.progress:
-                self._send_appends(peer)
-            if self._pending_reads.wants_round(self._heartbeat_round):
-                self._broadcast_heartbeat()
+        if self._leadership is not None:
+            self._leadership.send_appends(self._now_ms)
         entries = self.log.take_unwritten()
         committed = self.log.take_committed()
         hard_state = self._hard_state
@@ -299,13 +244,11 @@ class RaftCore:
             needs_sync=bool(entries) or is_vote_changed or self._installed_snapshot is not None,
             messages_after_append=tuple(self._messages_after_append),
             committed=committed,
-            reads=tuple(self._reads),
         )
         self._next_ready += 1
         self._written_hard_state = hard_state
         self._messages_now.clear()
         self._messages_after_append.clear()
-        self._reads.clear()
         self._installed_snapshot = None
         return ready
 
@@ -315,8 +258,9 @@ class RaftCore:
             self.log.note_stable(ready.entries_to_append[-1].index, ready.number)
         if self.role is Role.CANDIDATE and ready.number >= self._self_vote_ready and self.node not in self._votes:
             self._count_vote(self.node, True)
-        elif self.role is Role.LEADER:
-            self._advance_commit()
+        elif self._leadership is not None:
+            self._leadership.advance_commit(self._now_ms)
+            self._end_leadership_if_over()
 
     # ------------------------------------------------------------------ terms and roles
 
@@ -324,10 +268,6 @@ class RaftCore:
     def _hard_state(self) -> HardState:
         # A commit index above what is durable here could, after a crash, bless an entry that was about to be cut off.
         return HardState(self.term, self.voted_for, min(self.log.commit, self.log.stable))
-
-    @property
-    def _quorum(self) -> int:
-        return len(self.voters) // 2 + 1
 
     @property
     def _may_stand(self) -> bool:
@@ -377,11 +317,8 @@ class RaftCore:
             self.term = term
             self.voted_for = None
         self.role = Role.FOLLOWER
-        self.progress = {}
-        self._pending_reads.clear()
+        self._leadership = None
         self._votes = {}
-        self._transfer_target = None
-        self._uncommitted_bytes = 0
         self.leader = None
         if leader is not None:
             self._hear_leader(leader)
@@ -423,12 +360,12 @@ class RaftCore:
         self._votes.setdefault(voter, is_granted)
         granted = sum(self._votes.get(peer, False) for peer in self.voters)
         refused = sum(not self._votes.get(peer, True) for peer in self.voters)
-        if granted >= self._quorum:
+        if granted >= self.log.quorum:
             if self.role is Role.PRE_CANDIDATE:
                 self._campaign()
             else:
                 self._become_leader()
-        elif refused >= self._quorum:
+        elif refused >= self.log.quorum:
             self._become_follower(self.term, None)
 
     def _become_leader(self) -> None:
@@ -436,15 +373,16 @@ class RaftCore:
         self.leader = self.node
         self._is_leader_gone = False
         self._votes = {}
-        self._heartbeat_round = 0
-        self._uncommitted_bytes = 0
-        self._transfer_target = None
-        self._pending_reads.clear()
-        next_index = self.log.last_index + 1
-        self._term_start_index = next_index
-        self.progress = {peer: Progress(next_index, self._now_ms) for peer in self.voters if peer != self.node}
-        self.log.append([Entry(next_index, self.term, EntryKind.NOOP)])
-        self._broadcast_heartbeat()
+        self._leadership = Leadership(self.config, self.log, self.term, self._now_ms, self._messages_now)
+
+    def _require_leadership(self) -> Leadership:
+        if self._leadership is None:
+            raise ProposalRefusedError(f"{self.node} is not the leader; {self.leader or 'nobody'} is")
+        return self._leadership
+
+    def _end_leadership_if_over(self) -> None:
+        if self._leadership is not None and self._leadership.is_over:
+            self._become_follower(self.term, None)
 
     # ------------------------------------------------------------------ elections
 
@@ -532,7 +470,7 @@ class RaftCore:
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
         self.log.commit = max(self.log.commit, min(heartbeat.commit, self.log.last_index))
-        self._messages_now.append(HeartbeatResponse(self.node, heartbeat.sender, self.term, heartbeat.round))
+        self._messages_now.append(HeartbeatResponse(self.node, heartbeat.sender, self.term))
 
     def _on_install_snapshot(self, request: InstallSnapshot) -> None:
         self._follow(request.sender)
@@ -547,201 +485,23 @@ class RaftCore:
         response = AppendResponse(self.node, request.sender, self.term, True, min(log.commit, log.last_index))
         self._messages_after_append.append(response)
 
-    # ------------------------------------------------------------------ leading
-
-    def _require_leadership(self) -> None:
-        if self.role is not Role.LEADER:
-            raise ProposalRefusedError(f"{self.node} is not the leader; {self.leader or 'nobody'} is")
-
-    def _append_as_leader(self, contents: Sequence[tuple[EntryKind, bytes]]) -> None:
-        if self._transfer_target is not None:
-            raise ProposalRefusedError(f"leadership is on its way to {self._transfer_target}")
-        size = sum(len(payload) for _, payload in contents)
-        if self._uncommitted_bytes and self._uncommitted_bytes + size > MAX_UNCOMMITTED_BYTES:
-            raise ProposalRefusedError(f"{self._uncommitted_bytes} bytes wait for a majority already")
-        self._uncommitted_bytes += size
-        first = self.log.last_index + 1
-        self.log.append([Entry(first + i, self.term, kind, payload) for i, (kind, payload) in enumerate(contents)])
-
-    def _change_voters(self, kind: EntryKind, node: NodeName) -> None:
-        self._require_leadership()
-        if self.log.commit < max(self._term_start_index, self.log.configuration_index):
-            raise ProposalRefusedError("the change before is not committed yet")
-        self._append_as_leader([(kind, node.encode())])
-        self._match_progress_to_voters()
-
-    def _match_progress_to_voters(self) -> None:
-        for peer in self.voters:
-            if peer != self.node and peer not in self.progress:
-                self.progress[peer] = Progress(self.log.last_index, self._now_ms)
-        for peer in [peer for peer in self.progress if peer not in self.voters]:
-            # The removed node should learn why nobody talks to it any more; it is told until its removal is committed.
-            if self.log.commit >= self.log.configuration_index:
-                del self.progress[peer]
-
-    def _wants_append(self, progress: Progress) -> bool:
-        if progress.is_paused:
-            return False
-        if progress.state is ProgressState.PROBE:
-            return True
-        return progress.next <= self.log.last_index or progress.commit_sent < min(self.log.commit, progress.match)
-
-    def _send_appends(self, peer: NodeName) -> None:
-        progress = self.progress[peer]
-        while self._wants_append(progress):
-            previous_index = progress.next - 1
-            previous_term = self.log.term_at(previous_index)
-            if previous_term is None:
-                snapshot = self.log.snapshot
-                progress.become_snapshot(snapshot.index, self._now_ms)
-                self._messages_now.append(InstallSnapshot(self.node, peer, self.term, snapshot))
-                return
-            self._send_append(peer, progress, previous_index, previous_term)
-
-    def _send_append(self, peer: NodeName, progress: Progress, previous_index: int, previous_term: int) -> None:
-        log = self.log
-        entries = log.slice(progress.next, log.last_index + 1, MAX_APPEND_BYTES)
-        request = AppendRequest(self.node, peer, self.term, previous_index, previous_term, entries, log.commit)
-        self._messages_now.append(request)
-        progress.commit_sent = max(progress.commit_sent, min(log.commit, previous_index + len(entries)))
-        if entries or progress.state is ProgressState.PROBE:
-            progress.note_sent(previous_index + len(entries))
-
-    def _broadcast_heartbeat(self) -> None:
-        self._heartbeat_deadline_ms = self._now_ms + self.config.heartbeat_interval_ms
-        self._heartbeat_round += 1
-        for peer, progress in self.progress.items():
-            commit = min(self.log.commit, progress.match)
-            progress.commit_sent = max(progress.commit_sent, commit)
-            self._messages_now.append(Heartbeat(self.node, peer, self.term, commit, self._heartbeat_round))
-        self._answer_reads()
-
-    def _on_append_response(self, response: AppendResponse) -> None:
-        progress = self.progress.get(response.sender)
-        if self.role is not Role.LEADER or progress is None:
-            return
-        progress.last_heard_ms = self._now_ms
-        if not response.accepted:
-            self._fall_back(progress, response)
-            return
-        is_news = progress.note_accepted(response.index)
-        is_snapshot_done = progress.state is ProgressState.SNAPSHOT and progress.match >= self.log.base_index
-        if is_snapshot_done or progress.state is ProgressState.PROBE:
-            progress.become_replicate()
-        if is_news:
-            self._advance_commit()
-            if self._transfer_target == response.sender:
-                self._send_timeout_now_if_complete(response.sender)
-
-    def _fall_back(self, progress: Progress, response: AppendResponse) -> None:
-        """The follower's log does not fit: find a point below where both may agree."""
-        if progress.state is ProgressState.SNAPSHOT or response.index <= progress.match:
-            return
-        if progress.state is ProgressState.PROBE and response.index != progress.next - 1:
-            return
-        agreed = self.log.possible_agreement(response.index, response.conflict_index, response.conflict_term)
-        progress.become_probe(agreed + 1)
-
-    def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        progress = self.progress.get(response.sender)
-        if self.role is not Role.LEADER or progress is None:
-            return
-        progress.last_heard_ms = self._now_ms
-        if response.round > progress.heartbeat_round:
-            progress.heartbeat_round = response.round
-            self._answer_reads()
-        if progress.match >= self.log.last_index:
-            return
-        # Something is not acknowledged, perhaps lost: ask again. While streaming an empty request will do, because its
-        # refusal shows what is missing.
-        if progress.state is ProgressState.PROBE:
-            progress.is_probe_sent = False
-        elif progress.state is ProgressState.REPLICATE:
-            previous_term = self.log.term_at(progress.next - 1)
-            if previous_term is None:
-                progress.become_probe(progress.match + 1)
-            elif progress.in_flight:
-                request = AppendRequest(
-                    self.node, response.sender, self.term, progress.next - 1, previous_term, (), self.log.commit
-                )
-                self._messages_now.append(request)
-        elif self._now_ms - progress.snapshot_sent_ms >= self.config.election_timeout_min_ms:
-            progress.become_probe(progress.match + 1)
-
-    def _advance_commit(self) -> None:
-        matches = sorted(
-            (self.log.stable if peer == self.node else self.progress[peer].match for peer in self.voters), reverse=True
-        )
-        index = matches[self._quorum - 1]
-        if index <= self.log.commit or self.log.term_at(index) != self.term:
-            return
-        first = self.log.commit + 1
-        committed = self.log.slice(first, index + 1, MAX_UNCOMMITTED_BYTES * 2)
-        self._uncommitted_bytes = max(0, self._uncommitted_bytes - sum(len(entry.payload) for entry in committed))
-        self.log.commit = index
-        if first <= self._term_start_index <= index:
-            self._pending_reads.begin(index, self._heartbeat_round)
-        if first <= self.log.configuration_index <= index:
-            self._configuration_committed()
-
-    def _configuration_committed(self) -> None:
-        for peer in [peer for peer in self.progress if peer not in self.voters]:
-            self._send_appends(peer)
-        self._match_progress_to_voters()
-        if self.node not in self.voters:
-            heir = max(self.progress, key=lambda peer: self.progress[peer].match)
-            for peer in self.progress:
-                self._send_appends(peer)
-            self._messages_now.append(TimeoutNow(self.node, heir, self.term))
-            self._become_follower(self.term, None)
-
-    def _send_timeout_now_if_complete(self, target: NodeName) -> None:
-        if self.progress[target].match == self.log.last_index:
-            self._messages_now.append(TimeoutNow(self.node, target, self.term))
-
-    # ------------------------------------------------------------------ requests outside of terms, reads
+    # ------------------------------------------------------------------ requests outside of terms
 
     def _step_outside_of_terms(self, message: Message) -> None:
         match message:
             case ForwardedProposal() if self.role is Role.LEADER:
                 with suppress(ProposalRefusedError):  # as if lost on the way: the proposer repeats
                     self.propose(self._now_ms, message.payloads)
-            case ReadIndexRequest() if self.role is Role.LEADER:
-                with suppress(ProposalRefusedError):  # as above
-                    self._begin_read(message.sender, message.context)
-            case ReadIndexResponse():
-                self._reads.append(ReadState(message.context, message.index))
             case _:
                 pass
-
-    def _begin_read(self, asker: NodeName, context: int) -> None:
-        commit = self.log.commit if self.log.commit >= self._term_start_index else None
-        if not self._pending_reads.add(asker, context, commit, self._heartbeat_round):
-            raise ProposalRefusedError("too many reads wait for a majority already")
-
-    def _answer_reads(self) -> None:
-        rounds = sorted(
-            (
-                self._heartbeat_round if peer == self.node else self.progress[peer].heartbeat_round
-                for peer in self.voters
-            ),
-            reverse=True,
-        )
-        for read in self._pending_reads.take_answered(rounds[self._quorum - 1]):
-            assert read.index is not None, "only a read with an index has a round to wait for"
-            if read.asker == self.node:
-                self._reads.append(ReadState(read.context, read.index))
-            else:
-                self._messages_now.append(ReadIndexResponse(self.node, read.asker, read.context, read.index))
 
     def check_invariants(self) -> None:
         self.log.check_invariants()
         assert self.term >= self.log.last_term, "an entry's term is known before the entry is"
         assert (self.role is Role.LEADER) == (self.leader == self.node), "a leader knows that it leads"
-        assert self.role is Role.LEADER or not self.progress, "only a leader tracks followers"
+        assert (self.role is Role.LEADER) == (self._leadership is not None), "who leads keeps track of the followers"
         if self.role in (Role.CANDIDATE, Role.LEADER):
             assert self.voted_for == self.node, "a candidate votes for itself"
-        if self.role is Role.LEADER:
-            assert set(self.voters) - {self.node} <= set(self.progress), "a leader tracks every voter"
-        for progress in self.progress.values():
-            progress.check_invariants()
+        if self._leadership is not None:
+            assert self._leadership.term == self.term, "a leader of another term is none"
+            self._leadership.check_invariants()

@@ -80,6 +80,11 @@ class RaftLog:
         return self._voter_history[-1][1]
 
     @property
+    def quorum(self) -> int:
+        """How many voters are a majority."""
+        return len(self.voters) // 2 + 1
+
+    @property
     def configuration_index(self) -> int:
         """Index of the entry that made `voters`."""
         return self._voter_history[-1][0]

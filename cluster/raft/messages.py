@@ -135,8 +135,6 @@ class Heartbeat:
     receiver: NodeName
     term: int
     commit: int
-    #: Counts the rounds of heartbeats of this leader; the answer repeats it.
-    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,6 @@ class HeartbeatResponse:
     sender: NodeName
     receiver: NodeName
     term: int
-    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,25 +174,6 @@ class ForwardedProposal:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadIndexRequest:
-    """Up to which index must I have applied to read nothing stale? ``context`` comes back in the answer."""
-
-    sender: NodeName
-    receiver: NodeName
-    context: int
-    term: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReadIndexResponse:
-    sender: NodeName
-    receiver: NodeName
-    context: int
-    index: int
-    term: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class AppliedUpTo:
     """The sender's state machine has applied everything up to ``index``. For the shells; the core does not ask."""
 
@@ -217,18 +195,8 @@ Message = (
     | InstallSnapshot
     | TimeoutNow
     | ForwardedProposal
-    | ReadIndexRequest
-    | ReadIndexResponse
     | AppliedUpTo
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReadState:
-    """Whoever has applied ``index`` may answer the read that was asked under ``context``."""
-
-    context: int
-    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +220,3 @@ class Ready:
     needs_sync: bool
     messages_after_append: tuple[Message, ...]
     committed: tuple[Entry, ...]
-    reads: tuple[ReadState, ...]

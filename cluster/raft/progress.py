@@ -27,13 +27,11 @@ class Progress:
 
     __slots__ = (
         "commit_sent",
-        "heartbeat_round",
         "in_flight",
         "is_probe_sent",
         "last_heard_ms",
         "match",
         "next",
-        "snapshot_index",
         "snapshot_sent_ms",
         "state",
     )
@@ -52,10 +50,7 @@ class Progress:
         self.commit_sent = 0
         #: When anything of the current term came from it; the leader's grace period begins at its election.
         self.last_heard_ms: int | None = now_ms
-        #: Highest heartbeat round it answered.
-        self.heartbeat_round = 0
-        #: In `SNAPSHOT`: which one is on its way, and since when.
-        self.snapshot_index = 0
+        #: In `SNAPSHOT`: since when it is on its way.
         self.snapshot_sent_ms = 0
 
     def become_probe(self, next_index: int) -> None:
@@ -69,10 +64,9 @@ class Progress:
         self.next = self.match + 1
         self.in_flight.clear()
 
-    def become_snapshot(self, index: int, now_ms: int) -> None:
+    def become_snapshot(self, now_ms: int) -> None:
         self.state = ProgressState.SNAPSHOT
         self.in_flight.clear()
-        self.snapshot_index = index
         self.snapshot_sent_ms = now_ms
 
     @property

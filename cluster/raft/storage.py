@@ -77,8 +77,6 @@ class RaftStorage:
         self._file = file
         #: Length of `_file` known to be durable. Replaced together with the file: (file, length).
         self._durable: tuple[DiskFile, int] = (file, file.size)
-        #: Bytes cut off the end of the log at `open`, the remains of writes that were never confirmed.
-        self.cut_bytes = 0
 
     @classmethod
     def open(cls, disk: Disk, directory: str, founding_voters: Sequence[NodeName]) -> tuple[RaftStorage, RestoredState]:
@@ -99,12 +97,10 @@ class RaftStorage:
         if snapshot is None and content.base_index:
             raise StorageError(f"{snapshot_path} is missing although {log_path} continues it: restore it from a backup")
         file = disk.open(log_path)
-        cut_bytes = file.size - good_size
-        if cut_bytes:
-            file.truncate(good_size)
+        if file.size > good_size:
+            file.truncate(good_size)  # the remains of writes that were never confirmed
         file.sync()
         storage = cls(disk, directory, file, content)
-        storage.cut_bytes = cut_bytes
         if snapshot is not None and snapshot.index > content.base_index:
             storage._continue_from(snapshot)
         snapshot = snapshot or Snapshot(0, 0, ())

@@ -155,7 +155,7 @@ class MetadataGroup:
         self.state.begin_history(data)
         return data
 
-    def restore(self, data: bytes, index: int) -> None:
+    def restore(self, data: bytes) -> None:
         self.state.restore(data)
         if self._listener is not None:
             self._listener.on_restored()

@@ -68,8 +68,8 @@ class StateMachine(Protocol):
     def snapshot(self) -> bytes:
         """The whole state as of the last `apply`."""
 
-    def restore(self, data: bytes, index: int) -> None:
-        """Become the state that ``snapshot`` gave after the command at ``index``."""
+    def restore(self, data: bytes) -> None:
+        """Become the state that `snapshot` gave."""
 
 
 class RaftListener(Protocol):
@@ -148,7 +148,7 @@ class RaftDriver:
         #: Entries applied since the last snapshot.
         self._entries_since_snapshot = 0
         if restored.snapshot.index:
-            state.restore(restored.snapshot.data, restored.snapshot.index)
+            state.restore(restored.snapshot.data)
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
         self._applied_watch = AppliedWatch()
@@ -266,11 +266,6 @@ class RaftDriver:
             self.core.peer_down(self._now_ms(), peer)
             self._schedule_pump()
             self._arm_timer()
-
-    def transfer_leadership(self, target: NodeName) -> None:
-        """Before a shutdown: see `RaftCore.transfer_leadership`. Raises `ProposalRefusedError`."""
-        self.core.transfer_leadership(self._now_ms(), target)
-        self._schedule_pump()
 
     # --- clock ---
 
@@ -392,7 +387,7 @@ class RaftDriver:
             self._stalled = None
         self._unsynced.append(ready)
         if ready.snapshot is not None:
-            self._state.restore(ready.snapshot.data, ready.snapshot.index)
+            self._state.restore(ready.snapshot.data)
             self.applied_index = ready.snapshot.index
             self._entries_since_snapshot = 0
             self._listener.on_applied(self.applied_index)

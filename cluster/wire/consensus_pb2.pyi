@@ -33,8 +33,6 @@ class ConsensusMessage(_message.Message):
     INSTALL_SNAPSHOT_FIELD_NUMBER: _builtins.int
     TIMEOUT_NOW_FIELD_NUMBER: _builtins.int
     FORWARDED_PROPOSAL_FIELD_NUMBER: _builtins.int
-    READ_INDEX_REQUEST_FIELD_NUMBER: _builtins.int
-    READ_INDEX_RESPONSE_FIELD_NUMBER: _builtins.int
     APPLIED_UP_TO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pre_vote_request(self) -> Global___PreVoteRequest: ...
@@ -59,10 +57,6 @@ class ConsensusMessage(_message.Message):
     @_builtins.property
     def forwarded_proposal(self) -> Global___ForwardedProposal: ...
     @_builtins.property
-    def read_index_request(self) -> Global___ReadIndexRequest: ...
-    @_builtins.property
-    def read_index_response(self) -> Global___ReadIndexResponse: ...
-    @_builtins.property
     def applied_up_to(self) -> Global___AppliedUpTo: ...
     def __init__(
         self,
@@ -78,15 +72,13 @@ class ConsensusMessage(_message.Message):
         install_snapshot: Global___InstallSnapshot | None = ...,
         timeout_now: Global___TimeoutNow | None = ...,
         forwarded_proposal: Global___ForwardedProposal | None = ...,
-        read_index_request: Global___ReadIndexRequest | None = ...,
-        read_index_response: Global___ReadIndexResponse | None = ...,
         applied_up_to: Global___AppliedUpTo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_request", b"append_request", "append_response", b"append_response", "applied_up_to", b"applied_up_to", "forwarded_proposal", b"forwarded_proposal", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "install_snapshot", b"install_snapshot", "message", b"message", "pre_vote_request", b"pre_vote_request", "pre_vote_response", b"pre_vote_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "install_snapshot", "timeout_now", "forwarded_proposal", "read_index_request", "read_index_response", "applied_up_to"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "install_snapshot", "timeout_now", "forwarded_proposal", "applied_up_to"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -315,20 +307,17 @@ class Heartbeat(_message.Message):
 
     TERM_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     commit: _builtins.int
-    round: _builtins.int
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
         commit: _builtins.int = ...,
-        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "round", b"round", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -339,18 +328,15 @@ class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TERM_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
     term: _builtins.int
-    round: _builtins.int
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
-        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,47 +403,6 @@ class ForwardedProposal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForwardedProposal: _TypeAlias = ForwardedProposal  # noqa: Y015
-
-@_typing.final
-class ReadIndexRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONTEXT_FIELD_NUMBER: _builtins.int
-    context: _builtins.int
-    def __init__(
-        self,
-        *,
-        context: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadIndexRequest: _TypeAlias = ReadIndexRequest  # noqa: Y015
-
-@_typing.final
-class ReadIndexResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONTEXT_FIELD_NUMBER: _builtins.int
-    INDEX_FIELD_NUMBER: _builtins.int
-    context: _builtins.int
-    index: _builtins.int
-    def __init__(
-        self,
-        *,
-        context: _builtins.int = ...,
-        index: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "index", b"index"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadIndexResponse: _TypeAlias = ReadIndexResponse  # noqa: Y015
 
 @_typing.final
 class AppliedUpTo(_message.Message):

@@ -18,8 +18,6 @@ from cluster.raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
-    ReadIndexRequest,
-    ReadIndexResponse,
     Snapshot,
     TimeoutNow,
     VoteRequest,
@@ -102,13 +100,13 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
     ),
     Heartbeat: (
         "heartbeat",
-        lambda m: pb.Heartbeat(term=m.term, commit=m.commit, round=m.round),
-        lambda w, s, r: Heartbeat(s, r, w.term, w.commit, w.round),
+        lambda m: pb.Heartbeat(term=m.term, commit=m.commit),
+        lambda w, s, r: Heartbeat(s, r, w.term, w.commit),
     ),
     HeartbeatResponse: (
         "heartbeat_response",
-        lambda m: pb.HeartbeatResponse(term=m.term, round=m.round),
-        lambda w, s, r: HeartbeatResponse(s, r, w.term, w.round),
+        lambda m: pb.HeartbeatResponse(term=m.term),
+        lambda w, s, r: HeartbeatResponse(s, r, w.term),
     ),
     InstallSnapshot: ("install_snapshot", _install_snapshot_to_wire, _install_snapshot_from_wire),
     TimeoutNow: ("timeout_now", lambda m: pb.TimeoutNow(term=m.term), lambda w, s, r: TimeoutNow(s, r, w.term)),
@@ -116,16 +114,6 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
         "forwarded_proposal",
         lambda m: pb.ForwardedProposal(payloads=m.payloads),
         lambda w, s, r: ForwardedProposal(s, r, tuple(w.payloads)),
-    ),
-    ReadIndexRequest: (
-        "read_index_request",
-        lambda m: pb.ReadIndexRequest(context=m.context),
-        lambda w, s, r: ReadIndexRequest(s, r, w.context),
-    ),
-    ReadIndexResponse: (
-        "read_index_response",
-        lambda m: pb.ReadIndexResponse(context=m.context, index=m.index),
-        lambda w, s, r: ReadIndexResponse(s, r, w.context, w.index),
     ),
     AppliedUpTo: (
         "applied_up_to",

@@ -23,14 +23,13 @@ from cluster.metadata.commands import (
     ForgetNode,
     MirrorFollows,
     MirrorSynchronised,
-    MirrorUnsynchronised,
     MoveMaster,
     Request,
 )
 from cluster.metadata.events import ChangeReason, MastershipChanged, MemberChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.state import MetadataState
-from node.ids import Epoch, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import DeclareQueue, DeleteQueue
 from tests.support.metadata_state import StateUnderTest
 
@@ -48,10 +47,13 @@ DEFINITIONS: list[dict[str, Any]] = [
 class Copies:
     """What the nodes really hold of each queue: per node the number of the last message it lacks nothing below."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: MetadataState) -> None:
         self.confirmed: dict[QueueId, int] = {}
         self.held: dict[tuple[QueueId, NodeName], int] = {}
         self.losses: dict[QueueId, int] = {}
+        self.incarnations: dict[NodeName, Incarnation] = {
+            node: member.incarnation for node, member in state.members.items()
+        }
         #: How often each case was met: the histories must exercise them.
         self.met: Counter[str] = Counter()
 
@@ -69,18 +71,24 @@ class Copies:
                 for node in event.discarded:
                     self.met["discarded"] += 1
                     self.held[event.queue_id, node] = -1
-            elif isinstance(event, MemberChanged) and _is_restart(event):
-                self._lose_memory(cluster.state, event.node)
+            elif isinstance(event, MemberChanged):
+                self._member_changed(cluster.state, event)
         for queue_id, record in cluster.state.masterships.items():
             if record.lossy_promotions > self.losses.get(queue_id, 0):
                 self.losses[queue_id] = record.lossy_promotions
                 self.held |= {(queue_id, NodeName(name)): -1 for name in NODES}
                 self.sync(queue_id, record.master)
 
-    def _lose_memory(self, state: MetadataState, node: NodeName) -> None:
-        for queue in state.topology.all_queues():
-            if not queue.durable:
-                self.held[queue.queue_id, node] = -1
+    def _member_changed(self, state: MetadataState, event: MemberChanged) -> None:
+        """A node that runs in another life than before has lost what was in memory only."""
+        if event.new is None:
+            del self.incarnations[event.node]
+            return
+        if event.new.incarnation > self.incarnations.get(event.node, event.new.incarnation):
+            for queue in state.topology.all_queues():
+                if not queue.durable:
+                    self.held[queue.queue_id, event.node] = -1
+        self.incarnations[event.node] = event.new.incarnation
 
     def confirm_one_each(self, state: MetadataState) -> None:
         for queue_id, record in state.masterships.items():
@@ -98,10 +106,6 @@ class Copies:
                 assert self.is_complete(queue_id, node), f"{node} lacks something of {record}"
 
 
-def _is_restart(event: MemberChanged) -> bool:
-    return event.old is not None and event.new is not None and event.new.incarnation > event.old.incarnation
-
-
 def _report(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
     """A master says something about itself or one of its mirrors; sometimes about an epoch that is over."""
     records = sorted(cluster.state.masterships.values(), key=lambda record: record.queue_id)
@@ -110,7 +114,7 @@ def _report(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
     record = rng.choice(records)
     epoch = Epoch(record.epoch - (rng.random() < 0.1))
     node = NodeName(rng.choice(record.mirrors or NODES))
-    match rng.randrange(7):
+    match rng.randrange(6):
         case 0 | 1:
             if node in record.mirrors and record.in_service:
                 copies.sync(record.queue_id, node)
@@ -118,12 +122,10 @@ def _report(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
                 return  # true only of what a master said before it died: `test_mastership` has that
             cluster.apply(MirrorSynchronised(record.queue_id, epoch, node, cluster.index))
         case 2:
-            cluster.apply(MirrorUnsynchronised(record.queue_id, epoch, node))
-        case 3:
             cluster.apply(DropMirror(record.queue_id, epoch, node))
-        case 4:
+        case 3:
             cluster.apply(AddMirror(record.queue_id, epoch, node))
-        case 5:
+        case 4:
             cluster.apply(MirrorFollows(record.queue_id, epoch, node, cluster.index))
         case _:
             cluster.apply(MoveMaster(record.queue_id, epoch, node, is_old_lost=rng.random() < 0.3))
@@ -179,7 +181,7 @@ def _step(cluster: StateUnderTest, copies: Copies, rng: Random) -> None:
 def _history(seed: int, steps: int) -> tuple[StateUnderTest, Copies]:
     rng = Random(seed)
     cluster = StateUnderTest(*NODES[:3])
-    copies = Copies()
+    copies = Copies(cluster.state)
     for _ in range(steps):
         length = len(cluster.log)
         _step(cluster, copies, rng)

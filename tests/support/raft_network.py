@@ -18,7 +18,6 @@ from cluster.raft.messages import (
     Entry,
     EntryKind,
     Message,
-    ReadState,
     Ready,
     Snapshot,
     VoteRequest,
@@ -44,7 +43,6 @@ class SimulatedNode:
         self.applied_index = 0
         self.digest = 0
         self.applied: list[bytes] = []
-        self.reads: list[ReadState] = []
         #: Overrides the network's `disk_delay_max_ms` for this node.
         self.disk_delay_max_ms: int | None = None
 
@@ -213,7 +211,6 @@ class RaftNetwork:
                 self._restore(node, ready.snapshot)
             for entry in ready.committed:
                 self._apply(node, entry)
-            node.reads.extend(ready.reads)
             node.core.check_invariants()
 
     def _start_write(self, node: SimulatedNode) -> None:

@@ -51,7 +51,7 @@ class Words:
     def snapshot(self) -> bytes:
         return json.dumps([self.words, sorted(self.seen)]).encode()
 
-    def restore(self, data: bytes, index: int) -> None:
+    def restore(self, data: bytes) -> None:
         self.words, seen = json.loads(data)
         self.seen = set(seen)
         self.restored += 1
@@ -260,7 +260,7 @@ async def test_a_transfer_moves_the_lead(group: Group) -> None:
     leader = await group.elect()
     await group.nodes[leader].say("first")
     target = next(name for name in NAMES if name != leader)
-    group.nodes[leader].driver.transfer_leadership(target)
+    group.nodes[leader].driver.core.transfer_leadership(int(asyncio.get_running_loop().time() * 1000), target)
     await until(lambda: group.leader() == target)
 
 

@@ -43,13 +43,11 @@ raft_messages = st.one_of(
     st.builds(raft.VoteResponse, *_ends, number, st.booleans()),
     st.builds(raft.AppendRequest, *_ends, number, number, number, tuples_of(entries), number),
     st.builds(raft.AppendResponse, *_ends, number, st.booleans(), number, number, number),
-    st.builds(raft.Heartbeat, *_ends, number, number, number),
-    st.builds(raft.HeartbeatResponse, *_ends, number, number),
+    st.builds(raft.Heartbeat, *_ends, number, number),
+    st.builds(raft.HeartbeatResponse, *_ends, number),
     st.builds(raft.InstallSnapshot, *_ends, number, snapshots),
     st.builds(raft.TimeoutNow, *_ends, number),
     st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob)),
-    st.builds(raft.ReadIndexRequest, *_ends, number),
-    st.builds(raft.ReadIndexResponse, *_ends, number, number),
     st.builds(raft.AppliedUpTo, *_ends, number),
 )
 

@@ -22,14 +22,16 @@ from cluster.metadata.commands import (
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
 from cluster.metadata.records import PolicyRecord
-from cluster.metadata.state import MetadataState
+from cluster.metadata.state import Applied, MetadataState
 from cluster.policy.validation import PolicyError
-from cluster.raft.messages import Entry, EntryKind
+from cluster.runtime.metadata_group import MetadataGroup
+from node.auth import UserDirectory
 from node.errors import ConfigError, ConnectionFailure
 from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.queues.options import queue_settings
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.topology import TopologyObserver
-from tests.support.hostile import BreakingEvents, Mistake
+from tests.support.hostile import BreakingEvents, Mistake, SilentListener
 from tests.support.metadata_state import PROPOSER, StateUnderTest
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -62,7 +64,10 @@ def content(state: MetadataState) -> bytes:
 
 
 def run_until_whole(cluster: StateUnderTest, command: Command, after_each: Callable[[], None]) -> int:
-    """Apply ``command`` so that it breaks at its first event, at its second ..., until it no longer breaks."""
+    """Apply ``command`` so that it breaks at its first event, at its second ..., at its end; then it is carried out.
+
+    Returns how often it broke.
+    """
     for takes in range(100):
         cluster.state._events = BreakingEvents(takes)
         applied = cluster.apply(command)
@@ -77,29 +82,29 @@ def run_until_whole(cluster: StateUnderTest, command: Command, after_each: Calla
 
 
 @pytest.mark.parametrize(
-    ("command", "events"),
+    ("command", "breaks"),
     [
-        (ChangeTopology(DeclareQueue("/", "new", True), N1), 1),
-        (ChangeTopology(DeleteQueue("/", "a"), N1), 1),
+        (ChangeTopology(DeclareQueue("/", "new", True), N1), 2),
+        (ChangeTopology(DeleteQueue("/", "a"), N1), 2),
         (ChangeTopology(DeleteVhost("/"), N1), 5),
         (ChangeTopology(CreateVhost("v"), N1), 1),
-        (SetPolicy(PolicyRecord("/", "all", "^", {"ha-mode": "all"}, 1, "all")), 4),
-        (NodeDown(N2, Incarnation(1)), 2),
-        (NodeUp(NodeName("n4"), Incarnation(2), "n4:1", "n4:2"), 1),
-        (ForgetNode(NodeName("n4")), 1),
+        (SetPolicy(PolicyRecord("/", "all", "^", {"ha-mode": "all"}, 1, "all")), 5),
+        (NodeDown(N2, Incarnation(1)), 3),
+        (NodeUp(NodeName("n4"), Incarnation(2), "n4:1", "n4:2"), 2),
+        (ForgetNode(NodeName("n4")), 2),
         (AddUser("bob", "hash"), 1),
         (SetPermissions("/", "alice", ".*", "", ""), 1),
     ],
 )
 def test_a_change_that_breaks_off_anywhere_is_taken_back_whole(
-    cluster: StateUnderTest, command: Command, events: int
+    cluster: StateUnderTest, command: Command, breaks: int
 ) -> None:
     before = content(cluster.state)
 
     def is_as_before() -> None:
         assert content(cluster.state) == before
 
-    assert run_until_whole(cluster, command, is_as_before) >= events
+    assert run_until_whole(cluster, command, is_as_before) >= breaks
     assert content(cluster.state) != before
 
 
@@ -109,7 +114,8 @@ def test_a_request_that_broke_off_is_not_tried_again_and_later_ones_are_carried_
     cluster.state._events = []
     _, request = cluster.log[-1]
     cluster.index += 1
-    assert cluster.state.apply(cluster.index, request).is_repeat
+    assert cluster.state.apply(cluster.index, request) == Applied()
+    assert not cluster.exists("new")
     assert cluster.declare("new").queue_id == cluster.index
 
 
@@ -140,13 +146,12 @@ def test_want_of_memory_is_no_property_of_the_command(cluster: StateUnderTest, m
 
 
 def test_entries_that_are_no_commands_only_move_the_index() -> None:
-    state = MetadataState()
-    before = content(state)
-    applied = state.apply_entry(Entry(1, 1, EntryKind.COMMAND, b"nonsense"))
-    assert applied is not None
-    assert applied.error is not None
-    assert state.applied_index == 1
-    assert content(state) == before
+    group = MetadataGroup(N1, Incarnation(1), UserDirectory(), list)
+    group.follow(SilentListener())
+    before = content(group.state)
+    assert group.apply(1, b"nonsense").error is not None
+    assert group.state.applied_index == 1
+    assert content(group.state) == before
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,9 @@ def test_a_declaration_without_the_prefix_of_arguments_is_applied(cluster: State
     cluster.declare("q", arguments={"max-length": "x", "queue-master-locator": ["random"], "ha-mode": 7})
     queue = cluster.state.topology.queue("/", "q")
     assert queue is not None
-    assert cluster.state.queue_settings(queue) == {"max-length": 5}
+    policy = cluster.state.policy_of_queue(queue)
+    assert policy is not None
+    assert queue_settings(queue.arguments, policy.definition) == {"max-length": 5}
 
 
 def test_an_ordinary_refusal_is_no_mistake_of_ours(cluster: StateUnderTest) -> None:

@@ -27,6 +27,13 @@ def test_gaps_are_what_is_left() -> None:
     assert gaps_between(2, 4, []) == [span(2, 4)]
 
 
+def test_an_empty_range_adds_nothing() -> None:
+    ranges = SeqRangeSet()
+    ranges.append(span(3, 3))
+    ranges.check_invariants()
+    assert list(ranges) == []
+
+
 def test_subtract_and_take_agree_with_a_set() -> None:
     chance = Random(7)
     for _ in range(200):

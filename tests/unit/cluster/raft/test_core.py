@@ -19,7 +19,6 @@ from cluster.raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
-    ReadState,
     Snapshot,
     TimeoutNow,
     VoteRequest,
@@ -203,7 +202,7 @@ def test_a_pre_vote_changes_no_state() -> None:
 
 def test_who_hears_from_a_leader_refuses_pre_votes_and_ignores_votes() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0, 1))
+    core.step(10, Heartbeat(N2, N1, 1, 0))
     drain(core)
     core.step(500, PreVoteRequest(N3, N1, 2, 9, 1))
     assert drain(core) == [PreVoteResponse(N1, N3, 1, False)]
@@ -214,14 +213,14 @@ def test_who_hears_from_a_leader_refuses_pre_votes_and_ignores_votes() -> None:
 
 def test_a_transfer_overrides_the_lease() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0, 1))
+    core.step(10, Heartbeat(N2, N1, 1, 0))
     core.step(500, VoteRequest(N3, N1, 2, 9, 1, is_transfer=True))
     assert VoteResponse(N1, N3, 2, True) in drain(core)
 
 
 def test_the_death_of_the_leader_is_answered_without_waiting_for_the_timeout() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0, 1))
+    core.step(10, Heartbeat(N2, N1, 1, 0))
     core.peer_down(20, N2)
     assert core.next_deadline_ms <= 20 + core.config.peer_down_delay_max_ms
     core.tick(core.next_deadline_ms)
@@ -230,7 +229,7 @@ def test_the_death_of_the_leader_is_answered_without_waiting_for_the_timeout() -
 
 def test_the_death_of_another_follower_starts_no_election() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0, 1))
+    core.step(10, Heartbeat(N2, N1, 1, 0))
     core.peer_down(20, N3)
     core.tick(900)
     assert core.role is Role.FOLLOWER
@@ -238,7 +237,7 @@ def test_the_death_of_another_follower_starts_no_election() -> None:
 
 def test_a_stale_leader_hears_of_the_newer_term() -> None:
     core = make_core(state=log_of(5))
-    core.step(10, Heartbeat(N2, N1, 1, 0, 1))
+    core.step(10, Heartbeat(N2, N1, 1, 0))
     assert [m.term for m in drain(core) if isinstance(m, AppendResponse)] == [5]
 
 
@@ -257,7 +256,7 @@ def test_one_answering_follower_of_two_keeps_a_leader() -> None:
         for message in of_type(drain(core), Heartbeat):
             assert isinstance(message, Heartbeat)
             if message.receiver == N2:
-                core.step(now_ms, HeartbeatResponse(N2, N1, core.term, message.round))
+                core.step(now_ms, HeartbeatResponse(N2, N1, core.term))
     assert core.is_leader
 
 
@@ -335,7 +334,7 @@ def test_a_leader_finds_where_a_divergent_log_agrees_in_two_round_trips() -> Non
     rounds = 0
     for now_ms in range(5100, 8000, 100):
         leader.tick(now_ms)
-        leader.step(now_ms, HeartbeatResponse(N3, N1, leader.term, 99))
+        leader.step(now_ms, HeartbeatResponse(N3, N1, leader.term))
         for _ in range(6):
             for message in drain(leader):
                 if message.receiver == N2:
@@ -346,6 +345,16 @@ def test_a_leader_finds_where_a_divergent_log_agrees_in_two_round_trips() -> Non
     assert follower.log.last_index == leader.log.last_index
     assert follower.log.last_term == leader.term
     assert rounds <= 7
+
+
+def test_a_probe_that_was_lost_is_repeated_as_it_was() -> None:
+    """A follower that answers heartbeats and nothing else has not refused the guess where its log agrees."""
+    leader = make_leader(make_core(state=log_of(1, 1, 1)), followers=(N3,))
+    leader.tick(5100)
+    assert not of_type(drain(leader), AppendRequest), "one probe at a time; the first to n2 is lost"
+    leader.step(5150, HeartbeatResponse(N2, N1, leader.term))
+    [again] = [m for m in drain(leader) if isinstance(m, AppendRequest)]
+    assert (again.receiver, again.previous_index) == (N2, 6), "the entry before the leader's first"
 
 
 def test_a_follower_behind_the_compacted_log_gets_the_snapshot() -> None:
@@ -374,18 +383,7 @@ def test_a_snapshot_of_what_the_log_already_has_is_not_restored() -> None:
     assert core.log.commit == 5
 
 
-# --- reads, transfer, membership
-
-
-def test_a_read_waits_for_a_heartbeat_round_that_began_after_it() -> None:
-    core = make_leader(make_core())
-    core.read_index(5000, context=7)
-    ready = core.take_ready()
-    (round_number,) = {m.round for m in ready.messages_now if isinstance(m, Heartbeat)}
-    core.step(5001, HeartbeatResponse(N2, N1, core.term, round_number - 1))
-    assert core.take_ready().reads == ()
-    core.step(5002, HeartbeatResponse(N2, N1, core.term, round_number))
-    assert core.take_ready().reads == (ReadState(7, core.log.commit),)
+# --- transfer, membership
 
 
 def test_a_transfer_waits_until_the_target_has_the_whole_log() -> None:
@@ -397,6 +395,18 @@ def test_a_transfer_waits_until_the_target_has_the_whole_log() -> None:
         core.propose(5000, [b"y"])
     core.step(5001, AppendResponse(N2, N1, core.term, True, core.log.last_index))
     assert TimeoutNow(N1, N2, core.term) in drain(core)
+
+
+def test_a_removed_node_is_told_that_its_removal_is_committed() -> None:
+    """Otherwise it would ask for votes for ever, and wonder why nobody talks to it."""
+    core = make_leader(make_core())
+    core.propose_remove_voter(5000, N3)
+    drain(core)
+    removal = core.log.last_index
+    core.step(5000, AppendResponse(N3, N1, core.term, True, removal))
+    core.step(5000, AppendResponse(N2, N1, core.term, True, removal))
+    last_words = [m for m in drain(core) if m.receiver == N3 and isinstance(m, AppendRequest)]
+    assert [m.commit for m in last_words] == [removal]
 
 
 def test_a_second_change_of_voters_waits_for_the_first() -> None:

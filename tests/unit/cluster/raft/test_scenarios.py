@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cluster.raft.core import ProposalRefusedError
-from cluster.raft.messages import ReadState
 from node.ids import NodeName
 from tests.support.raft_network import RaftNetwork
 
@@ -149,28 +148,3 @@ def test_leadership_is_handed_over_without_a_pause() -> None:
     network.call(leader, lambda core: core.transfer_leadership(network.now_ms, NodeName(target)))
     network.run(200)
     assert network.leader() == target
-
-
-@pytest.mark.parametrize("asker_is_leader", [True, False])
-def test_a_read_sees_what_was_committed_before_it(asker_is_leader: bool) -> None:
-    network = RaftNetwork(NAMES)
-    leader = network.elect()
-    network.propose(leader, b"x")
-    network.run(500)
-    asker = leader if asker_is_leader else others(leader)[0]
-    committed = network.core(leader).log.commit
-    network.call(asker, lambda core: core.read_index(network.now_ms, 5))
-    network.run(200)
-    assert network.nodes[asker].reads == [ReadState(5, committed)]
-
-
-def test_a_deposed_leader_answers_no_reads() -> None:
-    network = RaftNetwork(NAMES)
-    leader = network.elect()
-    network.run(500)
-    network.partition([leader], others(leader))
-    network.call(leader, lambda core: core.read_index(network.now_ms, 5))
-    network.run(5000)
-    network.heal()
-    network.run(3000)
-    assert network.nodes[leader].reads == []

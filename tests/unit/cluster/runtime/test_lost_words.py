@@ -103,7 +103,7 @@ async def test_a_copy_is_offered_whose_master_died_while_this_node_was_about_to_
 
 def restore(bench: RuntimeBench, snapshot: bytes) -> None:
     """A snapshot comes in the place of commits that the leader has no longer."""
-    bench.runtime.metadata.restore(snapshot, 0)
+    bench.runtime.metadata.restore(snapshot)
     bench.log.index = max(bench.log.index, bench.runtime.metadata.state.applied_index)
 
 
@@ -225,7 +225,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
         return await propose(payload, request_id)
 
     bench.log.propose = decide_late  # type: ignore[method-assign]
-    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2))
     await bench.pass_time(100 * READMIT_EVERY_TICKS)
     decided.set()
     await bench.settle()
@@ -236,7 +236,7 @@ async def test_a_mirror_is_offered_its_place_again_however_late_its_drop_is_comm
 
 async def test_a_mirror_is_offered_its_place_again_when_there_is_a_quorum(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2))
     await bench.settle()
     bench.log.has_quorum = False
     await bench.pass_time(2 * 100 * READMIT_EVERY_TICKS)

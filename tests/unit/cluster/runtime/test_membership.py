@@ -87,7 +87,7 @@ class Bench:
         return told
 
     def committed(self, node: NodeName, life: Incarnation, *, is_up: bool) -> None:
-        self.membership.member_changed(MemberChanged(node, None, member(node, life, is_up=is_up)))
+        self.membership.member_changed(MemberChanged(node, member(node, life, is_up=is_up)))
 
 
 def member(node: NodeName, life: Incarnation, *, is_up: bool) -> MemberRecord:

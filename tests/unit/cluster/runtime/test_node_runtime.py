@@ -149,7 +149,7 @@ async def test_the_last_node_to_stop_waits_for_nobody(bench: RuntimeBench, monke
 
 async def test_a_stalled_mirror_is_dropped_and_offered_its_place_again(bench: RuntimeBench) -> None:
     queue_id = bench.declare()
-    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2, 0, 30_000))
+    bench.runtime.proposals.report(bench.record(queue_id), ReportMirrorStalled(N2))
     await bench.settle()
     assert bench.record(queue_id).mirrors == (N3,)
     assert any(isinstance(command, DropMirror) for command in bench.log.proposed)

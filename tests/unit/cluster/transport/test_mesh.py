@@ -22,8 +22,8 @@ async def test_a_link_carries_both_streams_in_order_in_both_directions(pair: Mes
     assert pair.meshes[N1].up_peers == [N2]
     assert pair.meshes[N2].up_peers == [N1]
     expected = [ops(index) for index in range(400)]
-    beats: list[Message] = [Heartbeat(N1, N2, 1, commit, 1) for commit in range(20)]
-    answers: list[Message] = [Heartbeat(N2, N1, 1, commit, 1) for commit in range(20)]
+    beats: list[Message] = [Heartbeat(N1, N2, 1, commit) for commit in range(20)]
+    answers: list[Message] = [Heartbeat(N2, N1, 1, commit) for commit in range(20)]
     for start in range(0, 400, 20):
         pair.meshes[N1].send_queue_frames(N2, expected[start : start + 20])
         pair.meshes[N2].send_queue_frames(N1, expected[start : start + 20])
@@ -83,7 +83,7 @@ async def test_three_nodes_have_three_links() -> None:
 async def test_sending_without_a_link_is_dropped(pair: MeshNodes) -> None:
     await pair.start(N1)
     pair.meshes[N1].send_queue_frames(N2, [ops(1)])
-    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1, 1)])
+    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1)])
     assert not pair.meshes[N1].is_congested(N2)
     await pair.start(N2)
     await pair.until_all_up(1)

@@ -1,0 +1,78 @@
+"""The mastership records of all queues, and what follows: since when who is a mirror, who has how many copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from cluster.metadata.mastership import check_record
+from cluster.metadata.records import MastershipRecord
+from node.ids import NodeName, QueueId
+
+
+class Masterships:
+    """Changed only by `put` and `remove`, which keep the counters."""
+
+    def __init__(self) -> None:
+        #: Always this object: who reads records may keep it.
+        self.records: dict[QueueId, MastershipRecord] = {}
+        #: Per queue and mirror: index of the entry that took the mirror into the record.
+        self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
+        #: Queues per node: as master, and as master or mirror. Derived from `records`.
+        self.master_count: Counter[NodeName] = Counter()
+        self.replica_count: Counter[NodeName] = Counter()
+
+    def put(self, record: MastershipRecord, index: int) -> None:
+        """The entry at ``index`` made this record."""
+        queue_id = record.queue_id
+        old = self.records.get(queue_id)
+        if old is not None:
+            self._count(old, -1)
+        self._count(record, 1)
+        self.records[queue_id] = record
+        since = self._mirror_since.get(queue_id, {})
+        self._mirror_since[queue_id] = {node: since.get(node, index) for node in record.mirrors}
+
+    def remove(self, queue_id: QueueId) -> None:
+        self._count(self.records.pop(queue_id), -1)
+        del self._mirror_since[queue_id]
+
+    def mirror_since(self, queue_id: QueueId, node: NodeName) -> int:
+        """What was said of this mirror before that index was said of another copy, or of a life that is over."""
+        return self._mirror_since[queue_id][node]
+
+    def mirror_begins_anew(self, queue_id: QueueId, node: NodeName, index: int) -> None:
+        """It stays in the record, with another life than before ``index``."""
+        self._mirror_since[queue_id][node] = index
+
+    def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
+        self.master_count[record.master] += change
+        for node in (record.master, *record.mirrors):
+            self.replica_count[node] += change
+
+    def mirror_since_snapshot(self) -> list[Any]:
+        """What `restore` needs besides the records."""
+        return [[queue_id, sorted(since.items())] for queue_id, since in sorted(self._mirror_since.items())]
+
+    def restore(self, records: Iterable[MastershipRecord], mirror_since: list[Any]) -> None:
+        self.records.clear()
+        self.records.update((record.queue_id, record) for record in records)
+        self._mirror_since = {queue_id: dict(since) for queue_id, since in mirror_since}
+        self.master_count.clear()
+        self.replica_count.clear()
+        for record in self.records.values():
+            self._count(record, 1)
+
+    def check_invariants(self) -> None:
+        assert set(self.records) == set(self._mirror_since), "every queue has a record, and no other"
+        masters: Counter[NodeName] = Counter()
+        replicas: Counter[NodeName] = Counter()
+        for queue_id, record in self.records.items():
+            check_record(record)
+            masters[record.master] += 1
+            replicas.update((record.master, *record.mirrors))
+            assert record.queue_id == queue_id, "a record is kept under its queue"
+            assert set(self._mirror_since[queue_id]) == set(record.mirrors), "every mirror has a beginning"
+        assert masters == +self.master_count, "the derived counters agree with the records"
+        assert replicas == +self.replica_count, "as above, for all copies"

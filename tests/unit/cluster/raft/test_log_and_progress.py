@@ -1,0 +1,52 @@
+"""How a leader finds where a follower's log agrees with its own, and what an answer tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.raft.log import RaftLog
+from cluster.raft.messages import Entry, EntryKind, Snapshot
+from cluster.raft.progress import Progress, ProgressState
+
+
+def log_of(*terms: int) -> RaftLog:
+    entries = [Entry(index, term, EntryKind.COMMAND) for index, term in enumerate(terms, 1)]
+    return RaftLog(Snapshot(0, 0, ()), entries)
+
+
+@pytest.mark.parametrize(
+    ("leader", "follower", "refused", "agreed"),
+    [
+        ((1, 1, 4, 4, 4), (1, 1), 5, 2),  # too short: behind its end nothing can agree
+        (
+            (1, 1, 2, 2, 4, 4),
+            (1, 1, 2, 2, 2, 2),
+            6,
+            4,
+        ),  # longer in a term that both have: where ours of it ends
+        ((1, 1, 4, 4), (1, 1, 3, 3), 4, 2),  # a term that the leader never had: before it
+        ((1, 1, 1, 4), (1, 2, 2, 2), 4, 3),  # a higher term than ours there: at our last entry of a lower one
+    ],
+)
+def test_a_refusal_tells_the_leader_the_highest_index_that_may_agree(
+    leader: tuple[int, ...], follower: tuple[int, ...], refused: int, agreed: int
+) -> None:
+    conflict = log_of(*follower).conflict_at(refused)
+    assert log_of(*leader).possible_agreement(refused, *conflict) == agreed
+
+
+def test_an_answer_that_is_repeated_is_no_news() -> None:
+    progress = Progress(next_index=4, now_ms=0)
+    assert progress.note_accepted(3)
+    assert not progress.note_accepted(3)
+    assert not progress.note_accepted(2)
+    assert progress.match == 3
+
+
+def test_what_a_follower_has_is_not_sent_to_it_again() -> None:
+    """An old answer may say more than the probe that is under way asked for."""
+    progress = Progress(next_index=4, now_ms=0)
+    progress.note_accepted(7)
+    progress.check_invariants()
+    assert progress.state is ProgressState.PROBE
+    assert progress.next == 8
