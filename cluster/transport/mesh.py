@@ -228,7 +228,7 @@ class Mesh:
         finally:
             link.close(reason)
 
-    def _deliver(self, link: Link, kind: StreamKind, frame: Any) -> None:
+    def _deliver(self, link: Link, kind: StreamKind, frame: bytes) -> None:
         try:
             if kind is StreamKind.CONSENSUS:
                 self._handler.on_consensus(link.peer, decode_consensus(frame, link.peer, self.node))
