@@ -387,7 +387,7 @@ class VariableQueue:
         return self._storage.wants_conversion
 
     def _convert(self) -> bool:
-        """One step of a conversion. False if it failed. Nothing may be collected meanwhile; a full disk is waited for."""
+        """One step of a conversion. False if it failed. It waits while something is collected, or the disk is full."""
         storage = self._storage
         if storage.index.has_unflushed:
             self.flush_writes()
