@@ -37,10 +37,6 @@ class Holdings:
         self._consumers = consumers
         self.by_channel: dict[ChannelKey, ChannelHoldings] = {}
 
-    def of_node(self, node: str) -> list[ChannelKey]:
-        """Channels of that node that have something."""
-        return [channel for channel in self.by_channel if channel.node == node]
-
     def of(self, channel: ChannelKey) -> ChannelHoldings:
         """What this channel has; it is about to have something."""
         holdings = self.by_channel.get(channel)

@@ -118,10 +118,6 @@ class QueueProcess:
         active = self._consumers.active
         return [(each.channel, each.spec, active is None or each is active) for each in self._consumers]
 
-    def channels_of_node(self, node: str) -> list[ChannelKey]:
-        """Channels of that node that hold something of this queue."""
-        return self._holdings.of_node(node)
-
     # --- publishing ---
 
     def publish(
