@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-import cluster.mirroring.difference
 import cluster.mirroring.master
 import cluster.mirroring.mirror
-import cluster.mirroring.promotion
 import cluster.mirroring.sync
-import tests.support.memory_replica_queue
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from tests.support.mirroring_world import World
 
@@ -24,13 +21,14 @@ STEPS = 400
 @pytest.fixture(autouse=True)
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
-        cluster.mirroring.difference,
-        cluster.mirroring.master,
-        cluster.mirroring.mirror,
-        cluster.mirroring.promotion,
-        tests.support.memory_replica_queue,
+        "cluster.mirroring.difference",
+        "cluster.mirroring.master",
+        "cluster.mirroring.mirror",
+        "cluster.mirroring.promotion",
+        "node.queues.digests",
+        "node.queues.local_replica",
     ):
-        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+        monkeypatch.setattr(f"{module}.DIGEST_SEGMENT_ENTRIES", 4)
     monkeypatch.setattr(cluster.mirroring.master, "HORIZON_STEP_MIN", 2)
     monkeypatch.setattr(cluster.mirroring.master, "HORIZON_STEP_MAX", 8)
     monkeypatch.setattr(cluster.mirroring.mirror, "REPLY_SEGMENTS", 2)
