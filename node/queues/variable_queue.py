@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId, SeqId
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
+from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
 from node.queues.content import Content
 from node.queues.origins import Origins
 from node.queues.paging import Paging
@@ -42,11 +42,13 @@ _QUEUE_BYTES = 4_000
 
 
 class VariableQueue:
-    """Implements `BackingQueue`; see the module text. Not thread-safe: everything happens on the loop's thread.
+    """What can be done with the messages of a queue; see the module text. Not thread-safe: everything happens on the
+    loop's thread.
 
-    Beside its operations it shows its parts to whoever owns it: `content` and `writes` are for looking at (what may be
-    set is `Content.observer`), `paging` and `rates` are for whoever manages the memory of all queues, `origins` may be
-    merged with those of another replica. `next_seq_id` is the position of the next publish.
+    Beside its operations it shows its parts to whoever owns it: `content` and `writes` are for looking at (how much is
+    ready, which tokens are confirmed; what may be set is `Content.observer`), `paging` and `rates` are for whoever
+    manages the memory of all queues, `origins` may be merged with those of another replica. `next_seq_id` is the
+    position of the next publish.
     """
 
     __slots__ = (
@@ -328,19 +330,6 @@ class VariableQueue:
         self.writes.require_service()
         self.writes.confirm_duplicate(token)
 
-    def drain_confirmed(self) -> list[Hashable]:
-        """See `BackingQueue.drain_confirmed`."""
-        return self.writes.drain_confirmed()
-
-    @property
-    def in_flight_messages(self) -> int:
-        """See `BackingQueue.in_flight_messages`."""
-        return self.writes.in_flight_messages
-
-    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
-        """See `BackingQueue.mirrors_in_flight`."""
-        return ()
-
     def flush_writes(self) -> None:
         """Write what was collected into the files. Never raises: a failure shows in the next operation."""
         self.writes.flush(self.next_seq_id)
@@ -421,16 +410,6 @@ class VariableQueue:
         return self.paging.page_out() or self._storage.wants_conversion
 
     # -- the rest
-
-    @property
-    def ready(self) -> int:
-        """See `BackingQueue.ready`."""
-        return len(self.content.stages)
-
-    @property
-    def unacked(self) -> int:
-        """See `BackingQueue.unacked`."""
-        return len(self.content.unacked)
 
     @property
     def stage_counts(self) -> StageCounts:
