@@ -233,15 +233,16 @@ class Content:
         self.unacked.check_invariants()
         assert stages.index is index, "an index that was converted is no longer used"
         places = [q.messages for q in (stages.q1, stages.q2, stages.q3, stages.q4)]
-        in_memory: dict[int, Entry] = {}
-        for place in (unacked, *places):
-            assert not in_memory.keys() & place.keys(), "a message is ready or unacked, in one place"
+        in_memory: dict[int, Entry] = dict(unacked)
+        for place in places:
             in_memory.update(place)
-        ready_bytes = sum(body_bytes(message) for place in places for message in place.values())
-        assert stages.delta.count or self.ready_bytes == ready_bytes, "ready bytes are those of ready messages"
-        persistent = sum(self.is_persistent(message) for message in in_memory.values())
-        assert stages.delta.count or self.persistent == persistent, "persistent messages are counted"
-        for seq_id, message in in_memory.items():
-            is_stored = index.is_live(seq_id)
-            assert is_stored or not self.is_persistent(message), "a persistent message of a durable queue is stored"
-            assert is_stored or isinstance(message, Message), "a body that is not in memory is on disk"
+        assert len(in_memory) == sum(map(len, (unacked, *places))), "a message is ready or unacked, in one place"
+        if not stages.delta.count:
+            ready_bytes = sum([body_bytes(entry) for place in places for entry in place.values()])
+            assert self.ready_bytes == ready_bytes, "ready bytes are those of ready messages"
+            persistent = len([entry for entry in in_memory.values() if self.is_persistent(entry)])
+            assert self.persistent == persistent, "persistent messages are counted"
+        for seq_id, entry in in_memory.items():
+            if not index.is_live(seq_id):
+                assert not self.is_persistent(entry), "a persistent message of a durable queue is stored"
+                assert isinstance(entry, Message), "a body that is not in memory is on disk"

@@ -495,5 +495,5 @@ class VariableQueue:
             content.index.check_invariants()
         stages, unacked = content.stages, content.unacked.messages
         for place in (unacked, *(each.messages for each in (stages.q1, stages.q2, stages.q3, stages.q4))):
-            assert all(seq_id < self.next_seq_id for seq_id in place), "positions are below the next one"
-        assert all(seq_id < self._next_deliver_seq_id for seq_id in unacked), "what is unacked was delivered"
+            assert max(place, default=-1) < self.next_seq_id, "positions are below the next one"
+        assert max(unacked, default=-1) < self._next_deliver_seq_id, "what is unacked was delivered"
