@@ -2,7 +2,7 @@
 
 A `BackingQueue` owns the messages of one queue: which are ready, which are delivered and not yet settled
 (*unacked*), and where they are kept. It knows nothing of consumers or channels. The local engine
-(`node.queues.variable_queue`) and the mirrored one (`cluster.mirroring.master`, which wraps a local engine)
+(`node.queues.local_replica`) and the mirrored one (`cluster.mirroring.master`, which wraps a local one)
 implement it and pass the same contract tests.
 
 Positions. Every message has a `SeqId`; the order of the queue is the order of the seq ids, always. A requeued

@@ -1,7 +1,7 @@
 """How a broker channel reaches a queue, wherever its master is.
 
-`node.queues.queue_host` implements this for queues on this node; `cluster.sessions` implements it for a cluster,
-where a queue's master may be elsewhere and may move. The channel does not notice the difference:
+`cluster.sessions` implements it, for a node that is alone as for a cluster, where a queue's master may be elsewhere and
+may move. The channel does not notice the difference:
 
 - publishes to one queue from one channel arrive in order, each exactly once (a gateway that must send again
   relies on `BackingQueue.is_duplicate`);

@@ -8,9 +8,8 @@ queue is empty and a consumer has capacity, it goes straight there: through `pub
 through `discard` (never stored) if not. Otherwise it is stored, ready. Last, the length limits are applied; they
 count ready messages only, and before they are applied whatever can be delivered is delivered.
 
-Holding. A delivery that needs an ack is *held* by the channel it went to until that channel settles it. A channel can
-settle only what it holds: settling anything else is ignored, since it is a late word about a message that the queue
-took back. When a channel ends, what it held is ready again, in its old place.
+Holding. A channel can settle only what it *holds* (`node.queues.holdings`). When a channel ends, what it held is ready
+again, in its old place.
 
 Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
 grouped, one effect per channel and drain.
@@ -34,7 +33,7 @@ from typing import cast
 
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ORIGIN_BYTES, ChannelKey, NodeName, SeqId
+from node.ids import ORIGIN_BYTES, ChannelKey, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.consumers import Consumer, ConsumerSet, Turn, deal
@@ -49,6 +48,8 @@ from node.queues.events import (
     QueueEffect,
     RejectPublished,
 )
+from node.queues.holdings import Holdings
+from node.queues.length_limits import drop_excess, split_excess, split_oversized
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_flow import QueueFlow
 from node.topology.arguments import describe_queue
@@ -59,19 +60,6 @@ Token = tuple[ChannelKey, int]
 DISPATCH_MAX = 256
 #: Position of a delivery that was never stored: its channel has nothing to settle.
 UNSTORED_SEQ_ID = SeqId(0)
-#: Stands for "this channel does not hold it" where ``None`` means "held, without a consumer".
-_NOT_HELD = Consumer(ChannelKey(NodeName(""), 0), ConsumerSpec("", no_ack=True, exclusive=False))
-
-
-class ChannelHoldings:
-    """What one channel has of this queue."""
-
-    __slots__ = ("consumers", "held")
-
-    def __init__(self) -> None:
-        self.consumers: dict[str, Consumer] = {}
-        #: Unacked deliveries -> their consumer, ``None`` for one that `get` fetched.
-        self.held: dict[SeqId, Consumer | None] = {}
 
 
 class QueueProcess:
@@ -89,7 +77,7 @@ class QueueProcess:
         self._backing_queue = backing_queue
         self._options = options if options is not None else queue_options(record.arguments)
         self._consumers = ConsumerSet(self._options.single_active_consumer)
-        self._channels: dict[ChannelKey, ChannelHoldings] = {}
+        self._holdings = Holdings(self._consumers)
         #: Consumers whose outbox is not empty.
         self._outgoing: list[Consumer] = []
         self._confirmed: list[Token] = []
@@ -129,10 +117,6 @@ class QueueProcess:
         """Channel, request and whether it is active, of every consumer, oldest first."""
         active = self._consumers.active
         return [(each.channel, each.spec, active is None or each is active) for each in self._consumers]
-
-    def channels_of_node(self, node: str) -> list[ChannelKey]:
-        """Channels of that node that hold something of this queue."""
-        return [channel for channel in self._channels if channel.node == node]
 
     # --- publishing ---
 
@@ -178,7 +162,7 @@ class QueueProcess:
             publications = self._deliver_directly(publications)
         self._store(publications, is_resent)
         if options.is_limited:
-            self._drop_excess()
+            drop_excess(self._options, self._backing_queue)
 
     def _may_be_known(self, messages: Sequence[Message]) -> bool:
         """Whether a batch needs the per-message look for duplicates.
@@ -225,46 +209,19 @@ class QueueProcess:
 
     def _publish_or_reject(self, publications: list[Publication], is_resent: bool) -> None:
         """Overflow ``reject-publish``: take what fits, refuse the rest."""
-        max_length, max_bytes = self._options.max_length, self._options.max_length_bytes
-        if max_bytes is not None:
-            # What can never fit is refused even if a consumer waits, as message by message in the reference.
-            self._refuse([each for each in publications if len(each.message.body) > max_bytes])
-            publications = [each for each in publications if len(each.message.body) <= max_bytes]
-        if max_length != 0 and not is_resent:
-            publications = self._deliver_directly(publications)
-        if not publications:
+        options = self._options
+        fitting, refused = split_oversized(publications, options)
+        self._refuse(refused)
+        if options.max_length != 0 and not is_resent:
+            fitting = self._deliver_directly(fitting)
+        if not fitting:
             return
-        if max_length is not None:
-            room = max(0, max_length - self._backing_queue.ready)
-            self._refuse(publications[room:])
-            publications = publications[:room]
-        if max_bytes is not None:
-            room = max_bytes - self._backing_queue.status().ready_bytes
-            fitting, refused = [], []
-            for publication in publications:
-                size = len(publication.message.body)
-                if size <= room:
-                    room -= size
-                    fitting.append(publication)
-                else:
-                    refused.append(publication)
-            self._refuse(refused)
-            publications = fitting
-        self._store(publications, is_resent)
+        fitting, refused = split_excess(fitting, options, self._backing_queue)
+        self._refuse(refused)
+        self._store(fitting, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
         self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
-
-    def _drop_excess(self) -> None:
-        """Drop from the head what exceeds the length limits."""
-        backing_queue = self._backing_queue
-        max_length, max_bytes = self._options.max_length, self._options.max_length_bytes
-        if max_length is not None and backing_queue.ready > max_length:
-            backing_queue.drop(backing_queue.ready - max_length)
-        if max_bytes is not None:
-            excess = backing_queue.status().ready_bytes - max_bytes
-            while excess > 0 and (dropped := backing_queue.drop(1)):
-                excess -= len(dropped[0].message.body)
 
     # --- delivering ---
 
@@ -295,6 +252,7 @@ class QueueProcess:
 
     def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         number = len(turn.consumers)
+        by_channel = self._holdings.by_channel
         for position, consumer in enumerate(turn.consumers):
             share = deal(deliveries, number, position)
             if not share:
@@ -302,7 +260,7 @@ class QueueProcess:
             consumer.window -= len(share)
             if not turn.no_ack:
                 consumer.unacked += len(share)
-                self._channels[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
+                by_channel[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
             if not consumer.outbox:
                 self._outgoing.append(consumer)
             consumer.outbox.extend(share)
@@ -329,7 +287,7 @@ class QueueProcess:
             raise ChannelError(403, f"{self._description} in exclusive use")
         consumer = Consumer(channel, spec)
         consumers.add(consumer)
-        self._holdings(channel).consumers[spec.consumer_tag] = consumer
+        self._holdings.of(channel).consumers[spec.consumer_tag] = consumer
 
     def cancel(self, channel: ChannelKey, consumer_tag: str) -> None:
         """Stop a consumer; unknown ones are ignored. What it holds stays held; what is in its outbox still goes out."""
@@ -337,12 +295,12 @@ class QueueProcess:
         if consumer is None:
             return
         self._remove_consumer(consumer)
-        self._forget_if_idle(channel)
+        self._holdings.forget_if_idle(channel)
         self._delete_if_unused()
 
     def _remove_consumer(self, consumer: Consumer) -> None:
         self._consumers.remove(consumer)
-        del self._channels[consumer.channel].consumers[consumer.spec.consumer_tag]
+        self._holdings.remove_consumer(consumer)
 
     def _delete_if_unused(self) -> None:
         if self.record.auto_delete and not self._consumers:
@@ -355,14 +313,14 @@ class QueueProcess:
         if not deliveries:
             return None
         if not no_ack:
-            self._holdings(channel).held[deliveries[0].seq_id] = None
+            self._holdings.of(channel).held[deliveries[0].seq_id] = None
         return deliveries[0]
 
     # --- settling ---
 
     def ack(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
         """Settle deliveries that ``channel`` holds; others are ignored."""
-        settled = self._release(channel, seq_ids)
+        settled = self._holdings.release(channel, seq_ids)
         if settled:
             self._backing_queue.ack(settled)
 
@@ -374,37 +332,16 @@ class QueueProcess:
         """Give deliveries that ``channel`` holds back to their places."""
         if self._options.is_limited:
             self._catch_up()
-        settled = self._release(channel, seq_ids)
+        settled = self._holdings.release(channel, seq_ids)
         if settled:
             self._backing_queue.requeue(settled)
             if self._options.is_limited:
-                self._drop_excess()
-
-    def _release(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> list[SeqId]:
-        """End the holding of ``seq_ids`` by ``channel``; those it really held."""
-        holdings = self._channels.get(channel)
-        if holdings is None:
-            return []
-        take = holdings.held.pop
-        released = []
-        freed: dict[Consumer, None] = {}
-        for seq_id in seq_ids:
-            consumer = take(seq_id, _NOT_HELD)
-            if consumer is _NOT_HELD:
-                continue
-            released.append(seq_id)
-            if consumer is not None:
-                consumer.unacked -= 1
-                freed[consumer] = None
-        for each in freed:
-            self._consumers.refresh(each)
-        self._forget_if_idle(channel)
-        return released
+                drop_excess(self._options, self._backing_queue)
 
     def channel_down(self, channel: ChannelKey) -> None:
         """The channel is gone: what it held is ready again, its consumers are removed."""
         self.flow.end(channel)
-        holdings = self._channels.get(channel)
+        holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
             return
         had_consumers = bool(holdings.consumers)
@@ -416,9 +353,9 @@ class QueueProcess:
             if self._options.is_limited:
                 self._catch_up()
             self._backing_queue.requeue(sorted(holdings.held))
-        del self._channels[channel]
+        del self._holdings.by_channel[channel]
         if self._options.is_limited:
-            self._drop_excess()
+            drop_excess(self._options, self._backing_queue)
         if had_consumers:
             self._delete_if_unused()
 
@@ -433,7 +370,7 @@ class QueueProcess:
         assert options.single_active_consumer == self._options.single_active_consumer, "an argument, fixed for life"
         self._catch_up()
         self._options = options
-        self._drop_excess()
+        drop_excess(self._options, self._backing_queue)
 
     def seal_for_delete(self, if_unused: bool, if_empty: bool) -> int:
         """Check the conditions of a deletion and close the queue to further use. Returns the ready messages.
@@ -467,7 +404,7 @@ class QueueProcess:
         effects += [CancelConsumer(each.channel, each.spec.consumer_tag) for each in self._consumers]
         for consumer in list(self._consumers):
             self._consumers.remove(consumer)
-        self._channels.clear()
+        self._holdings.by_channel.clear()
         backing_queue.delete()
         return effects
 
@@ -514,38 +451,10 @@ class QueueProcess:
         if self._is_sealed:
             raise ChannelError(404, f"no {self._description}")
 
-    def _holdings(self, channel: ChannelKey) -> ChannelHoldings:
-        holdings = self._channels.get(channel)
-        if holdings is None:
-            holdings = self._channels[channel] = ChannelHoldings()
-        return holdings
-
-    def _forget_if_idle(self, channel: ChannelKey) -> None:
-        holdings = self._channels[channel]
-        if not holdings.held and not holdings.consumers:
-            del self._channels[channel]
-
     def check_invariants(self) -> None:
         self._consumers.check_invariants()
         self.flow.check_invariants()
-        held_by_consumer: dict[Consumer, int] = {}
-        held: list[SeqId] = []
-        for holdings in self._channels.values():
-            assert holdings.held or holdings.consumers, "a channel that has nothing of the queue is forgotten"
-            held.extend(holdings.held)
-            for consumer in holdings.held.values():
-                if consumer is not None:
-                    held_by_consumer[consumer] = held_by_consumer.get(consumer, 0) + 1
-        assert len(set(held)) == len(held), "a message is held by one channel at a time"
-        assert len(held) == self._backing_queue.unacked, "every unacked message is held by a channel"
-        for consumer in self._consumers:
-            assert consumer.unacked == held_by_consumer.get(consumer, 0), "a consumer counts what it holds"
-            assert self._channels[consumer.channel].consumers[consumer.spec.consumer_tag] is consumer, (
-                "the channel knows its consumers"
-            )
-        assert sum(len(each.consumers) for each in self._channels.values()) == len(self._consumers), (
-            "no channel remembers a consumer that is gone"
-        )
+        self._holdings.check_invariants(self._backing_queue.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
         assert self._is_sealed or not self._held_back, "publishes are held back by the seal only"

@@ -128,7 +128,9 @@ class Stages:
         self.ram_bytes = 0
 
     def __len__(self) -> int:
-        return len(self.q1) + len(self.q2) + self.delta.count + len(self.q3) + len(self.q4)
+        # Asked for each batch: without a call per stage.
+        in_memory = len(self.q1.messages) + len(self.q2.messages) + len(self.q3.messages) + len(self.q4.messages)
+        return in_memory + self.delta.count
 
     @property
     def ram_count(self) -> int:

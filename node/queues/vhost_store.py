@@ -262,25 +262,26 @@ class VhostStore:
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, {}
             for queue_id in unflushed:
-                queue = self._open[queue_id]
-                was_full = queue.is_disk_full
-                queue.flush_writes()
-                if queue.has_failed or was_full != queue.is_disk_full:
+                engine = self._open[queue_id].engine
+                was_full = engine.is_disk_full
+                engine.flush_writes()
+                if engine.has_failed or was_full != engine.is_disk_full:
                     self._on_queue_changed(queue_id)
 
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""
         budget = MAINTENANCE_MESSAGES
         for queue_id, queue in list(self._open.items()):
-            queue.time_passes(now_ms)
-            if budget > 0 and queue.wants_maintenance:
-                before = queue.paged_out
-                queue.maintain()
-                budget -= queue.paged_out - before
-                if queue.paged_out != before:
+            engine = queue.engine
+            engine.rates.tick(now_ms)
+            if budget > 0 and engine.wants_maintenance:
+                before = engine.paging.moved
+                engine.maintain()
+                budget -= engine.paging.moved - before
+                if engine.paging.moved != before:
                     # The others come first next time.
                     self._open[queue_id] = self._open.pop(queue_id)
-                if queue.has_failed:
+                if engine.has_failed:
                     self._on_queue_changed(queue_id)
         for store in self._stores:
             store.tick()
@@ -295,7 +296,7 @@ class VhostStore:
             if not queue.wants_warming:
                 continue
             budget -= queue.warm(budget)
-            if queue.has_failed:
+            if queue.engine.has_failed:
                 self._on_queue_changed(queue_id)
             if budget <= 0:
                 # The others come first next time.

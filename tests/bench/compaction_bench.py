@@ -149,18 +149,18 @@ class Bench:
 
 async def fill(bench: Bench, queue: LocalReplica, messages: int) -> None:
     queue.set_ram_duration_target(0.0)
-    queue.page_out()
+    queue.engine.paging.page_out()
     published = 0
     while published < messages:
         queue.publish(bench.publications(TURN_MESSAGES))
         published += TURN_MESSAGES
-        queue.flush_writes()
-        queue.page_out()
+        queue.engine.flush_writes()
+        queue.engine.paging.page_out()
         await bench.turn()
     taken = 0
     while taken < published:
         taken += len(queue.fetch(TURN_MESSAGES, ack_required=True))
-        queue.page_out()
+        queue.engine.paging.page_out()
         await asyncio.sleep(0)
 
 

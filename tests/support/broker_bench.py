@@ -1,9 +1,9 @@
-"""A whole broker without sockets: local catalogue, local queues in memory, guest and some other users."""
+"""A whole broker without sockets: local catalogue, the queues of one node (`one_node`), guest and some other users."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo, DeliverySource, PublishRequest
 from node.auth import PermissionRecord, UserDirectory, UserRecord, hash_password
@@ -11,14 +11,10 @@ from node.broker import Broker
 from node.broker.channel import Channel
 from node.broker.connection import Connection
 from node.flow.credit import FlowControl
-from node.ids import MsgId, NodeName, QueueId
+from node.ids import MsgId
 from node.message import Message
 from node.queues.backing_queue import Delivery
-from node.queues.queue_host import LocalQueueGateway
-from node.topology.commands import DeleteQueue
-from node.topology.local_catalogue import LocalCatalogue
-from node.topology.records import QueueRecord
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.one_node import N1, OneNode
 from tests.support.queue_bench import NO_PROPERTIES
 
 
@@ -81,9 +77,10 @@ def request(
     seq: int = 0,
     mandatory: bool = False,
     properties: bytes = NO_PROPERTIES,
+    persistent: bool = False,
 ) -> PublishRequest:
     """A publish as the server hands it over: the message has no identity yet."""
-    message = Message(MsgId(b""), exchange, key, properties, body.encode(), persistent=False)
+    message = Message(MsgId(b""), exchange, key, properties, body.encode(), persistent)
     return PublishRequest(message, mandatory, seq)
 
 
@@ -123,35 +120,32 @@ class Client:
             name, kind, passive=passive, durable=False, auto_delete=False, internal=internal, arguments={}
         )
 
-    def heard(self) -> list[str]:
+    async def heard(self) -> list[str]:
         """What the channel was told since the last call, after everything that waits has run."""
-        self._bench.run()
+        await self._bench.run()
         heard, self.sink.heard = self.sink.heard, []
         return heard
 
 
 class BrokerBench:
-    """``guest`` may do everything; ``reader`` may only read, and write to what begins with ``open``."""
+    """``guest`` may do everything; ``reader`` may only read, and write to what begins with ``open``.
 
-    def __init__(self, *, hold_confirms: bool = False, flow: FlowControl | None = None) -> None:
+    To be made on a running event loop. A persistent message in a durable queue is confirmed after a `sync`.
+    """
+
+    def __init__(self, flow: FlowControl | None = None) -> None:
         self.flow = flow or FlowControl()
-        self._waiting: list[Callable[[], None]] = []
         self._bytes = itertools.count(1)
-        self.hold_confirms = hold_confirms
-        self.storages: dict[QueueId, MemoryBackingQueue] = {}
-        self.catalogue = LocalCatalogue()
+        self.node = OneNode(self.flow)
+        self.catalogue = self.node.catalogue
         self.users = UserDirectory.with_default_user(self.random_bytes)
         self.users.set_user(UserRecord("reader", hash_password("secret", b"salt")))
         self.users.set_permission(PermissionRecord("reader", "/", "", "^open", ".*"))
-        self.gateway = LocalQueueGateway(
-            NodeName("n1"), self._waiting.append, self._make_storage, self._delete_unused, self.flow
-        )
-        self.catalogue.topology.observe(self.gateway)
         self.broker = Broker(
-            NodeName("n1"),
+            N1,
             self.catalogue,
             self.users,
-            self.gateway,
+            self.node.gateway,
             random_bytes=self.random_bytes,
             properties={"product": "Warren"},
             flow=self.flow,
@@ -165,29 +159,12 @@ class BrokerBench:
     def client(self, user: str = "guest", vhost: str = "/") -> Client:
         return Client(self, user, vhost)
 
-    def run(self) -> None:
-        """Run the callbacks that a loop would run, then check everything."""
-        while self._waiting:
-            self._waiting.pop(0)()
+    async def run(self) -> None:
+        """Until nothing is under way but what waits for the disk."""
+        await self.node.run()
         self.broker.check_invariants()
-        self.gateway.check_invariants()
-        self.catalogue.topology.check_invariants()
 
-    def make_safe(self) -> None:
-        """Storage has synced: confirms go out."""
-        for storage in self.storages.values():
-            storage.make_safe()
-        self.gateway.host.touch_all()
-        self.run()
-
-    def storage(self, queue: str) -> MemoryBackingQueue:
-        record = self.catalogue.topology.queue("/", queue)
-        assert record is not None
-        return self.storages[record.queue_id]
-
-    def _make_storage(self, queue: QueueRecord) -> MemoryBackingQueue:
-        storage = self.storages[queue.queue_id] = MemoryBackingQueue(hold_confirms=self.hold_confirms)
-        return storage
-
-    def _delete_unused(self, queue: QueueRecord) -> None:
-        self.catalogue.apply(DeleteQueue(queue.vhost, queue.name, queue.queue_id))
+    async def sync(self) -> None:
+        """The disk has synced: confirms go out."""
+        await self.node.sync()
+        self.broker.check_invariants()

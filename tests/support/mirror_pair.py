@@ -1,4 +1,4 @@
-"""A master and a mirror joined by hand, without disks, sockets or a clock."""
+"""A master and a mirror on simulated disks joined by hand, without sockets or a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
 from node.ids import Epoch, NodeName, QueueId
-from tests.support.memory_replica_queue import MemoryReplicaQueue
+from tests.support.messages import publications
+from tests.support.stores import StoreHarness
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 QUEUE = QueueId(7)
@@ -19,7 +20,8 @@ class Pair:
 
     def __init__(self, synchronised: bool = True, settings: MirroringSettings | None = None) -> None:
         self.record = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,) if synchronised else ())
-        self.master_local, self.mirror_local = MemoryReplicaQueue(), MemoryReplicaQueue()
+        self.master_disk, self.mirror_disk = StoreHarness(), StoreHarness()
+        self.master_local, self.mirror_local = self.master_disk.open_queue(), self.mirror_disk.open_queue()
         self.master = MirroredQueue(N1, self.master_local, self.record, settings)
         self.mirror = MirrorReplica(QUEUE, self.mirror_local, Epoch(1))
 
@@ -47,8 +49,8 @@ class Pair:
             self.to_master()
 
     def sync(self) -> None:
-        self.master_local.sync()
-        self.mirror_local.sync()
+        self.master_disk.sync()
+        self.mirror_disk.sync()
 
     def quiet(self) -> Pair:
         """Everything said, applied and durable."""
@@ -56,6 +58,21 @@ class Pair:
             self.exchange()
             self.sync()
         return self
+
+    def fill_mirror_disk(self, counter: int) -> None:
+        """The mirror finds no space for the ``counter``-th message, which it has acknowledged as applied."""
+        self.mirror_disk.disk.full_for = self.mirror_disk.queue_directory
+        self.master.publish(publications(counter, 1))
+        self.to_mirror()
+        self.to_master()
+        self.mirror_disk.store.flush_writes()
+        assert self.mirror_local.is_disk_full
+
+    def free_mirror_disk(self) -> None:
+        self.mirror_disk.disk.full_for = None
+        self.mirror_disk.store.maintain(0)
+        self.mirror_disk.store.flush_writes()
+        assert not self.mirror_local.is_disk_full
 
     def state(self) -> MirrorState:
         return self.master.mirror_states()[N2]

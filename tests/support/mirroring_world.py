@@ -1,4 +1,4 @@
-"""One mirrored queue on some nodes under a seeded adversary, in one process and without a clock.
+"""One mirrored queue on some nodes under a seeded adversary, in one process, on simulated disks and without a clock.
 
 Nodes crash (losing what they had not synced) and restart, all of them at once or one by one, seen to be gone or not;
 links break (losing a suffix) and heal; commits of the metadata group, whose state machine is the real one, reach the
@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from cluster.metadata.commands import AddMirror, Command, DropMirror, MirrorFollows, MirrorSynchronised, TakeService
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
@@ -24,60 +22,7 @@ from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportT
 from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId, make_msg_id
 from node.message import Message
 from node.queues.backing_queue import Publication
-from tests.support.memory_replica_queue import MemoryReplicaQueue
-from tests.support.metadata_state import StateUnderTest
-
-FIRST_LIFE = Incarnation(1)
-
-
-@dataclass
-class Node:
-    name: NodeName
-    local: MemoryReplicaQueue
-    role: MirroredQueue | MirrorReplica | None = None
-    is_running: bool = True
-    #: Its process has started, and waits for its `NodeUp`.
-    is_starting: bool = False
-    incarnation: Incarnation = FIRST_LIFE
-    #: Commits it has learned.
-    learned: int = 0
-    early: EarlyMessages = field(default_factory=EarlyMessages)
-
-
-class Metadata:
-    """The record of the queue after each commit of the real state machine."""
-
-    def __init__(self, nodes: tuple[NodeName, ...], policy: dict[str, Any]) -> None:
-        self.cluster = StateUnderTest(*nodes)
-        self.cluster.policy(policy)
-        first = self.cluster.declare()
-        self.queue_id = first.queue_id
-        #: With the index of the log up to which it holds.
-        self.log: list[tuple[MastershipRecord, int]] = [(first, self.cluster.index)]
-
-    @property
-    def record(self) -> MastershipRecord:
-        return self.log[-1][0]
-
-    def is_up(self, node: NodeName) -> bool:
-        return self.cluster.state.members[node].is_up
-
-    def node_down(self, node: NodeName) -> None:
-        self.cluster.down(node, self.cluster.state.members[node].incarnation)
-        self._note()
-
-    def node_up(self, node: NodeName, incarnation: Incarnation) -> None:
-        self.cluster.up(node, incarnation)
-        self._note()
-
-    def propose(self, proposer: NodeName, incarnation: Incarnation, command: Command) -> None:
-        """Carried out unless the proposer lives another life meanwhile."""
-        if self.cluster.state.members[proposer].incarnation == incarnation:
-            self.cluster.apply(command)
-            self._note()
-
-    def _note(self) -> None:
-        self.log.append((self.cluster.state.masterships[self.queue_id], self.cluster.index))
+from tests.support.mirrored_nodes import Metadata, Node
 
 
 class World:
@@ -90,7 +35,7 @@ class World:
         self.is_sync_eager = seed % 8 >= 4
         self.names = names = tuple(NodeName(f"n{number}") for number in range(1, node_count + 1))
         self.metadata = Metadata(names, policy or {"ha-mode": "all", "ha-promote-on-failure": "when-synced"})
-        self.nodes = {name: Node(name, MemoryReplicaQueue()) for name in names}
+        self.nodes = {name: Node(name) for name in names}
         self.links: dict[tuple[NodeName, NodeName], deque[MirrorMessage]] = {
             (a, b): deque() for a in names for b in names if a != b
         }
@@ -102,6 +47,8 @@ class World:
         self.counter = 0
         self.session = 0
         self.session_with: tuple[NodeName, Epoch] | None = None
+        #: Every transient message there ever was.
+        self.transient: set[MsgId] = set()
         self.unconfirmed: dict[MsgId, Message] = {}
         self.confirmed: dict[MsgId, Message] = {}
         self.returned_tokens: set[tuple[int, MsgId]] = set()
@@ -180,9 +127,7 @@ class World:
 
     def _leave(self, node: Node) -> None:
         """The record has no part for this node: its copy is closed, and stays on its disk."""
-        node.role = None
-        node.local.sync()
-        node.local = node.local.crash(self.chance)
+        node.close_copy()
 
     def _announce_links(self, node: Node) -> None:
         assert isinstance(node.role, MirroredQueue)
@@ -201,9 +146,7 @@ class World:
         for peer in self.names:
             if peer != node.name:
                 self._cut(node.name, peer)
-        node.is_running = False
-        node.role = None
-        node.local = node.local.crash(self.chance)
+        node.crash(self.chance)
 
     def lose_power(self) -> None:
         self.counts["power_losses"] += 1
@@ -237,7 +180,7 @@ class World:
             if after.master not in before.synchronised:
                 self._forgive(lambda message: not message.persistent)
         if after.lossy_promotions > before.lossy_promotions:
-            live = self.live(self.nodes[after.master])
+            live = set(self.nodes[after.master].live_ids)
             self._forgive(lambda message: message.msg_id not in live)
 
     def _forgive(self, is_lost: Callable[[Message], bool]) -> None:
@@ -339,6 +282,7 @@ class World:
         role = node.role
         if role is None:
             return
+        node.write()
         as_of_index = self._applied_index(node)
         messages = role.take_messages(as_of_index) if isinstance(role, MirroredQueue) else role.take_messages()
         for receiver, message in messages:
@@ -372,7 +316,7 @@ class World:
 
     def sync_disk(self, node: Node) -> None:
         if node.is_running:
-            node.local.sync()
+            node.sync(self.transient)
             if isinstance(node.role, MirrorReplica):
                 node.role.durable_advanced()
 
@@ -418,6 +362,8 @@ class World:
         msg_id = make_msg_id(OriginId(b"origin-p"), self.counter)
         message = Message(msg_id, "", "q", b"", b"x" * self.chance.randint(0, 40), self.chance.random() < 0.8)
         self.unconfirmed[msg_id] = message
+        if not message.persistent:
+            self.transient.add(msg_id)
         return message
 
     def publish(self, count: int) -> None:
@@ -475,12 +421,12 @@ class World:
         record = self.metadata.record
         if master is None or master.record.epoch != record.epoch:
             return
-        before = self.live(self.nodes[master.node])
+        before = set(self.nodes[master.node].live_ids)
         if purge:
             master.purge()
         else:
             master.drop(2)
-        self.settled.update(before - self.live(self.nodes[master.node]))
+        self.settled.update(before.difference(self.nodes[master.node].live_ids))
 
     def _collect(self, node: Node, master: MirroredQueue) -> None:
         for token in master.drain_confirmed():
@@ -496,11 +442,6 @@ class World:
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def live(node: Node) -> set[MsgId]:
-        local = node.local
-        return {holding.msg_id for digest in local.digests() for holding in local.holdings(digest.segment)}
-
     def check(self) -> None:
         record = self.metadata.record
         for node in self.nodes.values():
@@ -513,22 +454,21 @@ class World:
         master = self.nodes[record.master]
         if isinstance(master.role, MirroredQueue) and master.role.record.epoch == record.epoch and record.in_service:
             self._check_holds(master)
-            ids = [h.msg_id for d in master.local.digests() for h in master.local.holdings(d.segment)]
+            ids = master.live_ids
             assert len(ids) == len(set(ids)), "a publish sent again was enqueued twice"
         for name in record.synchronised:
             if isinstance(self.nodes[name].role, MirrorReplica):
                 self._check_holds(self.nodes[name])
 
     def _check_holds(self, node: Node) -> None:
-        live = self.live(node)
+        live = set(node.live_ids)
         for msg_id in self.confirmed:
             assert msg_id in live or msg_id in self.settled, f"{node.name} lacks confirmed {msg_id.hex()}"
 
     def _check_holds_on_disk(self, node: Node) -> None:
-        durable = {message.msg_id for message in node.local.disk.messages.values()}
         for msg_id, message in self.confirmed.items():
             if message.persistent and msg_id not in self.settled:
-                assert msg_id in durable, f"{node.name} counts as complete and may lose confirmed {msg_id.hex()}"
+                assert msg_id in node.on_disk, f"{node.name} counts as complete and may lose confirmed {msg_id.hex()}"
 
     # --- the adversary ------------------------------------------------------------------------------------------------
 

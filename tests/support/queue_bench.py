@@ -1,12 +1,15 @@
-"""A queue process over a `MemoryBackingQueue`, with what tests need to drive and read it."""
+"""A queue process over real storage on a simulated disk, with what tests need to drive and read it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from node.ids import ChannelKey, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
-from node.message import Message
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from node.ids import ChannelKey, Epoch, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from node.message import Message, decode_envelope
+from node.queues.backing_queue import Delivery, MirrorInFlight
 from node.queues.events import (
     CancelConsumer,
     ConfirmPublished,
@@ -17,7 +20,7 @@ from node.queues.events import (
 )
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.stores import StoreHarness
 
 #: Property bytes without any property.
 NO_PROPERTIES = b"\x00\x00"
@@ -50,12 +53,66 @@ def queue_record(**fields: Any) -> QueueRecord:
     return QueueRecord(**{**defaults, **fields})
 
 
+class SteeredQueue(MirroredQueue):
+    """The storage of a queue without mirrors, as its master has it. Positions begin with 1.
+
+    If it is durable, its messages are safe when the test has called `sync`, otherwise at once. A test may hold it back
+    as mirrors would, which bound how far deliveries run ahead, and take their time.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._harness = StoreHarness(durable=durable)
+        self.stored = self._harness.open_queue()
+        self.stored.advance_next_seq_id(SeqId(1))
+        record = MastershipRecord(QueueId(1), Epoch(1), NodeName("n1"))
+        super().__init__(NodeName("n1"), self.stored, record, MirroringSettings(is_durable=durable))
+        #: Messages that may still be fetched; ``None``: no limit.
+        self.fetch_limit: int | None = None
+        #: What mirrors have still to do.
+        self.in_mirrors: Sequence[MirrorInFlight] = ()
+
+    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+        if self.fetch_limit is None:
+            return super().fetch(count_max, ack_required)
+        deliveries = super().fetch(min(count_max, self.fetch_limit), ack_required)
+        self.fetch_limit -= len(deliveries)
+        return deliveries
+
+    def mirrors_in_flight(self) -> Sequence[MirrorInFlight]:
+        return self.in_mirrors
+
+    def sync(self) -> None:
+        """What was accepted so far is durable now."""
+        self._harness.sync()
+
+    @property
+    def live(self) -> list[SeqId]:
+        """Positions of everything that is ready or unacked, in order."""
+        return [seq_id for segment, _ in self.stored.live_counts() for seq_id in self.stored.live_positions(segment)]
+
+    @property
+    def ready_seq_ids(self) -> list[SeqId]:
+        """In order."""
+        unacked = self.stored.engine.content.unacked.messages
+        return [seq_id for seq_id in self.live if seq_id not in unacked]
+
+    def ready_messages(self) -> list[Message]:
+        """In order; they stay where they are."""
+        return [decode_envelope(envelope)[0] for _, envelope in self.stored.read(self.ready_seq_ids)]
+
+    @property
+    def has_files(self) -> bool:
+        """False once it was deleted."""
+        return any(path.startswith(self._harness.queue_directory) for path in self._harness.disk.snapshot())
+
+
 class QueueBench:
     """Calls are checked for invariants; effects are written as short texts, in `drain`'s order."""
 
-    def __init__(self, *, hold_confirms: bool = False, auto_delete: bool = False, **arguments: Any) -> None:
+    def __init__(self, *, durable: bool = False, auto_delete: bool = False, **arguments: Any) -> None:
+        """Confirms of a ``durable`` queue wait for `sync`, otherwise nothing does."""
         plain = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
-        self.storage = MemoryBackingQueue(hold_confirms=hold_confirms)
+        self.storage = SteeredQueue(durable=durable)
         self.process = QueueProcess(queue_record(auto_delete=auto_delete, arguments=plain), self.storage)
         self.published = 0
         self._publisher = channel(1000)
@@ -114,6 +171,10 @@ class QueueBench:
     def check(self) -> None:
         self.process.check_invariants()
         self.storage.check_invariants()
+
+    def sync(self) -> None:
+        """The disk has what was published."""
+        self.storage.sync()
 
     @property
     def ready(self) -> Sequence[int]:

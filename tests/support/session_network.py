@@ -24,7 +24,7 @@ from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import SteeredQueue
 
 QUEUE = QueueId(7)
 TO_ENTRY = (SessionOpened, SessionDeliver, SessionConfirm, SessionCredit, SessionConsumerCancelled, SessionReply)
@@ -197,8 +197,8 @@ def _node_of(effect: object) -> NodeName:
     return channel.node
 
 
-def stored(*messages: Message) -> MemoryBackingQueue:
+def stored(*messages: Message) -> SteeredQueue:
     """A backing queue that already has these messages, as a promoted mirror would."""
-    queue = MemoryBackingQueue()
+    queue = SteeredQueue()
     queue.publish([Publication(each) for each in messages])
     return queue

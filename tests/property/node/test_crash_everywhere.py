@@ -159,8 +159,8 @@ class Workload:
         elif rng.random() < 0.5:
             queue.set_lazy(rng.random() < 0.5)
         else:
-            queue.target_ram_count = rng.choice((None, 0, 2))
-            queue.page_out()
+            queue.engine.paging.target_ram_count = rng.choice((None, 0, 2))
+            queue.engine.paging.page_out()
 
     def durable_acks(self, queue_id: QueueId) -> set[int]:
         """Settled positions whose slot is zero in what every crash leaves of a file that every crash leaves.

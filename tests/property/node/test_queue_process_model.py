@@ -16,8 +16,7 @@ from node.ids import ChannelKey, SeqId
 from node.message import Message
 from node.queues.events import CancelConsumer, ConfirmPublished, ConsumerSpec, Deliver
 from node.queues.queue_process import QueueProcess
-from tests.support.memory_backing_queue import MemoryBackingQueue
-from tests.support.queue_bench import channel, message, queue_record
+from tests.support.queue_bench import SteeredQueue, channel, message, queue_record
 
 CHANNELS = [channel(number) for number in range(1, 4)]
 TAGS = ["a", "b"]
@@ -25,9 +24,9 @@ PUBLISHER = channel(99)
 
 
 class QueueProcessMachine(RuleBasedStateMachine):
-    @initialize(single_active=st.booleans(), hold_confirms=st.booleans())
-    def start(self, single_active: bool, hold_confirms: bool) -> None:
-        self.storage = MemoryBackingQueue(hold_confirms=hold_confirms)
+    @initialize(single_active=st.booleans(), durable=st.booleans())
+    def start(self, single_active: bool, durable: bool) -> None:
+        self.storage = SteeredQueue(durable=durable)
         record = queue_record(arguments={"x-single-active-consumer": single_active})
         self.process = QueueProcess(record, self.storage)
         self.single_active = single_active
@@ -107,7 +106,7 @@ class QueueProcessMachine(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        ready = {int(self.storage._messages[seq_id].body) for seq_id in self.storage.ready_seq_ids}
+        ready = {int(each.body) for each in self.storage.ready_messages()}
         assert self.process.purge() == len(ready)
         self.gone |= ready
         self.drain()
@@ -119,8 +118,8 @@ class QueueProcessMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.published)
     @rule()
-    def make_safe(self) -> None:
-        self.storage.make_safe()
+    def sync(self) -> None:
+        self.storage.sync()
         self.drain()
         assert sorted(self.confirmed) == list(range(1, self.published + 1)), "each publish is confirmed exactly once"
 
@@ -160,7 +159,7 @@ class QueueProcessMachine(RuleBasedStateMachine):
 
     @invariant()
     def conservation(self) -> None:
-        ready = [int(self.storage._messages[seq_id].body) for seq_id in self.storage.ready_seq_ids]
+        ready = [int(each.body) for each in self.storage.ready_messages()]
         held = [counter for _, counter in self.held.values()]
         assert ready == sorted(ready), "order by position is order by publishing"
         assert sorted([*ready, *held, *self.gone]) == list(range(1, self.published + 1))

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+import node.queues.digests
 import node.queues.local_replica
-import node.queues.variable_queue
 from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery, Publication
@@ -51,7 +51,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
     def begin(self, durable: bool, version: int, digest_entries: int) -> None:
         self.digest_entries = digest_entries
         self.patches = pytest.MonkeyPatch()
-        for module in (node.queues.local_replica, node.queues.variable_queue):
+        for module in (node.queues.digests, node.queues.local_replica):
             self.patches.setattr(module, "DIGEST_SEGMENT_ENTRIES", digest_entries)
         self.harness = StoreHarness(
             StoreConfig(
@@ -143,8 +143,8 @@ class VariableQueueMachine(RuleBasedStateMachine):
     @rule(ram_count=st.none() | st.integers(0, 6))
     def want_in_memory(self, ram_count: int | None) -> None:
         """As the memory monitor does, rates left aside."""
-        self.queue.target_ram_count = ram_count
-        while self.queue.page_out():
+        self.queue.engine.paging.target_ram_count = ram_count
+        while self.queue.engine.paging.page_out():
             pass
 
     @rule(is_lazy=st.booleans())
@@ -158,7 +158,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        self.queue.maintain()
+        self.queue.engine.maintain()
         if self.queue.wants_warming:
             self.queue.warm(8)
 

@@ -20,7 +20,7 @@ from tests.support.broker_bench import BrokerBench, RecordedControl, request
 
 
 @pytest.fixture
-def bench() -> BrokerBench:
+async def bench() -> BrokerBench:
     return BrokerBench()
 
 
@@ -40,8 +40,8 @@ async def test_publishes_reach_the_queue_in_order_and_are_confirmed(bench: Broke
     await client.declare("q")
     client.channel.publish([request("a", seq=1), request("b", seq=2)])
     client.channel.publish([request("c", seq=3)])
-    assert client.heard() == ["confirm 1 2 3"]
-    bodies = [each.body for each in bench.storage("q")._messages.values()]
+    assert await client.heard() == ["confirm 1 2 3"]
+    bodies = [each.body for each in bench.node.messages("q")]
     assert bodies == [b"a", b"b", b"c"]
 
 
@@ -51,41 +51,38 @@ async def test_every_publish_has_its_own_identity(bench: BrokerBench) -> None:
     await client.declare("q")
     client.channel.publish([request(), request()])
     other.channel.publish([request()])
-    ids = [split_msg_id(each.msg_id) for each in bench.storage("q")._messages.values()]
+    ids = [split_msg_id(each.msg_id) for each in bench.node.messages("q")]
     assert [counter for _, counter in ids] == [1, 2, 1]
     assert ids[0][0] == ids[1][0] != ids[2][0]
 
 
 async def test_a_channel_without_confirms_hears_nothing_and_is_counted_all_the_same(bench: BrokerBench) -> None:
-    bench.hold_confirms = True
     client = bench.client()
-    await client.declare("q")
-    client.channel.publish([request("12345"), request("678")])
+    await client.declare("q", durable=True)
+    client.channel.publish([request("12345", persistent=True), request("678", persistent=True)])
+    await bench.run()
     assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (2, 8)
-    bench.make_safe()
-    assert client.heard() == []
+    await bench.sync()
+    assert await client.heard() == []
     assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (0, 0)
 
 
 async def test_a_publish_to_several_queues_is_confirmed_by_the_last(bench: BrokerBench) -> None:
-    bench.hold_confirms = True
     client = bench.client()
-    for name in ("a", "b"):
-        await client.declare(name)
+    for name, durable in (("a", False), ("b", True)):
+        await client.declare(name, durable=durable)
         await client.definitions.bind_queue(name, "amq.fanout", "", {})
-    client.channel.publish([request(exchange="amq.fanout", seq=1), request(key="a", seq=2)])
-    bench.storage("a").make_safe()
-    bench.gateway.host.touch_all()
-    assert client.heard() == ["confirm 2"]
-    bench.make_safe()
-    assert client.heard() == ["confirm 1"]
+    client.channel.publish([request(exchange="amq.fanout", seq=1, persistent=True), request(key="a", seq=2)])
+    assert await client.heard() == ["confirm 2"]
+    await bench.sync()
+    assert await client.heard() == ["confirm 1"]
 
 
 async def test_rejections_reach_the_publisher(bench: BrokerBench) -> None:
     client = bench.client()
     await client.declare("q", max_length=1, overflow="reject-publish")
     client.channel.publish([request(seq=1), request(seq=2)])
-    assert client.heard() == ["confirm 1", "reject 2"]
+    assert await client.heard() == ["confirm 1", "reject 2"]
 
 
 async def test_an_unroutable_message_is_returned_if_mandatory_and_then_confirmed(bench: BrokerBench) -> None:
@@ -93,7 +90,7 @@ async def test_an_unroutable_message_is_returned_if_mandatory_and_then_confirmed
     client.channel.publish(
         [request("a", key="none", mandatory=True, seq=1), request("b", key="none", seq=2), request("c", key="none")]
     )
-    assert client.heard() == ["returned a 312 NO_ROUTE", "confirm 1 2"]
+    assert await client.heard() == ["returned a 312 NO_ROUTE", "confirm 1 2"]
 
 
 async def test_what_precedes_a_refused_publish_is_enqueued(bench: BrokerBench) -> None:
@@ -102,7 +99,7 @@ async def test_what_precedes_a_refused_publish_is_enqueued(bench: BrokerBench) -
     with pytest.raises(ChannelError) as caught:
         client.channel.publish([request(seq=1), request(exchange="missing", seq=2), request(seq=3)])
     assert caught.value.reply_text == "NOT_FOUND - no exchange 'missing' in vhost '/'"
-    assert client.heard() == ["confirm 1"]
+    assert await client.heard() == ["confirm 1"]
 
 
 async def test_an_internal_exchange_takes_nothing_from_clients(bench: BrokerBench) -> None:
@@ -142,7 +139,7 @@ async def test_properties_that_are_refused(bench: BrokerBench, raw: bytes, text:
             client.channel.publish([request(properties=raw)])
         assert caught.value.reply_text.startswith(f"PRECONDITION_FAILED - {text}")
         client.channel.publish([request(properties=properties(user_id="guest", expiration="5"))])
-    assert bench.storage("q").ready == 2
+    assert bench.node.copy("q").ready == 2
 
 
 # --- flow and alarms ---
@@ -152,16 +149,15 @@ async def test_bytes_count_as_well_and_a_closed_channel_frees_its_part(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "UNCONFIRMED_BYTES", Credit(10, 5))
-    bench.hold_confirms = True
     client = bench.client()
-    await client.declare("q")
-    client.channel.publish([request("x" * 11, seq=1)])
+    await client.declare("q", durable=True)
+    client.channel.publish([request("x" * 11, seq=1, persistent=True)])
     assert client.control.pauses == 1
     await client.channel.close()
     assert client.control.pauses == 0
     assert client.connection.unconfirmed_bytes == 0
-    bench.make_safe()
-    assert client.heard() == []
+    await bench.sync()
+    assert await client.heard() == []
 
 
 async def test_an_alarm_pauses_those_who_publish(bench: BrokerBench) -> None:
@@ -171,13 +167,13 @@ async def test_an_alarm_pauses_those_who_publish(bench: BrokerBench) -> None:
     assert not publisher.connection.may_publish(), "a second channel tries"
     assert (publisher.control.pauses, consumer.control.pauses) == (1, 0)
     assert (publisher.connection.state, consumer.connection.state) == ("blocked", "blocking")
-    bench.run()
+    await bench.run()
     bench.broker.set_alarm("")
     assert (publisher.control.pauses, publisher.connection.state) == (0, "running")
     assert publisher.connection.may_publish()
     assert publisher.control.heard == ["blocked low on memory", "unblocked"]
     assert consumer.control.heard == [], "a consumer that counts the seconds of a block must not give up"
-    bench.run()
+    await bench.run()
 
 
 def test_who_has_published_is_told_at_once_and_paused_when_it_tries_again(bench: BrokerBench) -> None:
@@ -231,15 +227,15 @@ async def test_deliveries_are_settled_where_they_came_from(bench: BrokerBench) -
     await client.declare("q")
     await client.channel.consume("q", spec())
     client.channel.publish([request("a"), request("b"), request("c")])
-    assert client.heard() == ["t: a b c"]
+    assert await client.heard() == ["t: a b c"]
     source = client.sink.deliveries[0][1]
     ids = [delivery.seq_id for _, _, delivery in client.sink.deliveries]
     client.channel.ack(source, ids[:1])
     client.channel.discard(source, ids[1:2])
     client.channel.requeue(source, ids[2:])
-    assert client.heard() == ["t: c"]
+    assert await client.heard() == ["t: c"]
     client.channel.written(source, "t", 4)
-    assert bench.storage("q").acked == ids[:2]
+    assert bench.node.copy("q").live_positions(0) == ids[2:], "the others are settled"
 
 
 async def test_a_delivery_of_an_earlier_life_of_the_queue_settles_nothing(bench: BrokerBench) -> None:
@@ -256,14 +252,14 @@ async def test_a_delivery_of_an_earlier_life_of_the_queue_settles_nothing(bench:
     assert again.delivery.seq_id == got.delivery.seq_id
     assert again.source != got.source
     client.channel.ack(got.source, [got.delivery.seq_id])
-    assert bench.storage("q").unacked == 1
+    assert bench.node.copy("q").unacked == 1
 
 
 async def test_cancel_and_consumer_arguments(bench: BrokerBench) -> None:
     client = bench.client()
     await client.declare("q")
     await client.channel.consume("q", spec(arguments={"x-priority": 3, "x-cancel-on-ha-failover": True}))
-    (process,) = bench.gateway.host
+    process = bench.node.process("q")
     ((_, stored, _),) = process.consumers()
     assert (stored.priority, stored.cancel_on_failover) == (3, True)
     await client.channel.cancel("t")
@@ -291,7 +287,7 @@ async def test_a_deleted_queue_cancels_its_consumers(bench: BrokerBench) -> None
     await client.declare("q")
     await client.channel.consume("q", spec())
     assert await other.definitions.delete_queue("q", if_unused=False, if_empty=False) == 0
-    assert client.heard() == ["cancelled t"]
+    assert await client.heard() == ["cancelled t"]
     await client.declare("q")
     await client.channel.consume("q", spec())
 
@@ -301,12 +297,12 @@ async def test_a_closed_channel_gives_everything_back(bench: BrokerBench) -> Non
     await client.declare("q")
     await client.channel.consume("q", spec(prefetch_count=1))
     client.channel.publish([request("a"), request("b")])
-    client.heard()
+    await client.heard()
     await client.channel.close()
     await client.channel.close()
     client.channel.publish([request("late")])
-    bench.run()
-    assert bench.storage("q").ready == 2
+    await bench.run()
+    assert bench.node.copy("q").ready == 2
     assert client.connection.channels == {}
 
 
@@ -318,7 +314,7 @@ async def test_a_declaration_answers_with_counts(bench: BrokerBench) -> None:
     assert await client.declare("q") == ("q", 0, 0)
     await client.channel.consume("q", spec(prefetch_count=1))
     client.channel.publish([request(), request(), request()])
-    bench.run()
+    await bench.run()
     assert await client.declare("q") == ("q", 2, 1)
     assert await client.declare("q", passive=True, durable=True) == ("q", 2, 1)
     assert await client.definitions.purge_queue("q") == 2
@@ -356,10 +352,10 @@ async def test_an_exclusive_queue_is_locked_and_dies_with_its_connection(bench: 
             await use
         assert caught.value.reply_code == 405
     other.channel.publish([request(key="mine")])  # publishing is free
-    assert bench.storage("mine").ready == 2
+    assert bench.node.copy("mine").ready == 2
     await owner.connection.close()
     await owner.connection.close()
-    bench.run()
+    await bench.run()
     assert bench.catalogue.topology.queues("/") == []
     assert list(bench.broker.connections.values()) == [other.connection]
 
@@ -388,7 +384,7 @@ async def test_exchanges_and_bindings(bench: BrokerBench) -> None:
     client.channel.publish([request("late", exchange="in", key="a.b")])
     await client.definitions.unbind_exchange("out", "in", "", {})
     await client.definitions.unbind_queue("missing", "out", "a.*", {})
-    assert [each.body for each in bench.storage("q")._messages.values()] == [b"yes"]
+    assert [each.body for each in bench.node.messages("q")] == [b"yes"]
     await client.exchange("in", passive=True)
     await client.definitions.delete_exchange("in", if_unused=False)
     with pytest.raises(ChannelError) as caught:
@@ -510,7 +506,7 @@ async def test_a_deletion_that_is_cancelled_leaves_the_queue_in_service(
         task = asyncio.ensure_future(client.definitions.delete_queue("q", if_unused=False, if_empty=False))
         await asyncio.sleep(0)
         client.channel.publish([request(seq=1)])
-        assert client.heard() == []
+        assert await client.heard() == []
         task.cancel()
         await asyncio.wait([task])
-    assert client.heard() == ["confirm 1"]
+    assert await client.heard() == ["confirm 1"]

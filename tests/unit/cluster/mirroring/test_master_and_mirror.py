@@ -28,9 +28,9 @@ from cluster.mirroring.reports import ReportFenced, ReportFollows, ReportMirrorS
 from node.ids import Epoch, SeqId
 from node.queues.backing_queue import MirrorInFlight
 from node.queues.replica import SeqRange
-from tests.support.memory_replica_queue import MemoryReplicaQueue
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
+from tests.support.stores import StoreHarness
 
 
 def ops_of(messages: list[MirrorMessage]) -> list[object]:
@@ -43,10 +43,10 @@ def ops_of(messages: list[MirrorMessage]) -> list[object]:
 def test_a_persistent_publish_waits_for_the_disks_of_both() -> None:
     pair = Pair().up().quiet()
     pair.master.publish(publications(1, 2))
-    pair.master_local.sync()
+    pair.master_disk.sync()
     pair.exchange()
     assert pair.master.drain_confirmed() == []
-    pair.mirror_local.sync()
+    pair.mirror_disk.sync()
     pair.exchange()
     assert pair.master.drain_confirmed() == [1, 2]
     assert pair.master.drain_confirmed() == []
@@ -65,7 +65,7 @@ def test_a_transient_publish_waits_until_the_mirror_has_applied_it() -> None:
 def test_a_synchronised_mirror_without_a_link_holds_confirms_until_the_record_drops_it() -> None:
     pair = Pair()
     pair.master.publish(publications(1, 1))
-    pair.master_local.sync()
+    pair.master_disk.sync()
     pair.master.take_messages()
     assert pair.master.drain_confirmed() == []
     pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
@@ -75,11 +75,11 @@ def test_a_synchronised_mirror_without_a_link_holds_confirms_until_the_record_dr
 def test_an_unsynchronised_mirror_holds_only_what_was_published_after_its_attach() -> None:
     pair = Pair(synchronised=False)
     pair.master.publish(publications(1, 1))
-    pair.master_local.sync()
+    pair.master_disk.sync()
     assert pair.master.drain_confirmed() == [1], "nobody was ever attached"
     pair.master.publish(publications(2, 1))
     pair.up().exchange()
-    pair.master_local.sync()
+    pair.master_disk.sync()
     assert pair.master.drain_confirmed() == [2], "published before the attach"
     pair.master.publish(publications(3, 1))
     pair.sync()
@@ -93,7 +93,7 @@ def test_a_mirror_that_was_reported_holds_confirms_though_the_record_does_not_sh
     assert ReportSynchronised(N2) in pair.master.take_reports()
     pair.master.mirror_link_down(N2)
     pair.master.publish(publications(1, 1))
-    pair.master_local.sync()
+    pair.master_disk.sync()
     pair.master.take_messages()
     pair.master.mirror_link_up(N2)
     pair.to_mirror()
@@ -104,11 +104,11 @@ def test_a_mirror_that_was_reported_holds_confirms_though_the_record_does_not_sh
 
 
 def test_bare_tokens_from_before_the_first_mirror_wait_for_a_required_one() -> None:
-    local = MemoryReplicaQueue()
-    master = MirroredQueue(N1, local, MastershipRecord(QUEUE, Epoch(1), N1))
+    disk = StoreHarness()
+    master = MirroredQueue(N1, disk.open_queue(), MastershipRecord(QUEUE, Epoch(1), N1))
     master.publish(publications(1, 1))
     master.set_record(MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,)))
-    local.sync()
+    disk.sync()
     assert master.drain_confirmed() == []
     master.set_record(MastershipRecord(QUEUE, Epoch(1), N1))
     assert master.drain_confirmed() == [1]
@@ -147,7 +147,7 @@ def test_a_turn_is_one_frame_of_a_few_ops() -> None:
 
 def test_two_mirrors_get_the_same_ops_object() -> None:
     record = MastershipRecord(QUEUE, Epoch(1), N1, (N2, N3), (N2, N3))
-    master = MirroredQueue(N1, MemoryReplicaQueue(), record)
+    master = MirroredQueue(N1, StoreHarness().open_queue(), record)
     master.mirror_link_up(N2)
     master.mirror_link_up(N3)
     master.take_messages()
@@ -473,7 +473,7 @@ def test_an_incomplete_mirror_does_not_swallow_the_second_sending_of_what_it_lac
     assert sorted(delivery.message.msg_id for delivery in promoted.fetch(9, ack_required=True)) == [
         msg_id_of(counter) for counter in (1, 2, 3, 4)
     ]
-    pair.mirror_local.sync()
+    pair.mirror_disk.sync()
     assert sorted(promoted.drain_confirmed()) == [1, 2, 3, 4]  # type: ignore[type-var]
 
 
@@ -541,7 +541,7 @@ def test_tokens_of_an_earlier_life_do_not_come_back() -> None:
     mirror = demote(pair.master, Epoch(2))
     again = mirror.promote(N1, MastershipRecord(QUEUE, Epoch(3), N1))
     again.publish(publications(1, 2))  # the node of the publisher sends again
-    pair.master_local.sync()
+    pair.master_disk.sync()
     assert sorted(again.drain_confirmed()) == [1, 2]  # type: ignore[type-var]
     assert again.drain_confirmed() == []
 
@@ -646,7 +646,7 @@ def test_what_a_mirror_has_to_apply_and_what_its_disk_has_to_write_are_told_apar
     assert sent.unapplied_bytes > 0
     pair.to_master()
     assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 3, 0)], "transient messages need no disk"
-    pair.mirror_local.sync()
+    pair.mirror_disk.sync()
     pair.to_master()
     assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
 
@@ -670,5 +670,6 @@ def test_the_queue_knows_what_its_own_store_has_to_do() -> None:
     pair = Pair().up().quiet()
     pair.master.publish(publications(1, 3))
     assert pair.master.in_flight_messages == 3
-    pair.master_local.sync()
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == [], "the mirror has not heard of them"
     assert pair.master.in_flight_messages == 0

@@ -10,32 +10,30 @@ from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled, ReportTakesService
 from cluster.mirroring.service import REPORT_REPEAT_MS
 from node.ids import Epoch
-from tests.support.memory_replica_queue import MemoryReplicaQueue
 from tests.support.messages import publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
+from tests.support.stores import StoreHarness
 
 SERVED = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,), complete=(N1, N2), following=(N2,))
 ELECTED = replace(SERVED, in_service=False, complete=(N3, N1, N2))
 
 
-def master(record: MastershipRecord) -> MirroredQueue:
-    queue = MirroredQueue(N1, MemoryReplicaQueue(), record, MirroringSettings())
+def master(record: MastershipRecord, *, messages: int = 0) -> MirroredQueue:
+    """With so many messages that are on its disk."""
+    disk = StoreHarness()
+    queue = MirroredQueue(N1, disk.open_queue(), record, MirroringSettings())
     queue.mirror_link_up(N2)
-    return queue
-
-
-def published_and_synced(queue: MirroredQueue, count: int = 2) -> MirroredQueue:
-    queue.publish(publications(1, count))
-    assert isinstance(queue.local, MemoryReplicaQueue)
-    queue.local.sync()
+    if messages:
+        queue.publish(publications(1, messages))
+        disk.sync()
     return queue
 
 
 def test_an_elected_master_touches_no_mirror_delivers_nothing_and_confirms_nothing() -> None:
-    queue = published_and_synced(master(ELECTED))
+    queue = master(ELECTED, messages=2)
     assert queue.take_messages() == []
     assert queue.fetch(9, ack_required=True) == []
-    alone = published_and_synced(master(replace(ELECTED, mirrors=(), synchronised=(), complete=(N1, N3), following=())))
+    alone = master(replace(ELECTED, mirrors=(), synchronised=(), complete=(N1, N3), following=()), messages=2)
     assert alone.drain_confirmed() == []
     assert alone.fetch(9, ack_required=True) == []
 
@@ -57,7 +55,7 @@ def test_it_asks_to_take_service_until_the_record_shows_it() -> None:
 
 def test_in_service_it_delivers_and_confirms_what_has_waited() -> None:
     alone = replace(SERVED, mirrors=(), synchronised=(), complete=(N1,), following=())
-    queue = published_and_synced(master(replace(alone, in_service=False, complete=(N1, N3))))
+    queue = master(replace(alone, in_service=False, complete=(N1, N3)), messages=2)
     queue.set_record(alone)
     assert queue.drain_confirmed() == [1, 2]
     assert len(queue.fetch(9, ack_required=True)) == 2

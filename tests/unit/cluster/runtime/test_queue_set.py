@@ -367,7 +367,7 @@ def test_mode_and_version_follow_the_policy_on_every_copy() -> None:
     for node in network.nodes.values():
         node.options = QueueOptions(is_lazy=False, index_version=2)
         node.queues.policy_changed()
-        node.queues.roles[Q.queue_id].local.maintain()
+        node.queues.roles[Q.queue_id].local.engine.maintain()
     assert engines() == [("default", 2)] * 2
 
 

@@ -16,7 +16,7 @@ from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import ConsumerSpec
 from tests.support.entry_bench import EntryBench
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, message, stored
 
 
@@ -274,7 +274,7 @@ def test_what_a_closed_channel_published_still_finds_its_way(opened: EntryBench)
 # --- the master is this node ---
 
 
-class FullDisk(MemoryBackingQueue):
+class FullDisk(SteeredQueue):
     """Takes nothing."""
 
     def publish(self, publications: Sequence[Publication]) -> None:
@@ -283,7 +283,7 @@ class FullDisk(MemoryBackingQueue):
 
 def test_a_queue_here_is_called_and_no_message_sent() -> None:
     bench = EntryBench("n1")
-    bench.masters_here(MemoryBackingQueue())
+    bench.masters_here(SteeredQueue())
     bench.publishes(1, 2)
     assert bench.queue is not None
     assert bench.queue.ready == 2
@@ -296,7 +296,7 @@ def test_publishes_wait_until_this_node_has_taken_up_its_role() -> None:
     bench = EntryBench("n1")
     bench.publishes(1)
     assert bench.failures == [], "no queue was called that is not there"
-    bench.masters_here(MemoryBackingQueue())
+    bench.masters_here(SteeredQueue())
     bench.moves("n1", 2)
     bench.run(QUEUE)
     assert bench.sink.confirmed == [1]

@@ -15,7 +15,7 @@ from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
 from tests.support.entry_bench import EntryBench
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, message, queue_record, stored
 
 COUNTS = Question("counts")
@@ -255,7 +255,7 @@ def test_a_queue_here_answers_at_once() -> None:
     assert (bench.told(), bench.emitted()) == ([], [])
 
 
-class BrokenDisk(MemoryBackingQueue):
+class BrokenDisk(SteeredQueue):
     """Gives nothing."""
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
@@ -493,7 +493,7 @@ def test_the_last_deliveries_of_a_consumer_here_come_before_the_answer_to_its_ca
 
 def test_a_consumer_that_a_queue_here_will_not_have_is_cancelled(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
-    opened.masters_here(MemoryBackingQueue())
+    opened.masters_here(SteeredQueue())
     assert opened.queue is not None
     opened.queue.consume(ChannelKey(NodeName("n3"), 1), ConsumerSpec("only", no_ack=False, exclusive=True))
     opened.moves("n1", 2)
@@ -510,7 +510,7 @@ class MistakenQueue(QueueProcess):
 def test_a_queue_here_that_fails_while_consumers_come_back_leaves_them_to_the_next_master(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
     opened.consumes(1, ConsumerSpec("other", False, False))
-    opened.queue = MistakenQueue(queue_record(QUEUE), MemoryBackingQueue())
+    opened.queue = MistakenQueue(queue_record(QUEUE), SteeredQueue())
     opened.moves("n1", 2)
     assert len(opened.failures) == 1, "it is left alone after the first"
     opened.moves("n3", 3)

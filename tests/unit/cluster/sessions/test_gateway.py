@@ -10,14 +10,14 @@ from cluster.sessions import calls, gateway
 from node.errors import ChannelError
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record
 
 
 @pytest.fixture
 async def network() -> SessionNetwork:
     network = SessionNetwork("n1", "n2")
-    network["n2"].master(MemoryBackingQueue())
+    network["n2"].master(SteeredQueue())
     network.current = record("n2", 1)
     return network
 
@@ -64,7 +64,7 @@ async def test_a_caller_that_is_cancelled_leaves_nothing_waiting(network: Sessio
     assert sink.delivered == [("tag", b"a", False)]
 
 
-class HesitantQueue(MemoryBackingQueue):
+class HesitantQueue(SteeredQueue):
     """Its messages are ready, and not to be delivered before the mirrors know: that is at the third try."""
 
     tries = 0

@@ -14,14 +14,14 @@ from node.ids import ChannelKey, NodeName
 from node.message import Message
 from node.queues.backing_queue import Delivery, Publication
 from node.queues.events import ConsumerSpec
-from tests.support.memory_backing_queue import MemoryBackingQueue
+from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
 
 
 @pytest.fixture
 async def network() -> SessionNetwork:
     network = SessionNetwork("n1", "n2", "n3")
-    network["n2"].master(MemoryBackingQueue())
+    network["n2"].master(SteeredQueue())
     network.current = record("n2", 1)
     return network
 
@@ -212,7 +212,7 @@ async def test_publishes_without_confirms_survive_a_move_too(network: SessionNet
     network.lose("n2")
     gateway.publish(channel, QUEUE, [message(1, b"a"), message(2, b"b")], [0, 0])
 
-    network["n3"].master(MemoryBackingQueue())
+    network["n3"].master(SteeredQueue())
     network.move(record("n3", 2))
     await network.pump()
 
@@ -252,7 +252,7 @@ async def test_only_what_an_earlier_master_may_have_delivered_comes_flagged(netw
     network.lose("n2")
     gateway.publish(channel, QUEUE, [message(2, b"no master yet")], [2])
 
-    network["n3"].master(MemoryBackingQueue())
+    network["n3"].master(SteeredQueue())
     network.move(record("n3", 2))
     await network.pump()
     assert sink.delivered == [("tag", b"was on its way", True), ("tag", b"no master yet", False)]
@@ -364,7 +364,7 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on(network: SessionNetwor
 FAILURES = [StorageError, TypeError]
 
 
-class FailingBackingQueue(MemoryBackingQueue):
+class FailingBackingQueue(SteeredQueue):
     """Fails at publishes, fetches and requeues once told how."""
 
     failure: type[Exception] | None = None
@@ -437,18 +437,18 @@ def batch(first: int, count: int) -> tuple[list[Message], list[int]]:
 
 
 @pytest.fixture
-def slow(network: SessionNetwork) -> MemoryBackingQueue:
+def slow(network: SessionNetwork) -> SteeredQueue:
     """The queue on n2, with a disk that waits to be told. Credit: {20, 5} on a node, {40, 8} to a store and a node."""
     network.flow.in_process = Credit(20, 5)
     network.flow.store = network.flow.between_nodes = Credit(40, 8)
-    slow = MemoryBackingQueue(hold_confirms=True)
+    slow = SteeredQueue(durable=True)
     network["n2"].master(slow)
     return slow
 
 
 @pytest.mark.parametrize(("entry", "credit"), [("n1", 40), ("n2", 20)])
 async def test_credit_is_used_up_by_a_slow_master_and_given_back(
-    network: SessionNetwork, slow: MemoryBackingQueue, entry: str, credit: int
+    network: SessionNetwork, slow: SteeredQueue, entry: str, credit: int
 ) -> None:
     gateway, sink = network[entry].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
@@ -461,7 +461,7 @@ async def test_credit_is_used_up_by_a_slow_master_and_given_back(
     await network.pump()
     assert sink.waits()
     assert gateway.busiest_queue(channel) == QUEUE
-    slow.make_safe()
+    slow.sync()
     await network.pump()
     assert not sink.waits()
     assert len(sink.confirmed) == 40 + credit
@@ -469,9 +469,9 @@ async def test_credit_is_used_up_by_a_slow_master_and_given_back(
 
 
 async def test_a_batch_beyond_the_credit_of_a_local_queue_is_not_noticed(
-    network: SessionNetwork, slow: MemoryBackingQueue
+    network: SessionNetwork, slow: SteeredQueue
 ) -> None:
-    slow.hold_confirms = False
+    network["n2"].master(SteeredQueue())
     gateway, sink = network["n2"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 500))
@@ -481,7 +481,7 @@ async def test_a_batch_beyond_the_credit_of_a_local_queue_is_not_noticed(
 
 
 async def test_credit_towards_a_queue_without_master_is_used_up_and_begins_anew_with_the_next(
-    network: SessionNetwork, slow: MemoryBackingQueue
+    network: SessionNetwork, slow: SteeredQueue
 ) -> None:
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
@@ -492,7 +492,7 @@ async def test_credit_towards_a_queue_without_master_is_used_up_and_begins_anew_
     gateway.publish(channel, QUEUE, *batch(36, 5))
     gateway.publish(channel, QUEUE, *batch(41, 35))
     assert sink.waits(), "nobody grants anything"
-    network["n3"].master(MemoryBackingQueue())
+    network["n3"].master(SteeredQueue())
     network.move(record("n3", 2))
     await network.pump()
     assert not sink.waits()
@@ -501,16 +501,14 @@ async def test_credit_towards_a_queue_without_master_is_used_up_and_begins_anew_
     assert sink.hop.balance >= 40 - 8 + 1, "all of it was paid for once and granted once"
 
 
-async def test_credit_changes_with_a_queue_that_moves_to_this_node(
-    network: SessionNetwork, slow: MemoryBackingQueue
-) -> None:
+async def test_credit_changes_with_a_queue_that_moves_to_this_node(network: SessionNetwork, slow: SteeredQueue) -> None:
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 80))
     await network.pump()
     assert sink.waits()
     network.lose("n2")
-    network["n1"].master(MemoryBackingQueue())
+    network["n1"].master(SteeredQueue())
     network.move(record("n1", 2))
     await network.pump()
     assert not sink.waits()
@@ -518,13 +516,13 @@ async def test_credit_changes_with_a_queue_that_moves_to_this_node(
     assert sink.hop.credit == (20, 5)
 
 
-async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNetwork, slow: MemoryBackingQueue) -> None:
+async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNetwork, slow: SteeredQueue) -> None:
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 80))
     await network.pump()
     gateway.close_channel(channel)
-    slow.make_safe()
+    slow.sync()
     await network.pump()
     assert sink.waits(), "nobody is told any more"
     process = network["n2"].queue
@@ -532,7 +530,7 @@ async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNet
     assert process.flow.take_all() == []
 
 
-async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, slow: MemoryBackingQueue) -> None:
+async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, slow: SteeredQueue) -> None:
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
     gateway.publish(channel, QUEUE, *batch(1, 40))

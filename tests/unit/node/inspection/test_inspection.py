@@ -91,7 +91,7 @@ def test_transient_messages_and_free_slots_of_a_running_queue(tmp_path: Path) ->
     queue.set_lazy(True)
     queue.publish(publications(1, 2, persistent=False))
     queue.publish(publications(3, 1))
-    queue.maintain()
+    queue.engine.maintain()
     node.sync()
     (figures,) = inspect(str(tmp_path)).vhosts[0].queues
     assert not figures.stopped_cleanly

@@ -315,7 +315,7 @@ def test_a_queue_that_is_not_durable_is_not_looked_at(node: NodeOnDisk) -> None:
     queue = node.store.open_queue(QueueId(10), QueueName("/", "brief"), durable=False)
     queue.set_lazy(True)
     queue.publish(publications(31, 3))
-    queue.maintain()
+    queue.engine.maintain()
     node.sync()
     flip(node.queue(QueueId(10)) / "0.qi", 70)
     problem = the_problem(node.directory)

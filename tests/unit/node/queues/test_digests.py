@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 import pytest
 
+import node.queues.digests
 import node.queues.local_replica
-import node.queues.variable_queue
 from cluster.mirroring.promotion import undelivered_start
 from node.ids import QueueId, QueueName, SeqId
 from node.queues import vhost_store
@@ -26,7 +26,7 @@ ENTRIES = 16
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (node.queues.local_replica, node.queues.variable_queue):
+    for module in (node.queues.digests, node.queues.local_replica):
         monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", ENTRIES)
     # Of a lazy queue the first segment is in Q3, delta begins with the second.
     monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", ENTRIES)
@@ -47,7 +47,7 @@ def fill(harness: StoreHarness, count: int, queue: LocalReplica | None = None) -
     for first in range(0, count, 2):
         queue.publish(publications(first + 1, 2))
         harness.sync()
-    assert queue.stage_counts.delta == count - ENTRIES
+    assert queue.engine.stage_counts.delta == count - ENTRIES
     return queue
 
 
@@ -76,10 +76,10 @@ def test_a_segment_in_all_stages_and_unacked(harness: StoreHarness) -> None:
     for first in range(5, 40, 5):
         queue.publish(publications(first + 1, 5))
         harness.sync()
-        queue.page_out()
+        queue.engine.paging.page_out()
         assert queue.live_counts() == [(each.segment, each.entries) for each in digests_of(range(1, first + 5))]
         assert queue.digests() == digests_of(range(1, first + 5))
-    assert queue.stage_counts.delta, "some are on disk only"
+    assert queue.engine.stage_counts.delta, "some are on disk only"
     late = [make_message(1), make_message(60)]
     queue.insert([SeqId(0), SeqId(59)], late, [message.envelope() for message in late])
     queue.remove([SeqRange(SeqId(18), SeqId(25))])
@@ -91,6 +91,25 @@ def test_a_segment_in_all_stages_and_unacked(harness: StoreHarness) -> None:
     queue.check_invariants()
     harness.sync()
     assert harness.restart().digests() == digests_of(live)
+
+
+def test_the_content_tells_of_changes_only_while_a_digest_is_kept(harness: StoreHarness) -> None:
+    queue = fill(harness, 3 * ENTRIES)
+
+    def is_observed() -> bool:
+        return queue.engine.content.observer is not None
+
+    assert not is_observed(), "nobody compares this queue: its traffic pays nothing for digests"
+    queue.digests()
+    assert is_observed()
+    queue.purge()
+    assert not is_observed(), "nothing is left that a change could spoil"
+    queue.publish(publications(100, 1))
+    queue.digests()
+    assert is_observed()
+    queue.check_invariants()
+    queue.terminate()
+    assert not is_observed(), "a circle would keep the messages in memory until the collector finds it"
 
 
 def test_counts_and_positions_are_known_in_memory(harness: StoreHarness) -> None:
@@ -175,7 +194,7 @@ def test_the_segment_at_the_head_is_left(harness: StoreHarness, monkeypatch: pyt
     queue.publish(publications(1, ENTRIES + 4))
     queue.publish(publications(ENTRIES + 5, ENTRIES + 8))
     harness.sync()
-    assert queue.stage_counts.delta == ENTRIES + 8, "of two segments, none is wholly on disk only"
+    assert queue.engine.stage_counts.delta == ENTRIES + 8, "of two segments, none is wholly on disk only"
     assert queue.wants_warming
     assert warm_up(harness) == 0
     assert queue.digests() == digests_of(range(2 * ENTRIES + 12))
@@ -201,9 +220,9 @@ def test_segments_with_something_unacked_are_not_warmed(harness: StoreHarness, p
     queue.requeue([SeqId(seq_id) for seq_id in range(1, 128, 2)])
     queue.set_lazy(True)
     harness.sync()
-    while queue.maintain():
+    while queue.engine.maintain():
         harness.sync()
-    assert queue.stage_counts.delta == 32, "unacked positions lie between those in delta"
+    assert queue.engine.stage_counts.delta == 32, "unacked positions lie between those in delta"
     assert queue.wants_warming
     assert warm_up(harness) == 0
     queue.check_invariants()
@@ -222,7 +241,7 @@ def test_a_disk_that_cannot_be_read_takes_the_queue_out_of_service(harness: Stor
     harness.disk.fail_reads = harness.queue_directory
     harness.store.maintain(0)
     assert changed == [QUEUE_ID]
-    assert queue.has_failed
+    assert queue.engine.has_failed
     harness.store.maintain(0)
     assert changed == [QUEUE_ID], "said once"
 

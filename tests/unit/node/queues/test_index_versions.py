@@ -38,7 +38,7 @@ def version_of(queue: LocalReplica) -> object:
 
 def convert(harness: StoreHarness, queue: LocalReplica, steps: int = 1000) -> None:
     """So many steps, with a round of the group commit after each."""
-    while steps and queue.maintain():
+    while steps and queue.engine.maintain():
         steps -= 1
         harness.sync()
 
@@ -76,7 +76,7 @@ def test_a_queue_is_converted_while_it_works(old: int, new: int) -> None:
     queue.publish(publications(1, 1000))
     queue.publish(publications(1001, 100, body=b"big" * 50))
     queue.set_ram_duration_target(0.0)
-    queue.page_out()
+    queue.engine.paging.page_out()
     harness.sync()
     assert len(queue.drain_confirmed()) == 1100
     queue.set_index_version(new)
@@ -112,7 +112,7 @@ def test_a_conversion_goes_on_after_a_stop_in_its_middle(old: int, new: int, cra
         harness.store.close()
         harness.start()
     queue = harness.store.open_queue(QUEUE_ID, QUEUE_NAME, durable=True, version=new)
-    assert queue.wants_maintenance
+    assert queue.engine.wants_maintenance
     convert(harness, queue)
     queue.check_invariants()
     assert version_of(queue) == new
@@ -147,7 +147,7 @@ def test_a_conversion_waits_while_the_disk_is_full(old: int, new: int) -> None:
         harness.disk.capacity_bytes = harness.disk.used_bytes + room_bytes
         convert(harness, queue, steps=3)
         queue.check_invariants()
-    assert not queue.has_failed
+    assert not queue.engine.has_failed
     harness.disk.capacity_bytes = 1 << 40
     convert(harness, queue)
     queue.check_invariants()
@@ -164,7 +164,7 @@ def test_a_conversion_that_has_copied_nothing_may_be_turned_round_by_a_clean_sto
     queue.publish(publications(1, 1))
     harness.sync()
     queue.set_index_version(3 - version)
-    queue.maintain()
+    queue.engine.maintain()
     queue.publish(publications(2, 1))
     queue = harness.restart()
     assert queue.recovery_report is not None

@@ -9,8 +9,7 @@ from node.ids import ChannelKey, NodeName, QueueId
 from node.queues.backing_queue import MirrorInFlight
 from node.queues.events import ConfirmPublished, GrantCredit
 from node.queues.queue_process import QueueProcess
-from tests.support.memory_backing_queue import MemoryBackingQueue
-from tests.support.queue_bench import channel, message, queue_record
+from tests.support.queue_bench import SteeredQueue, channel, message, queue_record
 
 N2, N3 = NodeName("n2"), NodeName("n3")
 FLOW = FlowControl(in_process=Credit(20, 5), store=Credit(40, 8), between_nodes=Credit(30, 6))
@@ -20,7 +19,7 @@ class Bench:
     """A queue that publishers reach in batches; the disk is as slow as the test likes."""
 
     def __init__(self) -> None:
-        self.storage = MemoryBackingQueue(hold_confirms=True)
+        self.storage = SteeredQueue(durable=True)
         self.process = QueueProcess(queue_record(), self.storage, flow=FLOW)
         self.published = 0
         for number in (1, 2):
@@ -60,7 +59,7 @@ def test_while_the_store_is_behind_every_channel_waits_and_then_all_are_paid() -
     slowest = bench.process.flow.slowest(0)
     assert slowest is not None
     assert slowest == ("store", -6, 0, "blocked")
-    bench.storage.make_safe()
+    bench.storage.sync()
     assert bench.grants() == {channel(1): 40, channel(2): 5}
     assert bench.process.flow.slowest(0) == ("store", 34, 0, "freed")
     assert [each for each in bench.process.drain() if isinstance(each, ConfirmPublished)] == []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from node.errors import ChannelError
-from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, ConsumerSpec, Deliver
+from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, Deliver
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_process import DISPATCH_MAX, QueueProcess
-from tests.support.memory_backing_queue import MemoryBackingQueue
-from tests.support.queue_bench import QueueBench, channel, message, queue_record
+from tests.support.queue_bench import QueueBench, SteeredQueue, channel, message, queue_record
 
 # --- publishing and confirms ---
 
@@ -29,23 +28,23 @@ def test_a_publish_without_sequence_number_is_not_confirmed() -> None:
 
 
 def test_confirms_wait_for_storage_and_are_grouped_by_channel() -> None:
-    bench = QueueBench(hold_confirms=True)
+    bench = QueueBench(durable=True)
     bench.publish(2)
     bench.process.publish(channel(5), [message(1, from_origin=5)], [1])
     bench.publish(1)
     assert bench.drain() == []
-    bench.storage.make_safe()
+    bench.sync()
     assert bench.drain() == ["confirm 1 2 3", "confirm 1"]
 
 
 def test_a_message_that_comes_again_is_confirmed_and_not_stored_twice() -> None:
-    bench = QueueBench(hold_confirms=True)
+    bench = QueueBench(durable=True)
     bench.publish(2)
     bench.publish_again(1, 2, 3)
     bench.published = 3
     assert bench.ready == [1, 2, 3]
     assert bench.drain() == [], "a confirm before the first copy is safe would be a lie"
-    bench.storage.make_safe()
+    bench.sync()
     assert sorted(" ".join(bench.drain()).replace("confirm", "").split()) == ["1", "1", "2", "2", "3"]
 
 
@@ -94,7 +93,9 @@ def test_a_consumer_without_acks_gets_messages_that_are_never_stored() -> None:
     bench = QueueBench()
     bench.consume(no_ack=True)
     bench.publish(2)
-    assert [each.body for each in bench.storage.discarded] == [b"1", b"2"]
+    assert bench.storage.live == []
+    assert bench.storage.status().next_seq_id == 1, "they never had a position"
+    assert bench.storage.is_duplicate(message(2).msg_id)
     assert bench.drain() == ["1.t: 1 2", "confirm 1 2"]
 
 
@@ -323,7 +324,7 @@ def test_a_channel_settles_only_what_it_holds() -> None:
     assert bench.process.unacked == 2
     bench.ack(1, 1)
     bench.ack(1, 1)
-    assert bench.storage.acked == [1]
+    assert bench.storage.live == [2]
 
 
 def test_channel_down_requeues_in_order_for_the_others() -> None:
@@ -360,7 +361,7 @@ def test_get_takes_from_the_head() -> None:
 
 
 def test_a_new_process_takes_back_what_its_predecessor_had_delivered() -> None:
-    storage = MemoryBackingQueue()
+    storage = SteeredQueue()
     before = QueueProcess(queue_record(), storage)
     before.publish(channel(9), [message(1), message(2)], [0, 0])
     before.get(channel(1), no_ack=False)
@@ -396,9 +397,9 @@ def test_max_length_counts_only_what_consumers_leave() -> None:
     bench.consume(prefetch_count=2)
     bench.publish(3)
     assert bench.deliveries() == ["1.t: 1 2"]
-    assert bench.storage.dropped == [3]
+    assert bench.storage.live == [1, 2, 4]
     bench.requeue(1, 1)
-    assert bench.storage.dropped == [3, 1], "a requeue that overflows drops from the head too"
+    assert bench.storage.live == [2, 4], "a requeue that overflows drops from the head too"
 
 
 def test_max_length_bytes_counts_bodies() -> None:
@@ -479,21 +480,14 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
 
 
 def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
-    bench = QueueBench(hold_confirms=True)
+    bench = QueueBench(durable=True)
     bench.consume(1, prefetch_count=1)
     bench.publish(2)
+    assert bench.storage.has_files
     bench.process.seal_for_delete(if_unused=False, if_empty=False)
     bench.publish(1)
     effects = bench.process.delete()
     confirmed = [seq for each in effects if isinstance(each, ConfirmPublished) for seq in each.publish_seqs]
     assert sorted(confirmed) == [1, 2, 3]
     assert effects[-1] == CancelConsumer(channel(1), "t")
-    assert bench.storage.is_deleted
-
-
-def test_channels_of_a_node() -> None:
-    bench = QueueBench()
-    bench.consume(1)
-    bench.process.consume(channel(1, "n2"), ConsumerSpec("t", no_ack=True, exclusive=False))
-    assert bench.process.channels_of_node("n2") == [channel(1, "n2")]
-    assert bench.process.consumer_count == 2
+    assert not bench.storage.has_files

@@ -31,46 +31,46 @@ def queue(harness: StoreHarness) -> LocalReplica:
 
 
 def want_in_memory(queue: LocalReplica, target: int | None) -> None:
-    queue.target_ram_count = target
-    while queue.page_out():
+    queue.engine.paging.target_ram_count = target
+    while queue.engine.paging.page_out():
         pass
     queue.check_invariants()
 
 
 def test_a_short_queue_is_all_alpha_in_q4(queue: LocalReplica) -> None:
     queue.publish(publications(1, 20))
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=20)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=20)
 
 
 def test_what_is_beyond_the_target_goes_down_from_the_back_of_q4(queue: LocalReplica) -> None:
     queue.publish(publications(1, 20))
     want_in_memory(queue, 16)
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=4, q4=16)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=4, q4=16)
     want_in_memory(queue, 0)
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=12, q3=8, q4=0)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=12, q3=8, q4=0)
 
 
 def test_the_path_of_a_growing_queue_is_q1_q2_delta(queue: LocalReplica) -> None:
     queue.publish(publications(1, 20))
     want_in_memory(queue, 0)
     queue.publish(publications(21, 3))
-    assert queue.stage_counts == StageCounts(q1=3, q2=0, delta=12, q3=8, q4=0), "behind Q3 a newcomer enters Q1"
+    assert queue.engine.stage_counts == StageCounts(q1=3, q2=0, delta=12, q3=8, q4=0), "behind Q3 a newcomer enters Q1"
     want_in_memory(queue, 1)
-    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0), "the oldest of Q1 go to Q2"
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0), "the oldest of Q1 go to Q2"
     queue.publish(publications(24, 5))
     want_in_memory(queue, 0)
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=20, q3=8, q4=0), "and from Q2 to delta"
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=20, q3=8, q4=0), "and from Q2 to delta"
     assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 29))
 
 
 def test_q1_becomes_q4_when_nothing_is_left_before_it(queue: LocalReplica) -> None:
     queue.publish(publications(1, 8))
     want_in_memory(queue, 0)
-    queue.target_ram_count = None
+    queue.engine.paging.target_ram_count = None
     queue.publish(publications(9, 4))
-    assert queue.stage_counts == StageCounts(q1=4, q2=0, delta=0, q3=8, q4=0)
+    assert queue.engine.stage_counts == StageCounts(q1=4, q2=0, delta=0, q3=8, q4=0)
     queue.fetch(8, ack_required=False)
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=4)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=0, q4=4)
     queue.check_invariants()
 
 
@@ -80,12 +80,16 @@ def test_q2_joins_q3_with_the_last_of_delta(queue: LocalReplica, monkeypatch: py
     want_in_memory(queue, 0)
     queue.publish(publications(21, 3))
     want_in_memory(queue, 1)
-    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0)
-    queue.target_ram_count = None
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0)
+    queue.engine.paging.target_ram_count = None
     assert counters(queue.fetch(8, ack_required=False)) == list(range(1, 9))
-    assert queue.stage_counts == StageCounts(q1=1, q2=2, delta=4, q3=8, q4=0), "Q3 empty: a batch is loaded from delta"
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=4, q3=8, q4=0), (
+        "Q3 empty: a batch is loaded from delta"
+    )
     assert counters(queue.fetch(8, ack_required=False)) == list(range(9, 17))
-    assert queue.stage_counts == StageCounts(q1=1, q2=0, delta=0, q3=6, q4=0), "it was the last of delta: Q2 follows"
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=0, delta=0, q3=6, q4=0), (
+        "it was the last of delta: Q2 follows"
+    )
     queue.check_invariants()
     assert counters(queue.fetch(9, ack_required=False)) == list(range(17, 24))
 
@@ -141,7 +145,7 @@ def test_nothing_of_a_message_is_in_memory_that_is_in_delta() -> None:
         queue.publish(publications(first, 1000))
         harness.store.flush_writes()
         sizes.append(queue.status().memory_bytes)
-    assert queue.stage_counts.delta == 60_000 - 2000
+    assert queue.engine.stage_counts.delta == 60_000 - 2000
     assert sizes[-1] - sizes[4] < 55_000 / 10, "less than a tenth of a byte for each further message"
 
 
@@ -181,7 +185,7 @@ def test_a_lazy_queue_keeps_positions_of_a_batch_and_no_body(harness: StoreHarne
         queue.publish(publications(first, 100, persistent=first % 200 == 1))
         harness.store.flush_writes()
     assert queue.status().in_ram == 0
-    assert queue.stage_counts == StageCounts(q1=0, q2=0, delta=1000, q3=2000, q4=0)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=1000, q3=2000, q4=0)
     assert counters(queue.fetch(3000, ack_required=True)) == list(range(1, 3001))
 
 
@@ -194,9 +198,9 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
     queue.set_lazy(True)
     assert queue.status().in_ram == 4000, "the switch itself moves nothing"
     queue.publish(publications(4001, 10))
-    assert queue.wants_maintenance
+    assert queue.engine.wants_maintenance
     steps = 1
-    while queue.maintain():
+    while queue.engine.maintain():
         steps += 1
         queue.check_invariants()
     assert 190 < steps < 250, "what was read ahead may stay in memory"
@@ -229,10 +233,10 @@ def test_purged_messages_are_freed_in_steps(harness: StoreHarness, monkeypatch: 
     queue.requeue([deliveries[0].seq_id])
     assert queue.purge() == 35
     queue.check_invariants()
-    freed = [queue.paged_out]
-    while queue.wants_maintenance:
-        queue.maintain()
-        freed.append(queue.paged_out)
+    freed = [queue.engine.paging.moved]
+    while queue.engine.wants_maintenance:
+        queue.engine.maintain()
+        freed.append(queue.engine.paging.moved)
     assert freed == [0, 10, 20, 30, 35]
     harness.sync()
     assert counters(harness.crash().fetch(99, ack_required=True)) == [2, 3, 4, 5, 6], "what is unacked stays"
@@ -267,7 +271,7 @@ def test_many_paged_messages_return_without_their_bodies(queue: LocalReplica, mo
     deliveries = queue.fetch(90, ack_required=True)
     queue.requeue([delivery.seq_id for delivery in deliveries[:5]])
     queue.set_ram_duration_target(0.0)
-    queue.page_out()
+    queue.engine.paging.page_out()
     queue.set_ram_duration_target(math.inf)
     queue.requeue([delivery.seq_id for delivery in deliveries[10:20]])
     queue.check_invariants()
@@ -284,7 +288,7 @@ def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
     deliveries = queue.fetch(30, ack_required=True)
     queue.requeue([delivery.seq_id for delivery in deliveries[:20]])
     want_in_memory(queue, 0)
-    assert queue.stage_counts.delta > 10
+    assert queue.engine.stage_counts.delta > 10
     assert counters(queue.fetch(99, ack_required=True)) == [*range(1, 21), *range(31, 41)]
     queue.check_invariants()
 
@@ -293,8 +297,8 @@ def test_a_transient_message_that_returns_into_delta_goes_to_disk(queue: LocalRe
     queue.publish(publications(1, 40, persistent=False))
     deliveries = queue.fetch(30, ack_required=True)
     queue.requeue([delivery.seq_id for delivery in deliveries[:20]])
-    queue.target_ram_count = 10
-    while queue.page_out():
+    queue.engine.paging.target_ram_count = 10
+    while queue.engine.paging.page_out():
         pass
     queue.set_ram_duration_target(math.inf)
     queue.publish(publications(41, 1))
@@ -312,7 +316,7 @@ def test_the_oldest_pending_acks_lose_their_bodies_when_they_grow_faster(queue: 
     queue.ram_duration_s(1000)
     want_in_memory(queue, 50)
     assert queue.status().in_ram <= 50
-    assert queue.stage_counts.q4 >= 32, "the ready ones were left alone as far as possible"
+    assert queue.engine.stage_counts.q4 >= 32, "the ready ones were left alone as far as possible"
     assert queue.ack([SeqId(seq_id) for seq_id in range(60)]) == 60
 
 
@@ -340,7 +344,7 @@ def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, target: int | None, is_restarted: bool
 ) -> None:
     """What a mirror does when its master purges: all but what is unacked there."""
-    monkeypatch.setattr("node.queues.local_replica.LEFT_MAX", 5)
+    monkeypatch.setattr("node.queues.content.LEFT_MAX", 5)
     monkeypatch.setattr("node.queues.stages.LOAD_MESSAGES", 8)
     queue = harness.open_queue()
     for first in range(1, 400, 20):

@@ -197,7 +197,7 @@ def test_a_full_disk_is_waited_for(big: bool) -> None:
     for _ in range(3):
         # Rounds go on: what needs no space is written and synced.
         other.fetch(1, ack_required=False)
-        other.flush_writes()
+        other.engine.flush_writes()
         harness.group_commit.mark_dirty(harness.disk.directory(harness.queue_directory))
         harness.sync()
         assert harness.group_commit.durable_generation >= stamp
@@ -207,8 +207,8 @@ def test_a_full_disk_is_waited_for(big: bool) -> None:
         queue.check_invariants()
     assert counters(queue.fetch(2, ack_required=False)) == [1, 2]
     harness.disk.capacity_bytes = 1 << 40
-    assert queue.wants_maintenance
-    queue.maintain()
+    assert queue.engine.wants_maintenance
+    queue.engine.maintain()
     harness.sync()
     assert (queue.is_disk_full, queue.drain_confirmed()) == (False, [2, 3])
     queue = harness.crash(CrashStyle.DROP)
@@ -225,11 +225,11 @@ def test_the_part_that_found_space_is_confirmed_by_its_own_round() -> None:
     deliveries = queue.publish_delivered(publications(2, 10))
     # Space for the first of the two segments.
     harness.disk.capacity_bytes = harness.disk.used_bytes + 800
-    queue.flush_writes()
+    queue.engine.flush_writes()
     assert [queue.is_disk_full] == [True]
     unwritten = [each.seq_id for each in deliveries if each.seq_id >= 8]
     assert queue.ack(unwritten) == 3
-    queue.flush_writes()
+    queue.engine.flush_writes()
     assert [queue.is_disk_full] == [False]
     assert queue.drain_confirmed() == [9, 10, 11], "what is settled, and nothing that is not durable"
     assert queue.durable_generation < queue.write_generation
@@ -297,15 +297,15 @@ def test_nothing_is_confirmed_after_a_failed_fsync(harness: StoreHarness) -> Non
 def test_bodies_beyond_the_target_are_read_back_in_batches() -> None:
     harness = StoreHarness(StoreConfig(v2_segment_entries=64, io_batch_messages=32))
     queue = harness.open_queue()
-    queue.target_ram_count = 10
+    queue.engine.paging.target_ram_count = 10
     for first in range(1, 500, 50):
         queue.publish(publications(first, 50, body=b"b" * 100))
         harness.store.flush_writes()
-        queue.page_out()
+        queue.engine.paging.page_out()
         queue.check_invariants()
     status = queue.status()
     assert (status.ready, status.in_ram, status.ready_bytes) == (500, 10, 50_000)
-    assert queue.stage_counts.delta > 300
+    assert queue.engine.stage_counts.delta > 300
     assert counters(queue.fetch(20, ack_required=True)) == list(range(1, 21))
     queue.check_invariants()
     assert queue.requeue_all() == 20
@@ -320,7 +320,7 @@ def test_unacked_bodies_leave_memory_too(harness: StoreHarness) -> None:
     harness.store.flush_writes()
     queue.fetch(10, ack_required=True)
     queue.set_ram_duration_target(0.0)
-    queue.page_out()
+    queue.engine.paging.page_out()
     assert queue.status().in_ram == 0
     queue.check_invariants()
 
@@ -401,7 +401,7 @@ def test_in_flight_is_what_was_published_and_is_not_durable(harness: StoreHarnes
     queue.publish(publications(1, 5, tokens=tokens))
     queue.publish(publications(6, 5, persistent=False, tokens=tokens))
     assert queue.in_flight_messages == 5
-    queue.flush_writes()
+    queue.engine.flush_writes()
     queue.drain_confirmed()
     assert queue.in_flight_messages == 5, "written is not yet durable"
     harness.sync()

@@ -220,7 +220,7 @@ def test_files_of_a_queue_that_failed_do_not_give_references_back_a_second_time(
     queue, other = fan_out(harness, 4)
     harness.disk.fail_writes = f"/{QUEUE_ID}/"
     harness.store.flush_writes()
-    assert queue.has_failed
+    assert queue.engine.has_failed
     harness.disk.fail_writes = None
     queue.terminate()
     harness.store.delete_queue_directory(QUEUE_ID)

@@ -269,7 +269,7 @@ def test_damage_found_by_a_read_takes_the_queue_out_of_service() -> None:
     queue.publish(publications(1, 2))
     harness.sync()
     queue.set_ram_duration_target(0.0)
-    queue.page_out()
+    queue.engine.paging.page_out()
     harness.disk.flip_bit(f"{harness.queue_directory}/0.qs", HEADER_BYTES + 30)
     with pytest.raises(StorageError, match="damaged"):
         queue.fetch(1, ack_required=True)
@@ -413,7 +413,7 @@ def test_an_index_file_that_is_cut_off_has_no_digest() -> None:
     file.truncate(HEADER_BYTES + 63 * SLOT_BYTES)
     with pytest.raises(StorageError, match="cut off"):
         queue.digests()
-    assert queue.has_failed
+    assert queue.engine.has_failed
 
 
 def test_a_mirror_of_transient_messages_reserves_positions_too(harness: StoreHarness) -> None:

@@ -231,7 +231,7 @@ def test_a_conversion_goes_its_way(harness: StoreHarness, flushes: int, is_befor
         harness.store.flush_writes()
     convert(60)
     assert queue.backing_queue_status()["version"] == version
-    assert not queue.wants_maintenance
+    assert not queue.engine.wants_maintenance
     flush_all(harness)
     check(harness, other, 10)
 
@@ -310,7 +310,7 @@ def test_slots_that_wait_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) ->
     queue.requeue([each.seq_id for each in rest if each.seq_id < 48 or each.seq_id % 8 != 5])
     flush_all(harness)
     queue.purge()
-    index = queue._storage.index
+    index = queue.engine.content.index
     assert isinstance(index, QueueIndexV2)
     while harness.store.has_unflushed:
         harness.store.flush_writes()
@@ -324,6 +324,6 @@ def test_what_is_damaged_keeps_its_reference_until_the_store_counts_anew() -> No
     harness.disk.flip_bit(f"{harness.queue_directory}/2.qi", 64 + 32 * 5 + 20, 3)
     queue.purge()
     flush_all(harness)
-    assert not queue.has_failed
+    assert not queue.engine.has_failed
     assert messages(harness) == 11
     check(harness, other, 11, counted=10)

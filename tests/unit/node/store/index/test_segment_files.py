@@ -149,4 +149,4 @@ def test_a_clean_stop_does_not_count_on_a_sync_that_is_still_under_way(harness: 
     assert queue.recovery_report is not None
     assert queue.recovery_report.clean
     assert len(queue.fetch(2, ack_required=True)) == 2
-    assert not queue.has_failed
+    assert not queue.engine.has_failed

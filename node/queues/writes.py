@@ -1,0 +1,208 @@
+"""What a queue has collected for the disk, has written, and has durably: its flushes, its confirms, and its failure.
+
+**Flush.** What the index collects is written once per turn of the loop, when the owner of the queue calls `flush`
+(`call_for_flush` asks for it); a queue that collected much does not wait for the end of the turn.
+
+**Generations** are those of the group commit (`node.store.disk.group_commit`). A write belongs to the generation that
+is open when its bytes go to the file, and is safe when that one is durable (without ``confirm_after_sync``: at once).
+
+**Confirms.** See `node.queues.confirm_tokens`. Persistent messages without a token are counted per generation only,
+for the credit flow.
+
+**Failure.** A full disk is waited for: what was collected stays in memory, `is_disk_full` is true, and every turn tries
+again (no confirm goes out meanwhile). After any other `StorageError` of this queue's files, or of the group
+commit, every operation raises and no token is given back any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from node.errors import DiskFullError, StorageError
+from node.queues.confirm_tokens import ConfirmTokens
+from node.store.disk.group_commit import GroupCommit
+from node.store.queue_storage import QueueStorage
+from node.store.shared.config import StoreConfig
+
+#: Collected bytes after which a queue writes without waiting for the end of the turn (mission S11).
+WRITE_BUFFER_BYTES = 512 * 1024
+
+
+class Writes:
+    """See the module text."""
+
+    __slots__ = (
+        "_config",
+        "_durable_at_failure",
+        "_failure",
+        "_full_generation",
+        "_group_commit",
+        "_is_durable",
+        "_last_generation",
+        "_storage",
+        "_unflushed_bytes",
+        "_unflushed_untracked",
+        "_untracked",
+        "has_called_for_flush",
+        "is_disk_full",
+        "tokens",
+    )
+
+    def __init__(self, storage: QueueStorage, group_commit: GroupCommit, config: StoreConfig) -> None:
+        self._storage = storage
+        self._group_commit = group_commit
+        self._config = config
+        self._is_durable = storage.is_durable
+        self.tokens = ConfirmTokens()
+        #: Collected since the last flush: bytes, and persistent messages without a token (also those settled since).
+        self._unflushed_bytes = 0
+        self._unflushed_untracked = 0
+        self.has_called_for_flush = False
+        #: Generation of the last message written.
+        self._last_generation = 0
+        #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
+        self._untracked: deque[tuple[int, int]] = deque()
+        #: The last flush found no space; it is tried again.
+        self.is_disk_full = False
+        #: While the disk is full: generation of the first write that did not find space.
+        self._full_generation = 0
+        self._failure: StorageError | None = None
+        self._durable_at_failure = 0
+
+    # -- the flush
+
+    def collected(self, size: int, untracked: int, next_seq_id: int) -> None:
+        """The index collected ``size`` bytes with so many persistent messages without token: call for the flush of the
+        turn, or do not wait for it."""
+        self._unflushed_untracked += untracked
+        self._unflushed_bytes += size
+        if self._unflushed_bytes > WRITE_BUFFER_BYTES and not self.is_disk_full:
+            self.flush(next_seq_id)
+        elif not self.has_called_for_flush:
+            self.call_for_flush()
+
+    def call_for_flush(self) -> None:
+        """Ask the owner of the queue for a `flush` at the end of this turn."""
+        self.has_called_for_flush = True
+        self._storage.on_unflushed()
+
+    def flush(self, next_seq_id: int) -> None:
+        """Write what was collected into the files. Never raises: a failure shows in the next operation."""
+        storage = self._storage
+        self.has_called_for_flush = False
+        if self._failure is not None:
+            return
+        try:
+            written = storage.flush(next_seq_id)
+        except DiskFullError:
+            # A part may have been written, and what was not may be settled before it is: nothing else would tell that
+            # the tokens of this part wait for this generation.
+            self._last_generation = self._group_commit.open_generation
+            if not self.is_disk_full:
+                self.is_disk_full = True
+                self._full_generation = self._group_commit.open_generation
+            return
+        except StorageError as error:
+            self.fail(error)
+            return
+        self.is_disk_full = False
+        if written:
+            self._last_generation = self._group_commit.open_generation
+        if self._unflushed_untracked:
+            self._untracked.append((self._last_generation, self._unflushed_untracked))
+        self._unflushed_bytes = self._unflushed_untracked = 0
+        self.tokens.flushed(self._last_generation)
+        if storage.index.has_unflushed:
+            self.call_for_flush()
+
+    # -- what is durable
+
+    def _durable_generation_of_writes(self) -> int:
+        if not self._config.confirm_after_sync:
+            return self._last_generation
+        return self._group_commit.durable_generation
+
+    @property
+    def open_generation(self) -> int:
+        """Generation of the group commit that a write made now belongs to."""
+        return self._group_commit.open_generation
+
+    @property
+    def durable_generation(self) -> int:
+        """See `ReplicaQueue.durable_generation`. Compare at once: it may fall back when something new is written.
+
+        If this queue has nothing under way, that is the open generation itself: there is nothing to wait for.
+        """
+        group_commit = self._group_commit
+        if self._failure is not None:
+            return self._durable_at_failure
+        if not self._is_durable:
+            return group_commit.open_generation
+        if self._storage.index.has_unflushed_publishes:
+            bound = group_commit.durable_generation if self._config.confirm_after_sync else self._generation_before()
+            return min(bound, self._full_generation - 1) if self.is_disk_full else bound
+        if self._last_generation > self._durable_generation_of_writes():
+            return group_commit.durable_generation
+        return group_commit.open_generation
+
+    def _generation_before(self) -> int:
+        """The generation before the open one: all its writes were flushed before it closed."""
+        return self._group_commit.open_generation - 1
+
+    def confirm_duplicate(self, token: Hashable) -> None:
+        """The token of a duplicate: waits for all that this queue has under way, the earlier copy included."""
+        if self._is_durable and self._storage.index.has_unflushed_publishes:
+            self.tokens.hold_duplicate(token)
+            self.call_for_flush()
+        elif self._last_generation > self._durable_generation_of_writes():
+            self.tokens.hold_duplicate_until(self._last_generation, token)
+        else:
+            self.tokens.confirm([token])
+
+    def drain_confirmed(self) -> list[Hashable]:
+        """See `BackingQueue.drain_confirmed`."""
+        self.require_service()
+        self.tokens.release(self._durable_generation_of_writes())
+        return self.tokens.drain()
+
+    @property
+    def in_flight_messages(self) -> int:
+        """See `BackingQueue.in_flight_messages`. One without token counts until its generation is durable."""
+        untracked = self._untracked
+        durable = self._durable_generation_of_writes()
+        while untracked and untracked[0][0] <= durable:
+            untracked.popleft()
+        return len(self.tokens.waiting) + self._unflushed_untracked + sum([count for _, count in untracked])
+
+    # -- failure
+
+    def fail(self, error: StorageError) -> None:
+        """The queue is out of service from here on; the first error is kept."""
+        if self._failure is None:
+            self._failure = error
+            self._durable_at_failure = self._group_commit.durable_generation
+
+    @property
+    def has_failed(self) -> bool:
+        """True once this queue's own files refused something: every further operation raises."""
+        return self._failure is not None
+
+    @property
+    def may_stop_cleanly(self) -> bool:
+        """False if the files must be recovered by a scan: they, or the disk under all queues, have failed."""
+        return self._failure is None and self._group_commit.failure is None
+
+    def require_service(self) -> None:
+        """Raise if this queue, or the disk under all of them, has failed."""
+        if self._failure is None and self._is_durable and self._group_commit.failure is not None:
+            self.fail(self._group_commit.failure)
+        if self._failure is not None:
+            # The class of the error says whether there is hope: a full disk will have room again.
+            raise type(self._failure)(f"the queue is out of service: {self._failure}")
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if tokens wait for what is not written."""
+        assert all(map(self._storage.index.is_live, self.tokens.waiting)), "tokens wait for live stored messages only"
+        generations = [generation for generation, _ in self._untracked]
+        assert generations == sorted(generations), "what was written later is durable later"
