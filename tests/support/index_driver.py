@@ -150,7 +150,7 @@ def _recover_v1(index: QueueIndex, report: RecoveryReport, terms: bytes | None) 
 
 def _ack_path_v1(index: QueueIndex, seq_id: int) -> str:
     assert isinstance(index, QueueIndexV1)
-    return f"{DIRECTORY}/{index.next_journal - 1}.jif"
+    return f"{DIRECTORY}/{index.journals.next_number - 1}.jif"
 
 
 def _make_v2(

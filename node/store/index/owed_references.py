@@ -29,8 +29,9 @@ ALL = 1 << 62
 class OwedSource(Protocol):
     """A place where settled entries can be read that still hold their references. Two that are equal are one place."""
 
-    #: Held for nothing but this account; the same from the beginning to the end.
-    memory_bytes: int
+    @property
+    def memory_bytes(self) -> int:
+        """Held for nothing but this account; the same from the beginning to the end."""
 
     @property
     def has_owed(self) -> bool:
@@ -43,7 +44,7 @@ class OwedSource(Protocol):
         """For each of these whether its message is persistent, and its id. Raises `StorageError`."""
 
     def forget(self, entries: Sequence[int]) -> None:
-        """These owe nothing any more."""
+        """These owe nothing any more: the first of `owed`, or any if the source says that it can."""
 
 
 class OwedReferences:
@@ -59,6 +60,10 @@ class OwedReferences:
 
     def __bool__(self) -> bool:
         return bool(self._sources)
+
+    def knows(self, source: OwedSource) -> bool:
+        """True if this source owes something."""
+        return source in self._sources
 
     def owe(self, source: OwedSource, *, is_next: bool = False) -> None:
         """This source owes something, known or not; ``is_next``: if it was not known, it comes before the others."""

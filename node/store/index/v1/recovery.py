@@ -20,6 +20,7 @@ from node.ids import MsgId, OriginId, split_msg_id
 from node.store.disk.disk import Disk, read_whole, sync_file, write_durably
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT, FileFormat
 from node.store.index.index import ENTRIES_PER_PIECE, RecoveryReport
+from node.store.index.live_bits import run_bits, runs
 from node.store.index.v1.format import (
     KIND_ACK,
     KIND_EMBEDDED,
@@ -39,7 +40,7 @@ from node.store.index.v1.format import (
     scan_records,
 )
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.segment import Segment, run_bits, runs_of
+from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.terms import unpack_terms
 from node.store.shared.config import quarantine
 
@@ -273,7 +274,7 @@ def recover_v1(
     reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
-        return RecoveredV1(index.end_seq_id, {})
+        return RecoveredV1(index.live_entries.end_seq_id, {})
     report.clean = False
     recovery = _DirtyRecovery(index, report, store_is_damaged)
     end_seq_id = recovery.run(progress)
@@ -282,27 +283,27 @@ def recover_v1(
 
 def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) -> bool:
     """False if the files are not those that the terms speak of."""
-    unpacked = unpack_terms(terms, index.entries_per_segment)
+    unpacked = unpack_terms(terms, index.live_entries.segment_entries)
     if unpacked is None:
-        report.damaged(f"{index.directory}: the terms are damaged or of another size of segments; scanning")
+        report.damaged(f"{index.files.directory}: the terms are damaged or of another size of segments; scanning")
         return False
     next_journal, segments = unpacked
     expected = {segment.number: segment.file_bytes for segment in segments if segment.file_bytes}
-    names = index.disk.list(index.directory)
+    names = index.files.disk.list(index.files.directory)
     found: dict[int, int] = {}
     for number in files_of(names, SEGMENT_FORMAT):
-        file = index.disk.open(index.files.path(number))
+        file = index.files.disk.open(index.files.path(number))
         found[number] = file.size
         file.close()
     if found != expected or files_of(names, JOURNAL_FORMAT):
-        report.damaged(f"{index.directory}: the files are not those that the clean stop left; scanning")
+        report.damaged(f"{index.files.directory}: the files are not those that the clean stop left; scanning")
         return False
     index.adopt(next_journal, segments)
     for segment in segments:
-        if segment.transient:
+        if segment.transient_bits:
             # Their store was emptied: there is nothing to give back.
-            segment.shared &= ~segment.transient
-            report.transient += (segment.live & segment.transient).bit_count()
+            segment.shared_bits &= ~segment.transient_bits
+            report.transient += segment.transient_bits.bit_count()
     index.drop_transient()
     report.messages += sum(segment.live_count for segment in segments)
     return True
@@ -313,28 +314,28 @@ class _DirtyRecovery:
 
     def __init__(self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool) -> None:
         self._index = index
-        self._disk = index.disk
-        self._directory = index.directory
+        self._disk = index.files.disk
+        self._directory = index.files.directory
         self._report = report
         self._store_is_damaged = store_is_damaged
-        self._segments: list[Segment] = []
+        self._segments: list[SegmentV1] = []
         #: Highest id of each origin among the live messages.
         self.origins: dict[OriginId, MsgId] = {}
 
     def run(self, progress: Progress) -> int:
         index, disk, directory = self._index, self._disk, self._directory
-        entries = index.entries_per_segment
+        entries = index.live_entries.segment_entries
         names = disk.list(directory)
         for name in names:
             if name.endswith(SEGMENT_FORMAT.suffix + ".tmp"):
                 disk.unlink(f"{directory}/{name}")
-        journals = load_journals(disk, directory, index.queue_id, entries, self._note)
+        journals = load_journals(disk, directory, index.files.queue_id, entries, self._note)
         in_files = files_of(names, SEGMENT_FORMAT)
         numbers = sorted(journals.mentioned.keys() | set(in_files))
         for done, number in enumerate(numbers, 1):
             content = SegmentContent(file_end=number * entries)
             if number in in_files:
-                content = load_segment(disk, directory, number, index.queue_id, self._note)
+                content = load_segment(disk, directory, number, index.files.queue_id, self._note)
             self._segment(number, content, journals)
             progress(done, len(numbers))
         index.files.sync_all()
@@ -356,7 +357,7 @@ class _DirtyRecovery:
         quarantine(self._disk, self._directory, f"{file_name}.{place if place.isdigit() else 0}.bad", problem.data)
 
     def _segment(self, number: int, content: SegmentContent, journals: JournalContents) -> None:
-        index, entries = self._index, self._index.entries_per_segment
+        index, entries = self._index, self._index.live_entries.segment_entries
         from_journals = journals.publishes.get(number, {})
         in_file: dict[int, StoredEntry] = {}
         settled: list[int] = []
@@ -378,7 +379,7 @@ class _DirtyRecovery:
         if not in_file and not added:
             self._disk.unlink(path)
             return
-        segment = Segment(number, entries)
+        segment = SegmentV1(number, entries)
         _count(segment, in_file.values())
         _count(segment, added.values())
         self._segments.append(segment)
@@ -399,7 +400,7 @@ class _DirtyRecovery:
                 self._disk.unlink(path)
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
-            index.files.append(segment, runs_of(sorted(settled), entries), [])
+            index.files.append(segment, runs(sorted(settled)), [])
         if added:
             index.files.append(segment, [], self._publishes_of(added))
 
@@ -407,7 +408,7 @@ class _DirtyRecovery:
         if not entry.persistent:
             self._report.transient += 1
             return False
-        if entry.is_shared and not self._index.stores[True].contains(entry.msg_id):
+        if entry.is_shared and not self._index.live_entries.stores[True].contains(entry.msg_id):
             if self._store_is_damaged:
                 self._report.damaged(
                     f"{self._directory}: seq id {entry.seq_id}: message {entry.msg_id.hex()} is not in the shared store"
@@ -417,7 +418,7 @@ class _DirtyRecovery:
             return False
         return True
 
-    def _write_anew(self, segment: Segment, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
+    def _write_anew(self, segment: SegmentV1, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
         """Replace a file that has unreadable pieces by one with its live entries only."""
         number = segment.number
         publishes: list[Publish] = []
@@ -426,7 +427,7 @@ class _DirtyRecovery:
             payload = data[start + RECORD_BYTES : start + place_size(entry.place)]
             publishes.append(Publish(seq_id, _kind(entry), entry.persistent, payload))
             segment.file_end = seq_id + 1
-        parts = [SEGMENT_FORMAT.header(number, self._index.queue_id)]
+        parts = [SEGMENT_FORMAT.header(number, self._index.files.queue_id)]
         pack_publishes(publishes, checksum_seed(SEGMENT_FORMAT, number), HEADER_BYTES, parts)
         content = b"".join(parts)
         path = self._index.files.path(number)
@@ -462,7 +463,7 @@ def _is_same(one: StoredEntry, other: StoredEntry) -> bool:
     return one[:5] == other[:5]
 
 
-def _count(segment: Segment, entries: Iterable[StoredEntry]) -> None:
+def _count(segment: SegmentV1, entries: Iterable[StoredEntry]) -> None:
     live = shared = 0
     for entry in entries:
         bit = 1 << entry.seq_id - segment.base

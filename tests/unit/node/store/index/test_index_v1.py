@@ -89,11 +89,11 @@ def test_a_full_journal_is_moved_in_pieces(driver: V1Driver) -> None:
     driver.flush()
     assert files(driver) == ["0.idx", "0.jif"]
     driver.check()
-    assert not driver.index._moved
+    assert not driver.index.journals.moved
     for _ in range(12):
         driver.flush()
         driver.check()
-    assert driver.index._moved
+    assert driver.index.journals.moved
 
 
 def test_a_settled_segment_is_deleted_without_being_written_again(driver: V1Driver) -> None:

@@ -26,7 +26,7 @@ MESSAGES = 100
 @pytest.fixture(params=[1, 2])
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StoreHarness:
     monkeypatch.setattr("node.store.index.v2.owed_slots.OWED_PER_FLUSH", STEP)
-    monkeypatch.setattr("node.store.index.v1.index.OWED_PER_FLUSH", STEP)
+    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", STEP)
     monkeypatch.setattr("node.store.index.v2.index.ACK_SEGMENTS_MAX", 1)
     config = StoreConfig(
         queue_version=request.param,
