@@ -109,8 +109,13 @@ def runs_of_bits(bits: int, base: int) -> Iterator[Run]:
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
+        at += zeros
         # Adding one carries through the ones at the end.
-        ones = (bits + 1 & -(bits + 1)).bit_length() - 1
-        yield at + zeros, ones
+        above = bits + 1
+        if not bits & above:
+            yield at, bits.bit_length()
+            return
+        ones = (above & -above).bit_length() - 1
+        yield at, ones
         bits >>= ones
-        at += zeros + ones
+        at += ones

@@ -16,9 +16,10 @@ Each generation adds what it must know of the segment's files (`v1.segment`, `v2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sys import getsizeof
 
-from node.store.index.live_bits import bits_between, full_bits
+from node.store.index.live_bits import bits_between, bits_of, full_bits
 
 #: Estimate of the memory of the numbers in a segment that are objects of their own.
 _NUMBERS_MEMORY_BYTES = 96
@@ -100,6 +101,15 @@ class Segment:
                 self.shared_bits = full
             if self.transient_bits == full:
                 self.transient_bits = full
+
+    def add_members(self, seq_ids: Sequence[int], shared: Sequence[int], transient: Sequence[int]) -> None:
+        """The same with ascending positions of this segment."""
+        mask = self.entries - 1
+        self.add(
+            bits_of(seq_ids, mask),
+            bits_of(shared, mask) if shared else 0,
+            bits_of(transient, mask) if transient else 0,
+        )
 
     def settle(self, bits: int) -> None:
         """These live entries are settled."""

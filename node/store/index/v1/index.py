@@ -178,58 +178,69 @@ class QueueIndexV1:
         entries = self.live_entries
         # Before references are taken: a full disk may refuse it.
         self.journals.begin()
-        self._give_back_at(pending)
-        publishes, stored = self._publishes(pending)
-        taken = self._write_shared(stored)
+        if self._owed:
+            self._give_back_at(pending)
+        publishes, shared, transient = self._publishes(pending)
+        taken = self._write_shared(shared, transient) if shared else ()
+        persistent = len(pending) - len(transient)
         try:
-            written = self.journals.write(entries.settled, publishes)
+            self.journals.write(entries.settled, publishes, is_awaited=persistent > 0)
         except DiskFullError:
             for store, msg_ids in taken:
                 store.release_many(msg_ids)
             raise
         entries.settled.clear()
-        self._add(publishes)
         if pending:
+            self._add(pending, shared, transient)
             entries.pending.clear()
             entries.envelopes.clear()
-        return written
+        return persistent
 
     def _give_back_at(self, seq_ids: Sequence[int]) -> None:
         """These positions, ascending, are used again: a segment's file may get a second record about them."""
         entries = self.live_entries
-        for number, members in by_segment(seq_ids, entries.segment_bits) if self._owed else ():
+        for number, members in by_segment(seq_ids, entries.segment_bits):
             segment = entries.segments.get(number)
             if segment is not None and segment.owed_bits:
                 again = segment.owed_bits & bits_of(members, entries.segment_mask)
                 if again:
                     self._owed.give_back_from(OwedInFile(self.files, segment), positions(again, segment.base))
 
-    def _publishes(self, pending: Sequence[int]) -> tuple[list[Publish], dict[bool, list[tuple[MsgId, bytes]]]]:
-        """Records of the pending messages at these positions, and what goes to which shared store."""
+    def _publishes(self, pending: Sequence[int]) -> tuple[list[Publish], list[int], list[int]]:
+        """Records of the pending messages at these positions; which of them go to a shared store, which are
+        transient."""
         messages, envelopes = self.live_entries.pending, self.live_entries.envelopes
         embed_below_bytes, is_durable = self._embed_below_bytes, self.files.is_durable
         publishes: list[Publish] = []
-        stored: dict[bool, list[tuple[MsgId, bytes]]] = {}
+        shared: list[int] = []
+        transient: list[int] = []
         for seq_id in pending:
             message = messages[seq_id]
-            envelope = envelopes.get(seq_id) or message.envelope()
             size = len(message.body)
             is_persistent = is_durable and message.persistent
+            if not is_persistent:
+                transient.append(seq_id)
             if size + len(message.properties) < embed_below_bytes:
+                envelope = envelopes.get(seq_id) or message.envelope()
                 publishes.append(Publish(seq_id, KIND_EMBEDDED, is_persistent, envelope))
             else:
-                stored.setdefault(is_persistent, []).append((message.msg_id, envelope))
+                shared.append(seq_id)
                 payload = SHARED_PAYLOAD.pack(message.msg_id, size)
                 publishes.append(Publish(seq_id, KIND_SHARED, is_persistent, payload))
-        return publishes, stored
+        return publishes, shared, transient
 
-    def _write_shared(
-        self, stored: Mapping[bool, Sequence[tuple[MsgId, bytes]]]
-    ) -> list[tuple[SharedStore, list[MsgId]]]:
+    def _write_shared(self, shared: Sequence[int], transient: Collection[int]) -> list[tuple[SharedStore, list[MsgId]]]:
         """Hand big messages to the shared stores. Returns the references taken."""
+        entries = self.live_entries
+        stored: dict[bool, list[tuple[MsgId, bytes]]] = {}
+        of_transient = frozenset(transient)
+        for seq_id in shared:
+            message = entries.pending[seq_id]
+            envelope = entries.envelopes.get(seq_id) or message.envelope()
+            stored.setdefault(seq_id not in of_transient, []).append((message.msg_id, envelope))
         taken: list[tuple[SharedStore, list[MsgId]]] = []
         for is_persistent, items in stored.items():
-            store = self.live_entries.stores[is_persistent]
+            store = entries.stores[is_persistent]
             try:
                 store.write_batch(items)
             except DiskFullError:
@@ -239,20 +250,17 @@ class QueueIndexV1:
             taken.append((store, [msg_id for msg_id, _ in items]))
         return taken
 
-    def _add(self, publishes: Sequence[Publish]) -> None:
-        """These were written, ascending."""
+    def _add(self, written: Sequence[int], shared: Sequence[int], transient: Sequence[int]) -> None:
+        """These positions, ascending, are in the journal."""
         entries = self.live_entries
-        bits, mask = entries.segment_bits, entries.segment_mask
-        shared = dict(by_segment([publish.seq_id for publish in publishes if publish.kind == KIND_SHARED], bits))
-        transient = dict(by_segment([publish.seq_id for publish in publishes if not publish.persistent], bits))
-        for number, seq_ids in by_segment([publish.seq_id for publish in publishes], bits):
+        bits = entries.segment_bits
+        shared_of, transient_of = dict(by_segment(shared, bits)), dict(by_segment(transient, bits))
+        for number, members in by_segment(written, bits):
             segment = entries.segments.get(number)
             if segment is None:
                 segment = SegmentV1(number, entries.segment_entries)
                 entries.add_segment(segment)
-            segment.add(
-                bits_of(seq_ids, mask), bits_of(shared.get(number, ()), mask), bits_of(transient.get(number, ()), mask)
-            )
+            segment.add_members(members, shared_of.get(number, ()), transient_of.get(number, ()))
 
     def _delete_finished(self, next_seq_id: int) -> None:
         """Delete segments in which everything is settled and to which nothing more will be appended."""

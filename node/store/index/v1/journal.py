@@ -18,7 +18,7 @@ from node.errors import StorageError
 from node.store.disk.disk import Disk, DiskFile
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT
 from node.store.index.index import PagedMessage
-from node.store.index.live_bits import Run, bits_of, positions, run_bits, runs_of_bits
+from node.store.index.live_bits import Run, bits_of, run_bits, runs_of_bits
 from node.store.index.v1.format import (
     PLACE_OFFSET_BITS,
     PLACE_SHARED,
@@ -99,16 +99,17 @@ class Journal:
                 members = by_segment[number] = {}
             members[seq_id] = place
 
-    def forget(self, number: int, settled: int) -> int:
-        """Settle these entries (a set) of a segment; returns those that had a publish here."""
+    def forget(self, number: int, settled: Sequence[Run]) -> list[int]:
+        """Settle entries of a segment; returns those that had a publish here."""
         members = self.places.get(number)
         if not members:
-            return 0
-        seq_ids = positions(settled, number << self._bits)
-        found = [seq_id for seq_id in seq_ids if members.pop(seq_id, None) is not None]
+            return []
+        found: list[int] = []
+        for first, count in settled:
+            found += [seq_id for seq_id in range(first, first + count) if members.pop(seq_id, None) is not None]
         if not members:
             del self.places[number]
-        return settled if len(found) == len(seq_ids) else bits_of(found, (1 << self._bits) - 1)
+        return found
 
     def ack(self, number: int, settled: int) -> None:
         """These entries (a set) of a segment are settled, and their publishes are in the segment's file."""

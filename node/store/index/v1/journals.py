@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from node.errors import StorageError
-from node.store.index.live_bits import positions, runs_of_bits
+from node.store.index.live_bits import Run, bits_of, positions, runs_of_bits
 from node.store.index.live_entries import LiveEntries
 from node.store.index.owed_references import ALL, OwedReferences
 from node.store.index.v1.format import (
@@ -81,32 +81,33 @@ class Journals:
             files.mark_directory()
         return self._current
 
-    def write(self, settled: Mapping[int, int], publishes: Sequence[Publish]) -> int:
-        """Write sets of acks, by segment, and publishes to the current journal.
+    def write(self, settled: Mapping[int, int], publishes: Sequence[Publish], *, is_awaited: bool) -> None:
+        """Write sets of acks, by segment, and publishes to the current journal; ``is_awaited``: ask for a sync.
 
-        Returns how many of the messages are persistent. After a `DiskFullError` nothing was written.
+        After a `DiskFullError` nothing was written.
         """
         journal = self.begin()
         bits = self._entries.segment_bits
-        runs = [run for number in sorted(settled) for run in runs_of_bits(settled[number], number << bits)]
+        runs = {number: list(runs_of_bits(settled[number], number << bits)) for number in sorted(settled)}
+        acks = [run for group in runs.values() for run in group]
         # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
-        places = journal.write(runs, publishes)
-        for number, entries in settled.items():
-            self._forget(journal, number, entries)
+        places = journal.write(acks, publishes)
+        for number, group in runs.items():
+            self._forget(journal, number, settled[number], group)
         journal.note(publishes, places)
-        self._written += len(runs) + len(publishes)
-        persistent = sum([publish.persistent for publish in publishes])
-        if persistent:
+        self._written += len(acks) + len(publishes)
+        if is_awaited:
             self._files.group_commit.mark_dirty(journal.file)
-        return persistent
 
-    def _forget(self, journal: Journal, number: int, settled: int) -> None:
+    def _forget(self, journal: Journal, number: int, settled: int, runs: Sequence[Run]) -> None:
         """An ack goes into ``journal``: drop publishes that are in journals; the others are in their segment's file."""
-        settled &= ~journal.forget(number, settled)
-        if settled and self._moving is not None:
-            settled &= ~self._moving.forget(number, settled)
-        if settled:
+        found = journal.forget(number, runs)
+        if self._moving is not None:
+            found += self._moving.forget(number, runs)
+        if not found:
             journal.ack(number, settled)
+        elif len(found) < settled.bit_count():
+            journal.ack(number, settled & ~bits_of(sorted(found), self._entries.segment_mask))
 
     # -- reading
 
@@ -207,8 +208,10 @@ class Journals:
 
     def delete_moved(self) -> None:
         """Delete journals whose entries are durable in the segments, the oldest first."""
+        if not self.moved:
+            return
         durable = self._files.group_commit.durable_generation if self._waits_for_sync else ALL
-        if self.moved and self.moved[0][0] <= durable:
+        if self.moved[0][0] <= durable:
             while self.moved and self.moved[0][0] <= durable:
                 self._files.disk.unlink(self.moved.pop(0)[1].path)
             self._files.forget_synced()
