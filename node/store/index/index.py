@@ -18,11 +18,11 @@ holds one reference per live entry.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from node.ids import MsgId
+from node.ids import MsgId, OriginId
 from node.message import Message
 
 #: `PagedMessage.place`: in a shared store, under its msg_id.
@@ -99,6 +99,19 @@ class RecoveryReport:
         self.corrupt += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
+
+
+#: Told (segments done, segments altogether) while files are scanned.
+Progress = Callable[[int, int], None]
+
+
+class RecoveredIndex(NamedTuple):
+    """What the owner learns of a recovered index, beside the report."""
+
+    #: First position behind the last segment that had anything.
+    end_seq_id: int
+    #: Highest id of each origin among the live messages; empty if nothing was scanned.
+    origins: Mapping[OriginId, MsgId]
 
 
 class QueueIndex(Protocol):

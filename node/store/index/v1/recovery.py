@@ -19,7 +19,7 @@ from node.errors import StorageError
 from node.ids import MsgId, OriginId, split_msg_id
 from node.store.disk.disk import Disk, read_whole, sync_file, write_durably
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT, FileFormat
-from node.store.index.index import ENTRIES_PER_PIECE, RecoveryReport
+from node.store.index.index import ENTRIES_PER_PIECE, Progress, RecoveredIndex, RecoveryReport
 from node.store.index.live_bits import run_bits, runs
 from node.store.index.v1.format import (
     KIND_ACK,
@@ -77,8 +77,6 @@ class Problem(NamedTuple):
     data: bytes
 
 
-#: Told (segments done, segments altogether).
-Progress = Callable[[int, int], None]
 #: Told of each problem as it is found.
 OnProblem = Callable[[Problem], None]
 
@@ -249,15 +247,6 @@ def references_in_pieces_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]
         yield [entry.msg_id for entry in entries if entry.is_shared and entry.persistent]
 
 
-class RecoveredV1(NamedTuple):
-    """What the owner learns of a recovered index, beside the report."""
-
-    #: First position behind the last segment that had anything.
-    end_seq_id: int
-    #: Highest id of each origin among the live messages; empty if nothing was scanned.
-    origins: Mapping[OriginId, MsgId]
-
-
 def recover_v1(
     index: QueueIndexV1,
     report: RecoveryReport,
@@ -265,7 +254,7 @@ def recover_v1(
     *,
     store_is_damaged: bool,
     progress: Progress = lambda _done, _total: None,
-) -> RecoveredV1:
+) -> RecoveredIndex:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
@@ -274,11 +263,11 @@ def recover_v1(
     reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
-        return RecoveredV1(index.live_entries.end_seq_id, {})
+        return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
     recovery = _DirtyRecovery(index, report, store_is_damaged)
     end_seq_id = recovery.run(progress)
-    return RecoveredV1(end_seq_id, recovery.origins)
+    return RecoveredIndex(end_seq_id, recovery.origins)
 
 
 def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) -> bool:
