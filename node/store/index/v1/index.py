@@ -180,7 +180,7 @@ class QueueIndexV1:
         self.journals.begin()
         if self._owed:
             self._give_back_at(pending)
-        publishes, shared, transient = self._publishes(pending)
+        publishes, shared, transient = self._publishes(pending) if pending else ([], [], [])
         taken = self._write_shared(shared, transient) if shared else ()
         persistent = len(pending) - len(transient)
         try:
@@ -254,7 +254,8 @@ class QueueIndexV1:
         """These positions, ascending, are in the journal."""
         entries = self.live_entries
         bits = entries.segment_bits
-        shared_of, transient_of = dict(by_segment(shared, bits)), dict(by_segment(transient, bits))
+        shared_of = dict(by_segment(shared, bits)) if shared else {}
+        transient_of = dict(by_segment(transient, bits)) if transient else {}
         for number, members in by_segment(written, bits):
             segment = entries.segments.get(number)
             if segment is None:

@@ -88,13 +88,14 @@ class Journals:
         """
         journal = self.begin()
         bits = self._entries.segment_bits
-        runs = {number: list(runs_of_bits(settled[number], number << bits)) for number in sorted(settled)}
-        acks = [run for group in runs.values() for run in group]
+        groups = [(number, list(runs_of_bits(settled[number], number << bits))) for number in sorted(settled)]
+        acks = groups[0][1] if len(groups) == 1 else [run for _, runs in groups for run in runs]
         # Acks first: a position may be settled and filled again within one turn (a mirror whose tail was replaced).
         places = journal.write(acks, publishes)
-        for number, group in runs.items():
-            self._forget(journal, number, settled[number], group)
-        journal.note(publishes, places)
+        for number, runs in groups:
+            self._forget(journal, number, settled[number], runs)
+        if publishes:
+            journal.note(publishes, places)
         self._written += len(acks) + len(publishes)
         if is_awaited:
             self._files.group_commit.mark_dirty(journal.file)
