@@ -10,7 +10,7 @@ from node.inspection.references import References
 from node.message import ENVELOPE_HEADER
 from node.store.formats.record import JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT
 from node.store.index.v1.format import RECORD_BYTES, place_offset, place_size
-from node.store.index.v1.recovery import (
+from node.store.index.v1.scan import (
     JournalContents,
     Problem,
     SegmentContent,

@@ -31,7 +31,7 @@ from node.store.formats.record import (
     unpack_record,
 )
 from node.store.index.live_bits import bits_of, positions
-from node.store.index.v2.recovery import BadSlot, scan_slots
+from node.store.index.v2.scan import BadSlot, scan_slots
 from node.store.index.v2.segment import SegmentV2
 from node.store.queue_storage import TERMS_NAME
 

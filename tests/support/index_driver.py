@@ -21,9 +21,11 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.index.index import PagedMessage, QueueIndex, RecoveryReport
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.recovery import recover_v1, references_in_pieces_v1
+from node.store.index.v1.recovery import recover_v1
+from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.index import QueueIndexV2
-from node.store.index.v2.recovery import recover_v2, references_in_pieces_v2
+from node.store.index.v2.recovery import recover_v2
+from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.shared.config import StoreConfig
 from tests.support.messages import make_message
 

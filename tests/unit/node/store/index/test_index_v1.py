@@ -16,7 +16,8 @@ from node.message import Message
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.recovery import IN_SEGMENT, Problem, recover_v1, stored_entries
+from node.store.index.v1.recovery import recover_v1
+from node.store.index.v1.scan import IN_SEGMENT, Problem, stored_entries
 from tests.support.index_driver import DIRECTORY, SMALL, V1Driver, count_references_v1
 
 
