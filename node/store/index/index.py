@@ -14,6 +14,8 @@ messages do not: AMQP promises nothing about an ack that is followed by a crash 
 **Bodies.** A message smaller than `StoreConfig.embed_below_bytes` (properties and body) lives in a file of the queue
 itself; any other in a shared store of the vhost (one for persistent, one for transient messages), of which the index
 holds one reference per live entry.
+
+What both keep in memory, and count, is one core: `node.store.index.live_entries`. Formats and files are their own.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ class LiveEntries(Generic[SegmentT]):
         Returns the positions.
         """
         pending = self.pending
-        chosen = [seq_id for seq_id in pending if first <= seq_id < end and seq_id not in keep]
+        if not pending:
+            return []
+        kept = frozenset(keep)
+        chosen = [seq_id for seq_id in pending if first <= seq_id < end and seq_id not in kept]
         for seq_id in chosen:
             message = pending[seq_id]
             count_into(total, self.is_persistent(message), len(message.body))
