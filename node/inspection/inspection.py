@@ -49,8 +49,8 @@ from node.store.formats.record import (
 )
 from node.store.index.terms import SeqBounds
 from node.store.index.v1.format import KIND_ACK, Record, ack_count, checksum_seed, files_of, place_size, scan_records
-from node.store.index.v1.recovery import JournalContents, StoredEntry, load_journals, load_segment
-from node.store.index.v2.recovery import BadSlot, scan_slots
+from node.store.index.v1.scan import JournalContents, StoredEntry, load_journals, load_segment
+from node.store.index.v2.scan import BadSlot, scan_slots
 from node.store.shared.store_file import StoredRecord, scan_store_file
 
 

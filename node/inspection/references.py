@@ -12,8 +12,8 @@ from typing import NamedTuple
 from node.inspection.places import QueuePlace
 from node.store.disk.disk import read_whole
 from node.store.formats.record import INDEX_FORMAT, Slot
-from node.store.index.v1.recovery import stored_entries
-from node.store.index.v2.recovery import scan_slots
+from node.store.index.v1.scan import stored_entries
+from node.store.index.v2.scan import scan_slots
 from node.store.shared.location_table import LocationTable
 
 #: In the field of the queue: a whole copy of the message was seen.

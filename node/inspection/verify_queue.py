@@ -36,7 +36,7 @@ from node.store.formats.record import (
 )
 from node.store.index.conversion import CURSOR_FORMAT, CURSOR_NAME
 from node.store.index.v1.terms import unpack_terms
-from node.store.index.v2.segment_files import Segment
+from node.store.index.v2.segment import SegmentV2
 from node.store.index.v2.terms import segments_in_terms
 from node.store.queue_storage import STUB_NAME, TERMS_NAME
 
@@ -107,7 +107,7 @@ class QueueCheck:
     def _run_v2(self) -> int:
         queue = self._queue
         terms = queue.index_terms.get(2)
-        expected: dict[int, Segment] | None = None
+        expected: dict[int, SegmentV2] | None = None
         if terms is not None:
             try:
                 segments = segments_in_terms(terms, queue.v2_segment_entries)

@@ -10,7 +10,7 @@ from node.inspection.references import References
 from node.message import ENVELOPE_HEADER
 from node.store.formats.record import JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT
 from node.store.index.v1.format import RECORD_BYTES, place_offset, place_size
-from node.store.index.v1.recovery import (
+from node.store.index.v1.scan import (
     JournalContents,
     Problem,
     SegmentContent,
@@ -18,7 +18,7 @@ from node.store.index.v1.recovery import (
     load_journals,
     load_segment,
 )
-from node.store.index.v1.segment import Segment
+from node.store.index.v1.segment import SegmentV1
 from node.store.queue_storage import TERMS_NAME
 
 _WRITTEN_ANEW = "left out when the next start writes the file anew, a copy goes to quarantine/"
@@ -29,7 +29,7 @@ class V1Check:
     """One pass over the files of one queue."""
 
     def __init__(
-        self, queue: QueuePlace, expected: Sequence[Segment] | None, references: References, findings: Findings
+        self, queue: QueuePlace, expected: Sequence[SegmentV1] | None, references: References, findings: Findings
     ) -> None:
         """``expected``: the segments of a clean stop, ``None`` after a crash."""
         self._queue = queue
@@ -97,7 +97,7 @@ class V1Check:
             what = f"position {entry.seq_id}: the record is whole but its message is not"
             self._findings.damage(path, start - RECORD_BYTES, what, "the queue fails when it comes to it")
 
-    def _compare(self, path: str, content: SegmentContent, segment: Segment | None) -> None:
+    def _compare(self, path: str, content: SegmentContent, segment: SegmentV1 | None) -> None:
         findings = self._findings
         if segment is None or not segment.file_bytes:
             findings.damage(path, None, "is not in the terms", "the queue is scanned as after a crash")
@@ -110,9 +110,9 @@ class V1Check:
             bit = 1 << entry.seq_id - segment.base if entry.seq_id >= segment.base else 0
             found |= bit
             shared |= bit * entry.is_shared
-        if found != segment.live or (shared ^ segment.shared) & segment.live & ~segment.transient:
-            lost = (segment.live & ~found).bit_count()
-            extra = (found & ~segment.live).bit_count()
+        if found != segment.live_bits or (shared ^ segment.shared_bits) & segment.live_bits & ~segment.transient_bits:
+            lost = (segment.live_bits & ~found).bit_count()
+            extra = (found & ~segment.live_bits).bit_count()
             terms_path = f"{self._queue.directory}/{TERMS_NAME}"
             what = (
                 f"segment {segment.number}: {lost} live entries have no readable record, "

@@ -31,8 +31,8 @@ from node.store.formats.record import (
     unpack_record,
 )
 from node.store.index.live_bits import bits_of, positions
-from node.store.index.v2.recovery import BadSlot, scan_slots
-from node.store.index.v2.segment_files import Segment
+from node.store.index.v2.scan import BadSlot, scan_slots
+from node.store.index.v2.segment import SegmentV2
 from node.store.queue_storage import TERMS_NAME
 
 #: In a record: behind the mark.
@@ -71,7 +71,7 @@ class V2Check:
     """One pass over the files of one queue."""
 
     def __init__(
-        self, queue: QueuePlace, expected: Mapping[int, Segment] | None, references: References, findings: Findings
+        self, queue: QueuePlace, expected: Mapping[int, SegmentV2] | None, references: References, findings: Findings
     ) -> None:
         """``expected``: the segments of a clean stop, ``None`` after a crash."""
         self._queue = queue
@@ -247,7 +247,7 @@ class V2Check:
         else:
             self._findings.leftover(data.records_path, position, what, "none: they go with the file")
 
-    def _compare(self, data: SegmentData, live: list[int], shared: list[int], segment: Segment | None) -> None:
+    def _compare(self, data: SegmentData, live: list[int], shared: list[int], segment: SegmentV2 | None) -> None:
         """What the files say, against the terms."""
         path = f"{self._queue.directory}/{TERMS_NAME}"
         findings = self._findings
@@ -268,8 +268,8 @@ class V2Check:
         if (found_shared ^ segment.shared_bits) & found & segment.live_bits:
             what = f"segment {data.number}: slots and terms differ on which messages are in the shared store"
             findings.damage(path, None, what, _FAILS_WHEN_READ)
-        if segment.live != segment.live_bits.bit_count():
-            what = f"segment {data.number}: {segment.live} live entries, but {segment.live_bits.bit_count()} bits"
+        if segment.live_count != segment.live_bits.bit_count():
+            what = f"segment {data.number}: {segment.live_count} live entries, but {segment.live_bits.bit_count()} bits"
             findings.damage(path, None, what, "the segment is deleted too early, or never")
         size = len(data.records or b"")
         if size < segment.queue_store_end:

@@ -30,8 +30,8 @@ from node.store.deletions import QUEUES_NAME, Deletions, no_references
 from node.store.disk.disk import Disk, read_whole, write_durably
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import GuardedDisk
-from node.store.index.v1.recovery import references_in_pieces_v1
-from node.store.index.v2.recovery import references_in_pieces
+from node.store.index.v1.scan import references_in_pieces_v1
+from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
@@ -145,7 +145,7 @@ class VhostStore:
     def _references_of(self, directory: str) -> Iterator[list[MsgId]]:
         """References of one queue's files, a bounded piece at a time; an entry in both versions has one of each."""
         return chain(
-            references_in_pieces(self._disk, directory, self._config.v2_segment_entries),
+            references_in_pieces_v2(self._disk, directory, self._config.v2_segment_entries),
             references_in_pieces_v1(self._disk, directory),
         )
 

@@ -29,12 +29,12 @@ from node.store.index.conversion import (
     split_terms,
     versions_on_disk,
 )
-from node.store.index.index import QueueIndex, RecoveryReport
+from node.store.index.index import Progress, QueueIndex, RecoveryReport
 from node.store.index.terms import SeqBounds, Terms, read_terms
 from node.store.index.v1.index import QueueIndexV1
 from node.store.index.v1.recovery import recover_v1
 from node.store.index.v2.index import QueueIndexV2
-from node.store.index.v2.recovery import IndexRecovery, Progress
+from node.store.index.v2.recovery import recover_v2
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
 
@@ -44,8 +44,6 @@ STUB_NAME = "queue.json"
 TERMS_NAME = "clean.terms"
 _BOUNDS_NAME = "seq.bounds"
 _COUNT_BATCH = 4096
-#: Above every position.
-_END = 1 << 62
 
 
 class Stub(NamedTuple):
@@ -234,26 +232,16 @@ class QueueStorage:
         return total
 
     def _recover_version(self, index: QueueIndexV1 | QueueIndexV2, report: RecoveryReport, terms: bytes | None) -> int:
-        store = self._stores.persistent
-        origins: Mapping[OriginId, MsgId]
+        is_damaged = bool(self._stores.persistent.recovery.corrupt)
         if isinstance(index, QueueIndexV1):
-            is_damaged = bool(store.recovery.corrupt)
             recovered = recover_v1(index, report, terms, store_is_damaged=is_damaged, progress=self._progress)
-            end_seq_id, origins = recovered
-        elif terms is not None:
-            index.adopt_terms(terms)
-            report.messages += index.count_live(0, _END)
-            return 0
         else:
-            report.clean = False
-            recovery = IndexRecovery(self._disk, index, store, report, self._progress)
-            recovery.run()
-            end_seq_id, origins = recovery.end_seq_id, recovery.origins
+            recovered = recover_v2(index, report, terms, store_is_damaged=is_damaged, progress=self._progress)
         merged = dict(self.origins)
-        for origin, msg_id in origins.items():
+        for origin, msg_id in recovered.origins.items():
             merged[origin] = max(msg_id, merged.get(origin, msg_id))
         self.origins = merged
-        return end_seq_id
+        return recovered.end_seq_id
 
     # -- conversion
 

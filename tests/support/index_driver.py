@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import cast
 
 from node.errors import DiskFullError
 from node.ids import MsgId
@@ -22,12 +21,12 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.index.index import PagedMessage, QueueIndex, RecoveryReport
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.recovery import recover_v1, references_in_pieces_v1
+from node.store.index.v1.recovery import recover_v1
+from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.index import QueueIndexV2
-from node.store.index.v2.recovery import IndexRecovery, references_in_pieces
+from node.store.index.v2.recovery import recover_v2
+from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.shared.config import StoreConfig
-from node.store.shared.msg_store import MessageStore
-from node.store.shared.recovery import StoreRecovery
 from tests.support.messages import make_message
 
 DIRECTORY = "/queue"
@@ -60,7 +59,6 @@ class MemorySharedStore:
 
     def __init__(self, group_commit: GroupCommit) -> None:
         self._group_commit = group_commit
-        self.recovery = StoreRecovery()
         self.messages: dict[MsgId, bytes] = {}
         self.references: Counter[MsgId] = Counter()
         #: What a crash leaves; released messages stay as garbage.
@@ -150,7 +148,7 @@ def _recover_v1(index: QueueIndex, report: RecoveryReport, terms: bytes | None) 
 
 def _ack_path_v1(index: QueueIndex, seq_id: int) -> str:
     assert isinstance(index, QueueIndexV1)
-    return f"{DIRECTORY}/{index.next_journal - 1}.jif"
+    return f"{DIRECTORY}/{index.journals.next_number - 1}.jif"
 
 
 def _make_v2(
@@ -166,25 +164,21 @@ def _make_v2(
         QUEUE_ID,
         is_durable=True,
         group_commit=group_commit,
-        persistent_store=cast(MessageStore, persistent),
-        transient_store=cast(MessageStore, transient),
+        persistent_store=persistent,
+        transient_store=transient,
         config=config,
     )
 
 
 def _recover_v2(index: QueueIndex, report: RecoveryReport, terms: bytes | None) -> None:
     assert isinstance(index, QueueIndexV2)
-    if terms is not None:
-        index.adopt_terms(terms)
-        report.messages = index.count_live(0, 1 << 40)
-        return
-    disk = index.files.disk
-    IndexRecovery(disk, index, index._stores[True], report).run()
-    disk.sync_directory(DIRECTORY)
+    recover_v2(index, report, terms, store_is_damaged=False)
+    if terms is None:
+        index.files.disk.sync_directory(DIRECTORY)
 
 
 def _count_references_v2(disk: Disk, directory: str) -> Counter[MsgId]:
-    return Counter(chain.from_iterable(references_in_pieces(disk, directory, SMALL.v2_segment_entries)))
+    return Counter(chain.from_iterable(references_in_pieces_v2(disk, directory, SMALL.v2_segment_entries)))
 
 
 def count_references_v1(disk: Disk, directory: str) -> Counter[MsgId]:

@@ -14,15 +14,17 @@ messages do not: AMQP promises nothing about an ack that is followed by a crash 
 **Bodies.** A message smaller than `StoreConfig.embed_below_bytes` (properties and body) lives in a file of the queue
 itself; any other in a shared store of the vhost (one for persistent, one for transient messages), of which the index
 holds one reference per live entry.
+
+What both keep in memory, and count, is one core: `node.store.index.live_entries`. Formats and files are their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from node.ids import MsgId
+from node.ids import MsgId, OriginId
 from node.message import Message
 
 #: `PagedMessage.place`: in a shared store, under its msg_id.
@@ -99,6 +101,19 @@ class RecoveryReport:
         self.corrupt += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
+
+
+#: Told (segments done, segments altogether) while files are scanned.
+Progress = Callable[[int, int], None]
+
+
+class RecoveredIndex(NamedTuple):
+    """What the owner learns of a recovered index, beside the report."""
+
+    #: First position behind the last segment that had anything.
+    end_seq_id: int
+    #: Highest id of each origin among the live messages; empty if nothing was scanned.
+    origins: Mapping[OriginId, MsgId]
 
 
 class QueueIndex(Protocol):

@@ -1,14 +1,29 @@
-"""Which entries of a segment are live, one bit each, and the runs and groups that positions fall into."""
+"""Arithmetic of positions: sets of entries of a segment, one bit each, and the runs and groups positions fall into."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from itertools import compress
+
+#: First position of neighbours, and how many.
+Run = tuple[int, int]
 
 #: Fewer set bits than one in so many are looked for one by one.
 _SPARSE = 8
 #: For each byte, whether it is the digit of a set bit.
 _IS_ONE = bytes(byte == ord("1") for byte in range(256))
+
+
+@cache
+def full_bits(entries: int) -> int:
+    """The set of all entries of a segment: one object, so that full sets cost nothing."""
+    return (1 << entries) - 1
+
+
+def run_bits(start: int, count: int) -> int:
+    """The set of ``count`` entries from ``start`` on."""
+    return (1 << count) - 1 << start
 
 
 def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Sequence[int]]]:
@@ -24,11 +39,13 @@ def by_segment(seq_ids: Sequence[int], segment_bits: int) -> list[tuple[int, Seq
     return list(groups.items())
 
 
-def runs(seq_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending seq ids as (first, count) of neighbours."""
+def runs(seq_ids: Sequence[int]) -> list[Run]:
+    """Ascending seq ids as runs of neighbours."""
+    if not seq_ids:
+        return []
     if seq_ids[-1] - seq_ids[0] == len(seq_ids) - 1:
         return [(seq_ids[0], len(seq_ids))]
-    found: list[tuple[int, int]] = []
+    found: list[Run] = []
     first = previous = seq_ids[0]
     for seq_id in seq_ids[1:]:
         if seq_id != previous + 1:
@@ -48,8 +65,7 @@ def between(seq_ids: Collection[int], first: int, end: int) -> list[int]:
 
 def keep_pieces(data: bytearray, bits: int, size: int) -> None:
     """Zero the pieces of ``size`` bytes whose bit is not set; bit 0 stands for the first of them."""
-    others = positions(~bits & ((1 << len(data) // size) - 1), 0)
-    for first, count in runs(others) if others else ():
+    for first, count in runs(positions(~bits & ((1 << len(data) // size) - 1), 0)):
         data[first * size : (first + count) * size] = bytes(count * size)
 
 
@@ -57,14 +73,16 @@ def bits_of(seq_ids: Sequence[int], slot_mask: int) -> int:
     """The bits of ascending seq ids of one segment."""
     bits = 0
     for first, count in runs(seq_ids):
-        bits |= ((1 << count) - 1) << (first & slot_mask)
+        bits |= (1 << count) - 1 << (first & slot_mask)
     return bits
 
 
 def bits_between(first: int, end: int, base: int, entries: int) -> int:
     """The bits of [first, end) in the segment of ``entries`` entries that begins at ``base``."""
     low, high = max(0, first - base), min(entries, end - base)
-    return ((1 << (high - low)) - 1) << low if high > low else 0
+    if high - low == entries:
+        return full_bits(entries)
+    return run_bits(low, high - low) if high > low else 0
 
 
 def positions(bits: int, base: int) -> Sequence[int]:
@@ -85,14 +103,19 @@ def positions(bits: int, base: int) -> Sequence[int]:
     return found
 
 
-def runs_of_bits(bits: int, base: int) -> Iterator[tuple[int, int]]:
-    """The seq ids whose bits are set as ascending (first, count) of neighbours; bit 0 stands for ``base``."""
+def runs_of_bits(bits: int, base: int) -> Iterator[Run]:
+    """The seq ids whose bits are set as ascending runs of neighbours; bit 0 stands for ``base``."""
     at = base
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
+        at += zeros
         # Adding one carries through the ones at the end.
-        ones = (bits + 1 & -(bits + 1)).bit_length() - 1
-        yield at + zeros, ones
+        above = bits + 1
+        if not bits & above:
+            yield at, bits.bit_length()
+            return
+        ones = (above & -above).bit_length() - 1
+        yield at, ones
         bits >>= ones
-        at += zeros + ones
+        at += ones

@@ -28,7 +28,7 @@ from node.store.formats.record import (
     slot_offset,
 )
 from node.store.index.v1.format import KIND_ACK, Record, checksum_seed, scan_records
-from node.store.index.v2.recovery import scan_slots
+from node.store.index.v2.scan import scan_slots
 from node.store.shared.config import StoreConfig
 from node.store.shared.store_file import scan_store_file
 from tests.support.messages import make_message

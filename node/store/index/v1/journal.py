@@ -5,19 +5,20 @@ that are still live, and which entries of segment files it acks. A message that 
 journal never reaches a segment.
 
 Journals are numbered. When one is full the next begins at once, and the full one is carried into the segments
-(`node.store.index.v1.index`), so that nobody waits for a journal of 32,768 entries to be moved.
+(`node.store.index.v1.journals`), so that nobody waits for a journal of 32,768 entries to be moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from sys import getsizeof
 
 from node.errors import StorageError
 from node.store.disk.disk import Disk, DiskFile
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT
 from node.store.index.index import PagedMessage
-from node.store.index.live_bits import bits_of, runs_of_bits
+from node.store.index.live_bits import Run, bits_of, run_bits, runs_of_bits
 from node.store.index.v1.format import (
     PLACE_OFFSET_BITS,
     PLACE_SHARED,
@@ -30,12 +31,11 @@ from node.store.index.v1.format import (
     read_places,
     record_seq_id,
 )
-from node.store.index.v1.segment import Run, run_bits
 
 #: What one publish costs in memory: its place in two objects of 32 bytes and its share of a dictionary.
 ENTRY_MEMORY_BYTES = 110
-#: What one run of acks costs: a tuple, two numbers, its share of a list.
-RUN_MEMORY_BYTES = 128
+#: What the acks of one segment cost beside their bits: a share of a dictionary.
+ACKS_MEMORY_BYTES = 100
 
 
 class Journal:
@@ -50,8 +50,8 @@ class Journal:
         self._bits = entries.bit_length() - 1
         #: Segment -> live seq id -> place of its publish record here.
         self.places: dict[int, dict[int, int]] = {}
-        #: Segment -> runs of settled entries whose publish is in the segment's file.
-        self.acks: dict[int, list[Run]] = {}
+        #: Segment -> set of settled entries whose publish is in the segment's file.
+        self.acks: dict[int, int] = {}
         #: Places of settled publishes of which the reference to a shared store is not given back.
         self.owed: list[int] = []
         #: Records written: the journal's fullness.
@@ -99,17 +99,21 @@ class Journal:
                 members = by_segment[number] = {}
             members[seq_id] = place
 
-    def forget(self, run: Run) -> list[int]:
-        """Settle positions; returns those that had a publish here."""
-        first, count = run
-        number = first >> self._bits
+    def forget(self, number: int, settled: Sequence[Run]) -> list[int]:
+        """Settle entries of a segment; returns those that had a publish here."""
         members = self.places.get(number)
         if not members:
             return []
-        found = [seq_id for seq_id in range(first, first + count) if members.pop(seq_id, None) is not None]
+        found: list[int] = []
+        for first, count in settled:
+            found += [seq_id for seq_id in range(first, first + count) if members.pop(seq_id, None) is not None]
         if not members:
             del self.places[number]
         return found
+
+    def ack(self, number: int, settled: int) -> None:
+        """These entries (a set) of a segment are settled, and their publishes are in the segment's file."""
+        self.acks[number] = self.acks.get(number, 0) | settled
 
     def find(self, seq_id: int) -> int | None:
         """Place of a live publish."""
@@ -156,6 +160,6 @@ class Journal:
     @property
     def memory_bytes(self) -> int:
         """Estimate of what this journal costs."""
-        publishes = sum(map(len, self.places.values()))
-        publishes += len(self.owed)
-        return publishes * ENTRY_MEMORY_BYTES + sum(map(len, self.acks.values())) * RUN_MEMORY_BYTES
+        publishes = len(self.owed) + sum(map(len, self.places.values()))
+        acks = sum([getsizeof(bits) + ACKS_MEMORY_BYTES for bits in self.acks.values()])
+        return publishes * ENTRY_MEMORY_BYTES + acks

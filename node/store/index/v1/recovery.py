@@ -1,8 +1,5 @@
 """Reading an index of version 1 back: what is live in its files. `index` beside this says what holds after a crash.
 
-`recover_v1` opens an index; `references_in_pieces_v1` says which messages of a shared store the files name;
-`stored_entries` and `load_segment` serve the tools that look at a stopped node.
-
 After a crash everything is made as a clean stop leaves it: what only journals had is appended to the segments, files
 with unreadable pieces are written anew without them (the pieces go to ``quarantine/``), all is synced, and only then
 the journals are deleted. A crash in the middle finds the journals again.
@@ -10,251 +7,32 @@ the journals are deleted. A crash in the middle finds the journals again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, split_msg_id
-from node.store.disk.disk import Disk, read_whole, sync_file, write_durably
-from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT, FileFormat
-from node.store.index.index import ENTRIES_PER_PIECE, RecoveryReport
+from node.store.disk.disk import sync_file, write_durably
+from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, SEGMENT_FORMAT
+from node.store.index.index import Progress, RecoveredIndex, RecoveryReport
+from node.store.index.live_bits import runs
 from node.store.index.v1.format import (
-    KIND_ACK,
     KIND_EMBEDDED,
     KIND_SHARED,
     RECORD_BYTES,
     Publish,
-    Record,
-    ack_count,
     checksum_seed,
-    describe,
     files_of,
     pack_publishes,
     place_offset,
     place_size,
     read_places,
     record_seq_id,
-    scan_records,
 )
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.segment import Segment, run_bits, runs_of
+from node.store.index.v1.scan import JournalContents, Problem, SegmentContent, StoredEntry, load_journals, load_segment
+from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.terms import unpack_terms
 from node.store.shared.config import quarantine
-
-#: `StoredEntry.journal` of an entry in a segment file.
-IN_SEGMENT = -1
-#: How journal contents are grouped by who does not know the size of segments.
-_GROUP_ENTRIES = 16_384
-#: Where the header of a file has its owner (`node.store.formats.record`).
-_OWNER = slice(16, 24)
-
-
-class StoredEntry(NamedTuple):
-    """A live entry as the files have it."""
-
-    seq_id: int
-    msg_id: MsgId
-    body_bytes: int
-    persistent: bool
-    is_shared: bool
-    #: Number of the journal, or `IN_SEGMENT`.
-    journal: int
-    #: Of its record; see `node.store.index.v1.format`.
-    place: int
-
-
-class Problem(NamedTuple):
-    """Something unreadable in a file."""
-
-    path: str
-    description: str
-    #: True for a write that never finished: no damage.
-    torn: bool
-    #: The unreadable bytes.
-    data: bytes
-
-
-#: Told (segments done, segments altogether).
-Progress = Callable[[int, int], None]
-#: Told of each problem as it is found.
-OnProblem = Callable[[Problem], None]
-
-
-@dataclass(slots=True)
-class SegmentContent:
-    """What one segment file says, without regard to the journals."""
-
-    data: bytes = b""
-    #: Published and not acked; ascending or not.
-    live: dict[int, StoredEntry] = field(default_factory=dict)
-    #: Behind the highest position with a publish record.
-    file_end: int = 0
-    #: True if no position has two publish records.
-    is_written_once: bool = True
-    #: True if the file has an unreadable piece and must be written anew.
-    is_bad: bool = False
-
-
-class JournalContents:
-    """The last record about each position in all journals."""
-
-    def __init__(self, entries: int) -> None:
-        self._entries = entries
-        self._bits = entries.bit_length() - 1
-        #: Group -> its positions that a journal mentions.
-        self.mentioned: dict[int, int] = {}
-        #: Group -> live publishes.
-        self.publishes: dict[int, dict[int, StoredEntry]] = {}
-
-    def publish(self, entry: StoredEntry) -> None:
-        group = entry.seq_id >> self._bits
-        self.mentioned[group] = self.mentioned.get(group, 0) | 1 << (entry.seq_id & self._entries - 1)
-        self.publishes.setdefault(group, {})[entry.seq_id] = entry
-
-    def ack(self, first: int, count: int) -> None:
-        end = first + count
-        while first < end:
-            group = first >> self._bits
-            piece_end = min(end, (group + 1) << self._bits)
-            bits = run_bits(first & self._entries - 1, piece_end - first)
-            self.mentioned[group] = self.mentioned.get(group, 0) | bits
-            members = self.publishes.get(group)
-            if members:
-                for seq_id in range(first, piece_end):
-                    members.pop(seq_id, None)
-            first = piece_end
-
-    def mentions(self, seq_id: int) -> bool:
-        """True if a journal says what became of this position."""
-        return bool(self.mentioned.get(seq_id >> self._bits, 0) >> (seq_id & self._entries - 1) & 1)
-
-
-def load_journals(
-    disk: Disk, directory: str, queue_id: int | None, entries: int, on_problem: OnProblem
-) -> JournalContents:
-    """Read all journals in order; positions are grouped by ``entries``. ``queue_id`` ``None``: whoever owns them."""
-    contents = JournalContents(entries)
-    for _ in _read_journals(contents, disk, directory, queue_id, on_problem):
-        pass
-    return contents
-
-
-def _read_journals(
-    contents: JournalContents, disk: Disk, directory: str, queue_id: int | None, on_problem: OnProblem
-) -> Iterator[None]:
-    """Fill ``contents``, a bounded number of records per item."""
-    for number in files_of(disk.list(directory), JOURNAL_FORMAT):
-        path = f"{directory}/{number}{JOURNAL_FORMAT.suffix}"
-        data = read_whole(disk, path)
-        records = _records(data, path, JOURNAL_FORMAT, number, queue_id, on_problem)
-        for read, record in enumerate(records, 1):
-            if record.kind == KIND_ACK:
-                contents.ack(record.seq_id, ack_count(data, record.offset))
-            else:
-                contents.publish(_entry(record, data, number))
-            if not read % ENTRIES_PER_PIECE:
-                yield
-
-
-def load_segment(
-    disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
-) -> SegmentContent:
-    """Read one segment file. ``queue_id`` ``None``: whoever owns it."""
-    content = SegmentContent()
-    for _ in _read_segment(content, disk, directory, number, queue_id, on_problem):
-        pass
-    return content
-
-
-def _read_segment(
-    content: SegmentContent, disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
-) -> Iterator[None]:
-    """Fill ``content``, a bounded number of records per item."""
-    path = f"{directory}/{number}{SEGMENT_FORMAT.suffix}"
-    data = content.data = read_whole(disk, path)
-    live = content.live
-
-    def note(problem: Problem) -> None:
-        content.is_bad = True
-        on_problem(problem)
-
-    for read, record in enumerate(_records(data, path, SEGMENT_FORMAT, number, queue_id, note), 1):
-        seq_id = record.seq_id
-        if record.kind == KIND_ACK:
-            for settled in range(seq_id, seq_id + ack_count(data, record.offset)):
-                live.pop(settled, None)
-        else:
-            live[seq_id] = _entry(record, data, IN_SEGMENT)
-            if seq_id < content.file_end:
-                content.is_written_once = False
-            else:
-                content.file_end = seq_id + 1
-        if not read % ENTRIES_PER_PIECE:
-            yield
-
-
-def _entry(record: Record, data: bytes, journal: int) -> StoredEntry:
-    is_shared = record.kind == KIND_SHARED
-    msg_id, body_bytes = describe(data, record.offset, is_shared)
-    return StoredEntry(record.seq_id, msg_id, body_bytes, record.persistent, is_shared, journal, record.place)
-
-
-def _records(
-    data: bytes, path: str, file_format: FileFormat, number: int, queue_id: int | None, on_problem: OnProblem
-) -> Iterator[Record]:
-    """The readable records of a file, the problems told on the way."""
-    owner = int.from_bytes(data[_OWNER], "big") if queue_id is None else queue_id
-    problem = file_format.problem(data, number, owner)
-    if problem:
-        on_problem(Problem(path, problem, problem == NEVER_WRITTEN, data[:HEADER_BYTES]))
-    for found in scan_records(data, checksum_seed(file_format, number)):
-        if isinstance(found, Record):
-            yield found
-        else:
-            piece = data[found.offset : found.end]
-            what = "an unfinished write" if found.torn else "damage"
-            on_problem(Problem(path, f"{what} at {found.offset}, {found.end - found.offset} bytes", found.torn, piece))
-
-
-def stored_entries(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[StoredEntry]:
-    """Every live entry in the files of a queue, read-only: first those only in segments, then those in journals."""
-    return chain.from_iterable(_stored_in_pieces(disk, directory, on_problem))
-
-
-def _stored_in_pieces(disk: Disk, directory: str, on_problem: OnProblem) -> Iterator[list[StoredEntry]]:
-    """The same with a bounded amount of work per item, many of which are empty."""
-    journals = JournalContents(_GROUP_ENTRIES)
-    for _ in _read_journals(journals, disk, directory, None, on_problem):
-        yield []
-    for number in files_of(disk.list(directory), SEGMENT_FORMAT):
-        content = SegmentContent()
-        for _ in _read_segment(content, disk, directory, number, None, on_problem):
-            yield []
-        entries = iter(content.live.values())
-        while piece := list(islice(entries, ENTRIES_PER_PIECE)):
-            yield [entry for entry in piece if not journals.mentions(entry.seq_id)]
-    for members in journals.publishes.values():
-        entries = iter(members.values())
-        while piece := list(islice(entries, ENTRIES_PER_PIECE)):
-            yield piece
-
-
-def references_in_pieces_v1(disk: Disk, directory: str) -> Iterator[list[MsgId]]:
-    """Messages of the shared store that live persistent entries of this queue name, once per entry; a bounded piece at
-    a time, and what is in journals last."""
-    for entries in _stored_in_pieces(disk, directory, lambda _problem: None):
-        yield [entry.msg_id for entry in entries if entry.is_shared and entry.persistent]
-
-
-class RecoveredV1(NamedTuple):
-    """What the owner learns of a recovered index, beside the report."""
-
-    #: First position behind the last segment that had anything.
-    end_seq_id: int
-    #: Highest id of each origin among the live messages; empty if nothing was scanned.
-    origins: Mapping[OriginId, MsgId]
 
 
 def recover_v1(
@@ -264,7 +42,7 @@ def recover_v1(
     *,
     store_is_damaged: bool,
     progress: Progress = lambda _done, _total: None,
-) -> RecoveredV1:
+) -> RecoveredIndex:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
@@ -273,36 +51,36 @@ def recover_v1(
     reported, not raised.
     """
     if terms is not None and _recover_clean(index, report, terms):
-        return RecoveredV1(index.end_seq_id, {})
+        return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
     recovery = _DirtyRecovery(index, report, store_is_damaged)
     end_seq_id = recovery.run(progress)
-    return RecoveredV1(end_seq_id, recovery.origins)
+    return RecoveredIndex(end_seq_id, recovery.origins)
 
 
 def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) -> bool:
     """False if the files are not those that the terms speak of."""
-    unpacked = unpack_terms(terms, index.entries_per_segment)
+    unpacked = unpack_terms(terms, index.live_entries.segment_entries)
     if unpacked is None:
-        report.damaged(f"{index.directory}: the terms are damaged or of another size of segments; scanning")
+        report.damaged(f"{index.files.directory}: the terms are damaged or of another size of segments; scanning")
         return False
     next_journal, segments = unpacked
     expected = {segment.number: segment.file_bytes for segment in segments if segment.file_bytes}
-    names = index.disk.list(index.directory)
+    names = index.files.disk.list(index.files.directory)
     found: dict[int, int] = {}
     for number in files_of(names, SEGMENT_FORMAT):
-        file = index.disk.open(index.files.path(number))
+        file = index.files.disk.open(index.files.path(number))
         found[number] = file.size
         file.close()
     if found != expected or files_of(names, JOURNAL_FORMAT):
-        report.damaged(f"{index.directory}: the files are not those that the clean stop left; scanning")
+        report.damaged(f"{index.files.directory}: the files are not those that the clean stop left; scanning")
         return False
     index.adopt(next_journal, segments)
     for segment in segments:
-        if segment.transient:
+        if segment.transient_bits:
             # Their store was emptied: there is nothing to give back.
-            segment.shared &= ~segment.transient
-            report.transient += (segment.live & segment.transient).bit_count()
+            segment.shared_bits &= ~segment.transient_bits
+            report.transient += segment.transient_bits.bit_count()
     index.drop_transient()
     report.messages += sum(segment.live_count for segment in segments)
     return True
@@ -313,28 +91,28 @@ class _DirtyRecovery:
 
     def __init__(self, index: QueueIndexV1, report: RecoveryReport, store_is_damaged: bool) -> None:
         self._index = index
-        self._disk = index.disk
-        self._directory = index.directory
+        self._disk = index.files.disk
+        self._directory = index.files.directory
         self._report = report
         self._store_is_damaged = store_is_damaged
-        self._segments: list[Segment] = []
+        self._segments: list[SegmentV1] = []
         #: Highest id of each origin among the live messages.
         self.origins: dict[OriginId, MsgId] = {}
 
     def run(self, progress: Progress) -> int:
         index, disk, directory = self._index, self._disk, self._directory
-        entries = index.entries_per_segment
+        entries = index.live_entries.segment_entries
         names = disk.list(directory)
         for name in names:
             if name.endswith(SEGMENT_FORMAT.suffix + ".tmp"):
                 disk.unlink(f"{directory}/{name}")
-        journals = load_journals(disk, directory, index.queue_id, entries, self._note)
+        journals = load_journals(disk, directory, index.files.queue_id, entries, self._note)
         in_files = files_of(names, SEGMENT_FORMAT)
         numbers = sorted(journals.mentioned.keys() | set(in_files))
         for done, number in enumerate(numbers, 1):
             content = SegmentContent(file_end=number * entries)
             if number in in_files:
-                content = load_segment(disk, directory, number, index.queue_id, self._note)
+                content = load_segment(disk, directory, number, index.files.queue_id, self._note)
             self._segment(number, content, journals)
             progress(done, len(numbers))
         index.files.sync_all()
@@ -356,7 +134,7 @@ class _DirtyRecovery:
         quarantine(self._disk, self._directory, f"{file_name}.{place if place.isdigit() else 0}.bad", problem.data)
 
     def _segment(self, number: int, content: SegmentContent, journals: JournalContents) -> None:
-        index, entries = self._index, self._index.entries_per_segment
+        index, entries = self._index, self._index.live_entries.segment_entries
         from_journals = journals.publishes.get(number, {})
         in_file: dict[int, StoredEntry] = {}
         settled: list[int] = []
@@ -378,7 +156,7 @@ class _DirtyRecovery:
         if not in_file and not added:
             self._disk.unlink(path)
             return
-        segment = Segment(number, entries)
+        segment = SegmentV1(number, entries)
         _count(segment, in_file.values())
         _count(segment, added.values())
         self._segments.append(segment)
@@ -399,7 +177,7 @@ class _DirtyRecovery:
                 self._disk.unlink(path)
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
-            index.files.append(segment, runs_of(sorted(settled), entries), [])
+            index.files.append(segment, runs(sorted(settled)), [])
         if added:
             index.files.append(segment, [], self._publishes_of(added))
 
@@ -407,7 +185,7 @@ class _DirtyRecovery:
         if not entry.persistent:
             self._report.transient += 1
             return False
-        if entry.is_shared and not self._index.stores[True].contains(entry.msg_id):
+        if entry.is_shared and not self._index.live_entries.stores[True].contains(entry.msg_id):
             if self._store_is_damaged:
                 self._report.damaged(
                     f"{self._directory}: seq id {entry.seq_id}: message {entry.msg_id.hex()} is not in the shared store"
@@ -417,7 +195,7 @@ class _DirtyRecovery:
             return False
         return True
 
-    def _write_anew(self, segment: Segment, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
+    def _write_anew(self, segment: SegmentV1, in_file: Mapping[int, StoredEntry], data: bytes) -> None:
         """Replace a file that has unreadable pieces by one with its live entries only."""
         number = segment.number
         publishes: list[Publish] = []
@@ -426,7 +204,7 @@ class _DirtyRecovery:
             payload = data[start + RECORD_BYTES : start + place_size(entry.place)]
             publishes.append(Publish(seq_id, _kind(entry), entry.persistent, payload))
             segment.file_end = seq_id + 1
-        parts = [SEGMENT_FORMAT.header(number, self._index.queue_id)]
+        parts = [SEGMENT_FORMAT.header(number, self._index.files.queue_id)]
         pack_publishes(publishes, checksum_seed(SEGMENT_FORMAT, number), HEADER_BYTES, parts)
         content = b"".join(parts)
         path = self._index.files.path(number)
@@ -462,7 +240,7 @@ def _is_same(one: StoredEntry, other: StoredEntry) -> bool:
     return one[:5] == other[:5]
 
 
-def _count(segment: Segment, entries: Iterable[StoredEntry]) -> None:
+def _count(segment: SegmentV1, entries: Iterable[StoredEntry]) -> None:
     live = shared = 0
     for entry in entries:
         bit = 1 << entry.seq_id - segment.base

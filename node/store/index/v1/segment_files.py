@@ -18,7 +18,7 @@ from node.store.disk.disk import Disk, DiskFile
 from node.store.disk.group_commit import GroupCommit
 from node.store.formats.record import HEADER_BYTES, SEGMENT_FORMAT
 from node.store.index.index import PagedMessage
-from node.store.index.live_bits import keep_pieces
+from node.store.index.live_bits import Run, keep_pieces
 from node.store.index.v1.format import (
     KIND_ACK,
     PLACE_OFFSET_BITS,
@@ -32,7 +32,7 @@ from node.store.index.v1.format import (
     paged_of,
     scan_records,
 )
-from node.store.index.v1.segment import Run, Segment
+from node.store.index.v1.segment import SegmentV1
 
 #: Segments kept parsed: the reference remembers two as well, the one that is read and the one that is acked.
 PARSED_SEGMENTS_MAX = 2
@@ -95,17 +95,17 @@ class ParsedSegment:
         self.msg_ids[at * MSG_ID_BYTES : (at + 1) * MSG_ID_BYTES] = msg_id
 
 
-class SegmentFiles:
+class SegmentFilesV1:
     """See the module text. Everything that touches files raises `StorageError`."""
 
     def __init__(
         self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit, *, is_durable: bool
     ) -> None:
-        self._disk = disk
+        self.disk = disk
         self.directory = directory
-        self._queue_id = queue_id
-        self._group_commit = group_commit
-        self._is_durable = is_durable
+        self.queue_id = queue_id
+        self.group_commit = group_commit
+        self.is_durable = is_durable
         self.parse_bytes = PARSE_BYTES
         #: Least recently used first.
         self._parsed: dict[int, ParsedSegment] = {}
@@ -116,9 +116,14 @@ class SegmentFiles:
         """Path of a segment's file."""
         return f"{self.directory}/{number}{SEGMENT_FORMAT.suffix}"
 
+    def mark_directory(self) -> None:
+        """Names of files were made or removed."""
+        if self.is_durable:
+            self.group_commit.mark_dirty(self.disk.directory(self.directory))
+
     # -- writing
 
-    def append(self, segment: Segment, runs: Sequence[Run], publishes: Sequence[Publish]) -> None:
+    def append(self, segment: SegmentV1, runs: Sequence[Run], publishes: Sequence[Publish]) -> None:
         """Write acks, then publishes, with one write, into the open generation.
 
         Makes the file if there is none; its name is the caller's to sync.
@@ -128,11 +133,11 @@ class SegmentFiles:
         parts: list[bytes] = []
         offset = start = segment.file_bytes
         if not start:
-            file = self._disk.create(path)
-            parts.append(SEGMENT_FORMAT.header(number, self._queue_id))
+            file = self.disk.create(path)
+            parts.append(SEGMENT_FORMAT.header(number, self.queue_id))
             offset = HEADER_BYTES
         else:
-            file = self._disk.open(path)
+            file = self.disk.open(path)
         seed = checksum_seed(SEGMENT_FORMAT, number)
         offset = pack_acks(runs, seed, offset, parts)
         pack_publishes(publishes, seed, offset, parts)
@@ -144,7 +149,7 @@ class SegmentFiles:
             if not start:
                 # Nobody would know of it.
                 with suppress(StorageError):
-                    self._disk.unlink(path)
+                    self.disk.unlink(path)
             raise
         segment.file_bytes = start + len(data)
         for publish in publishes:
@@ -153,22 +158,22 @@ class SegmentFiles:
                 segment.is_written_once = False
             else:
                 segment.file_end = publish.seq_id + 1
-        if not self._is_durable:
+        if not self.is_durable:
             file.abandon()
             return
-        self._group_commit.mark_dirty(file)
+        self.group_commit.mark_dirty(file)
         # Keeps what is not synced yet due for the round.
         file.close()
-        self._unsynced.append((self._group_commit.open_generation, file))
+        self._unsynced.append((self.group_commit.open_generation, file))
 
-    def delete(self, segment: Segment) -> None:
+    def delete(self, segment: SegmentV1) -> None:
         """Remove the file of a segment in which everything is settled, if it has one."""
         number = segment.number
         parsed = self._parsed.pop(number, None)
         if parsed is not None:
             parsed.file.abandon()
         if segment.file_bytes:
-            self._disk.unlink(self.path(number))
+            self.disk.unlink(self.path(number))
             segment.file_bytes = 0
 
     def sync_all(self) -> None:
@@ -177,23 +182,23 @@ class SegmentFiles:
         for _, file in self._unsynced:
             file.sync()
         self._unsynced.clear()
-        self._disk.sync_directory(self.directory)
+        self.disk.sync_directory(self.directory)
 
     def forget_synced(self) -> None:
         """Forget files of generations that are durable now."""
-        durable = self._group_commit.durable_generation
+        durable = self.group_commit.durable_generation
         self._unsynced = [(generation, file) for generation, file in self._unsynced if generation > durable]
 
     # -- reading
 
-    def find(self, segment: Segment, seq_ids: Iterable[int]) -> ParsedSegment:
+    def find(self, segment: SegmentV1, seq_ids: Iterable[int]) -> ParsedSegment:
         """The segment, parsed at least as far as these ascending positions."""
         number = segment.number
         parsed = self._parsed.pop(number, None)
         if parsed is None:
             if not segment.file_bytes:
                 raise StorageError(f"{self.path(number)} is missing: segment {number} has live entries")
-            parsed = ParsedSegment(self._disk.open(self.path(number)), number, segment.entries)
+            parsed = ParsedSegment(self.disk.open(self.path(number)), number, segment.entries)
             if len(self._parsed) >= PARSED_SEGMENTS_MAX:
                 self._parsed.pop(next(iter(self._parsed))).file.close()
         self._parsed[number] = parsed
@@ -209,12 +214,12 @@ class SegmentFiles:
                 parsed.parse_more(self.parse_bytes, file_bytes)
         return parsed
 
-    def describe(self, segment: Segment, seq_ids: Sequence[int]) -> list[tuple[int, PagedMessage]]:
+    def describe(self, segment: SegmentV1, seq_ids: Sequence[int]) -> list[tuple[int, PagedMessage]]:
         """What the records of these ascending positions say."""
         parsed = self.find(segment, seq_ids)
         return [(s, paged_of(parsed.place(s), parsed.msg_id(s), parsed.size(s))) for s in seq_ids]
 
-    def copy_msg_ids(self, segment: Segment, bits: int, target: bytearray, first: int) -> None:
+    def copy_msg_ids(self, segment: SegmentV1, bits: int, target: bytearray, first: int) -> None:
         """Copy the msg_ids of the entries with these bits (not none) to their places in ``target``, whose first place
         is that of seq id ``first``. One whose record cannot be read is zeros; if it is the last, this raises."""
         low = (bits & -bits).bit_length() - 1

@@ -16,7 +16,8 @@ import struct
 from collections.abc import Sequence
 from zlib import crc32
 
-from node.store.index.v1.segment import Segment, full_bits
+from node.store.index.live_bits import full_bits
+from node.store.index.v1.segment import SegmentV1
 
 _HEAD = struct.Struct(">IQI")
 _SEGMENT = struct.Struct(">QQQB")
@@ -24,17 +25,19 @@ _CRC = struct.Struct(">I")
 _NONE, _ALL, _BITS = b"\0", b"\1", b"\2"
 
 
-def pack_terms(entries: int, next_journal: int, segments: Sequence[Segment]) -> bytes:
+def pack_terms(entries: int, next_journal: int, segments: Sequence[SegmentV1]) -> bytes:
     """The terms of an index that was closed."""
     parts = [_HEAD.pack(entries, next_journal, len(segments))]
     for segment in segments:
         parts.append(_SEGMENT.pack(segment.number, segment.file_bytes, segment.file_end, segment.is_written_once))
-        parts += [_pack_bits(bits, entries) for bits in (segment.live, segment.shared, segment.transient)]
+        parts += [
+            _pack_bits(bits, entries) for bits in (segment.live_bits, segment.shared_bits, segment.transient_bits)
+        ]
     body = b"".join(parts)
     return body + _CRC.pack(crc32(body))
 
 
-def unpack_terms(terms: bytes, entries: int) -> tuple[int, list[Segment]] | None:
+def unpack_terms(terms: bytes, entries: int) -> tuple[int, list[SegmentV1]] | None:
     """The next journal number and the segments; ``None`` if these terms are damaged or of another segment size."""
     body = terms[: -_CRC.size]
     if len(body) < _HEAD.size or _CRC.pack(crc32(body)) != terms[-_CRC.size :]:
@@ -42,16 +45,17 @@ def unpack_terms(terms: bytes, entries: int) -> tuple[int, list[Segment]] | None
     found_entries, next_journal, count = _HEAD.unpack_from(body)
     if found_entries != entries:
         return None
-    segments: list[Segment] = []
+    segments: list[SegmentV1] = []
     at = _HEAD.size
     for _ in range(count):
         number, file_bytes, file_end, written_once = _SEGMENT.unpack_from(body, at)
         at += _SEGMENT.size
-        segment = Segment(number, entries)
+        segment = SegmentV1(number, entries)
         live, at = _unpack_bits(body, at, entries)
         shared, at = _unpack_bits(body, at, entries)
         transient, at = _unpack_bits(body, at, entries)
-        segment.add(live, shared, transient)
+        # Earlier versions of this program left bits of settled entries in the last two.
+        segment.add(live, live & shared, live & transient)
         segment.file_bytes, segment.file_end = file_bytes, file_end
         segment.is_written_once = bool(written_once)
         segments.append(segment)

@@ -6,13 +6,10 @@ segment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
 
 from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
-from node.store.disk.disk import Disk, read_whole
+from node.store.disk.disk import read_whole
 from node.store.formats.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
@@ -25,69 +22,14 @@ from node.store.formats.record import (
     FileFormat,
     Slot,
     is_torn_record,
-    is_torn_slot,
     pack_slot,
     slot_offset,
     unpack_record,
-    unpack_slot,
 )
-from node.store.index.index import ENTRIES_PER_PIECE, RecoveryReport
+from node.store.index.index import Progress, RecoveredIndex, RecoveryReport
 from node.store.index.v2.index import QueueIndexV2
+from node.store.index.v2.scan import BadSlot, scan_slots, segments_on_disk
 from node.store.shared.config import quarantine
-from node.store.shared.msg_store import MessageStore
-
-#: Told (segments done, segments altogether).
-Progress = Callable[[int, int], None]
-
-
-class BadSlot(NamedTuple):
-    """A slot that is neither empty nor a present entry: ``torn-ack``, ``torn`` or ``corrupt``."""
-
-    kind: str
-
-
-def scan_slots(number: int, data: bytes, entries: int) -> Iterator[tuple[int, Slot | BadSlot]]:
-    """Everything but empty slots in the content of a ``.qi`` file of ``entries`` slots, ascending."""
-    first_seq_id = number * entries
-    at = HEADER_BYTES
-    for seq_id in range(first_seq_id, first_seq_id + entries):
-        piece = data[at : at + SLOT_BYTES]
-        at += SLOT_BYTES
-        if piece == ZERO_SLOT:
-            continue
-        if len(piece) < SLOT_BYTES:
-            if piece.strip(b"\0"):
-                yield seq_id, BadSlot("torn")
-            return
-        if piece[0] in (0, STATUS_PRESENT):
-            # A status of 0 before an intact rest is a flipped bit, or an ack of which one byte was written; either
-            # way the message is there and delivering it again is allowed.
-            slot = unpack_slot(seq_id, bytes((STATUS_PRESENT,)) + piece[1:])
-            if slot is not None:
-                yield seq_id, slot
-                continue
-        if piece[0] == 0:
-            yield seq_id, BadSlot("torn-ack")
-        else:
-            yield seq_id, BadSlot("torn" if is_torn_slot(seq_id, piece) else "corrupt")
-
-
-def segments_on_disk(disk: Disk, directory: str) -> list[int]:
-    """Numbers of the segments with a ``.qi`` file, ascending."""
-    names = disk.list(directory)
-    suffix = INDEX_FORMAT.suffix
-    stems = [name[: -len(suffix)] for name in names if name.endswith(suffix)]
-    return sorted(int(stem) for stem in stems if stem.isdigit())
-
-
-def references_in_pieces(disk: Disk, directory: str, entries: int) -> Iterator[list[MsgId]]:
-    """What the slots of this queue name of the persistent shared store, once per slot; a bounded piece at a time."""
-    for number in segments_on_disk(disk, directory):
-        data = read_whole(disk, f"{directory}/{number}{INDEX_FORMAT.suffix}")
-        slots = scan_slots(number, data, entries)
-        while piece := list(islice(slots, ENTRIES_PER_PIECE)):
-            found = [slot for _, slot in piece if isinstance(slot, Slot)]
-            yield [MsgId(slot.msg_id) for slot in found if slot.shared and slot.persistent]
 
 
 @dataclass(slots=True)
@@ -102,39 +44,55 @@ class _SegmentScan:
     end: int = HEADER_BYTES
 
 
-class IndexRecovery:
-    """One pass over the files of one queue. Fills ``index`` and counts what it found in ``report``."""
+def recover_v2(
+    index: QueueIndexV2,
+    report: RecoveryReport,
+    terms: bytes | None,
+    *,
+    store_is_damaged: bool,
+    progress: Progress = lambda _done, _total: None,
+) -> RecoveredIndex:
+    """Fill a new index from its files.
 
-    def __init__(
-        self,
-        disk: Disk,
-        index: QueueIndexV2,
-        persistent_store: MessageStore,
-        report: RecoveryReport,
-        progress: Progress = lambda _done, _total: None,
-    ) -> None:
-        self._disk = disk
+    ``terms``: what `QueueIndexV2.terms` gave at a clean stop; with them nothing is scanned, the report does not know
+    the bytes of the bodies, and the end is 0. ``store_is_damaged``: the shared store lost something, so that a missing
+    message is damage. ``progress`` is told of each segment of a scan. Raises `StorageError` if the disk refuses;
+    damage is reported, not raised.
+    """
+    if terms is not None:
+        index.adopt_terms(terms)
+        report.messages += sum([segment.live_count for segment in index.live_entries.segments.values()])
+        return RecoveredIndex(0, {})
+    report.clean = False
+    recovery = _DirtyRecovery(index, report, store_is_damaged)
+    end_seq_id = recovery.run(progress)
+    return RecoveredIndex(end_seq_id, recovery.origins)
+
+
+class _DirtyRecovery:
+    """One pass over all files of one queue after a crash."""
+
+    def __init__(self, index: QueueIndexV2, report: RecoveryReport, store_is_damaged: bool) -> None:
         self._index = index
         self._files = index.files
-        self._store = persistent_store
+        self._disk = index.files.disk
+        self._entries = index.live_entries.segment_entries
+        self._store = index.live_entries.stores[True]
         self._report = report
-        self._progress = progress
-        #: First seq id after the last segment that has a file.
-        self.end_seq_id = 0
+        self._store_is_damaged = store_is_damaged
         #: Highest id of each origin among the live messages.
         self.origins: dict[OriginId, MsgId] = {}
 
-    def run(self) -> None:
-        """Read everything. Raises `StorageError` if the disk refuses; damage is reported, not raised."""
-        directory = self._files.directory
-        numbers = segments_on_disk(self._disk, directory)
+    def run(self, progress: Progress) -> int:
+        """Read everything. Returns the first seq id after the last segment that has a file."""
+        numbers = segments_on_disk(self._disk, self._files.directory)
         for done, number in enumerate(numbers, 1):
             self._segment(number)
-            self.end_seq_id = (number + 1) * self._index.segment_entries
-            self._progress(done, len(numbers))
-        self.remove_leftovers(set(numbers))
+            progress(done, len(numbers))
+        self._remove_leftovers(set(numbers))
+        return (max(numbers, default=-1) + 1) * self._entries
 
-    def remove_leftovers(self, numbers: set[int]) -> None:
+    def _remove_leftovers(self, numbers: set[int]) -> None:
         """Files of interrupted work: ``.qs`` without ``.qi``, and ``.tmp``."""
         directory = self._files.directory
         for name in self._disk.list(directory):
@@ -158,7 +116,7 @@ class IndexRecovery:
         shared: list[int] = []
         #: What the slots of dropped and mended entries should be.
         patches: dict[int, bytes] = {}
-        for seq_id, slot in scan_slots(number, slots, self._index.segment_entries):
+        for seq_id, slot in scan_slots(number, slots, self._entries):
             msg_id = self._entry(scan, seq_id, slot)
             if msg_id is None:
                 patches[seq_id] = ZERO_SLOT
@@ -169,7 +127,7 @@ class IndexRecovery:
             origin = OriginId(msg_id[:ORIGIN_BYTES])
             if msg_id > self.origins.get(origin, b""):
                 self.origins[origin] = msg_id
-            if slots[slot_offset(seq_id, self._index.segment_entries)] != STATUS_PRESENT:
+            if slots[slot_offset(seq_id, self._entries)] != STATUS_PRESENT:
                 patches[seq_id] = pack_slot(seq_id, slot)
             if slot.shared:
                 shared.append(seq_id)
@@ -188,7 +146,7 @@ class IndexRecovery:
     def _entry(self, scan: _SegmentScan, seq_id: int, slot: Slot | BadSlot) -> MsgId | None:
         """The msg_id of a live persistent entry, or ``None`` with the reason counted."""
         report = self._report
-        at = slot_offset(seq_id, self._index.segment_entries)
+        at = slot_offset(seq_id, self._entries)
         piece = scan.slots[at : at + SLOT_BYTES]
         if isinstance(slot, BadSlot):
             if slot.kind == "torn-ack":
@@ -204,7 +162,7 @@ class IndexRecovery:
         if slot.shared:
             return self._shared_entry(seq_id, slot, piece)
         size = slot.overhead_bytes + slot.body_bytes
-        envelope = unpack_record(scan.records, slot.offset, seq_id % self._index.segment_entries)
+        envelope = unpack_record(scan.records, slot.offset, seq_id % self._entries)
         if envelope is not None and len(envelope) == size and envelope[:MSG_ID_BYTES] == slot.msg_id:
             scan.end = max(scan.end, slot.offset + RECORD_HEADER_BYTES + size)
             return MsgId(slot.msg_id)
@@ -224,7 +182,7 @@ class IndexRecovery:
         msg_id = MsgId(slot.msg_id)
         if self._store.contains(msg_id):
             return msg_id
-        if self._store.recovery.corrupt:
+        if self._store_is_damaged:
             self._corrupt(seq_id, "message in the shared store", piece)
         else:
             self._report.torn += 1
@@ -243,7 +201,7 @@ class IndexRecovery:
         queue_store_file = self._disk.open(path) if scan.has_store else self._disk.create(path)
         index_file.pwrite(INDEX_FORMAT.header(number, queue_id), 0)
         for seq_id, piece in patches.items():
-            index_file.pwrite(piece, slot_offset(seq_id, self._index.segment_entries))
+            index_file.pwrite(piece, slot_offset(seq_id, self._entries))
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, queue_id), 0)
         if scan.end < len(scan.records):
             queue_store_file.truncate(scan.end)

@@ -24,10 +24,13 @@ from node.store.formats.record import (
     SLOT_BYTES,
     SLOT_MSG_ID_AT,
     Slot,
+    slot_offset,
     unpack_record,
+    unpack_slot,
 )
 from node.store.index.index import IN_SHARED_STORE, PagedMessage
 from node.store.index.live_bits import keep_pieces, runs_of_bits
+from node.store.index.v2.segment import SegmentV2
 
 #: Segments with open files, per queue: the head that is acked, the tail that is written, one that is read between.
 OPEN_SEGMENTS_MAX = 3
@@ -36,56 +39,7 @@ _SIZE_MASK = 0xFFFFFFFF
 ACK_RUNS_MAX = 8
 
 
-class Segment:
-    """Bookkeeping of one pair of files."""
-
-    __slots__ = (
-        "dirty_generation",
-        "index_file",
-        "is_finished",
-        "live",
-        "live_bits",
-        "number",
-        "owed_bits",
-        "queue_store_end",
-        "queue_store_file",
-        "shared_bits",
-        "transient_bits",
-    )
-
-    def __init__(self, number: int, queue_store_end: int) -> None:
-        self.number = number
-        #: Entries on disk that are not settled; one bit for each.
-        self.live = 0
-        self.live_bits = 0
-        #: Of the live ones: message in a shared store; message transient.
-        self.shared_bits = 0
-        self.transient_bits = 0
-        #: Settled ones of which the reference to a shared store is not given back; their slots are still in the file.
-        self.owed_bits = 0
-        #: Everything is settled and the files will be deleted: the last acks were not written.
-        self.is_finished = False
-        #: Where the next record of the .qs file goes.
-        self.queue_store_end = queue_store_end
-        #: Generation of the last write that somebody waits for, 0 if none; see `SegmentFiles.mark_dirty`.
-        self.dirty_generation = 0
-        #: Open files, or ``None``; the second only with the first.
-        self.index_file: DiskFile | None = None
-        self.queue_store_file: DiskFile | None = None
-
-    def check_invariants(self, entries: int, settled_bits: int) -> None:
-        """``settled_bits``: what the next flush zeroes. Raise `AssertionError` if the bits contradict each other."""
-        number, live = self.number, self.live_bits
-        assert self.live == live.bit_count(), f"segment {number} counts its live entries"
-        assert live.bit_length() <= entries, f"segment {number} has a slot for every live entry"
-        assert not self.shared_bits & ~live, f"segment {number}: what is settled has no reference"
-        assert not self.transient_bits & ~live, f"segment {number}: what is settled is not transient either"
-        assert not self.owed_bits & live, f"segment {number}: what is live has its reference"
-        is_on_its_way = self.is_finished or not self.owed_bits & ~settled_bits
-        assert is_on_its_way, f"segment {number}: slots of which the references are owed are not overwritten"
-
-
-class SegmentFiles:
+class SegmentFilesV2:
     """The files in ``directory``, and which of them are open. Everything that touches them raises `StorageError`."""
 
     def __init__(self, disk: Disk, directory: str, queue_id: int, group_commit: GroupCommit, entries: int) -> None:
@@ -96,7 +50,7 @@ class SegmentFiles:
         self._entries = entries
         self._index_file_bytes = HEADER_BYTES + entries * SLOT_BYTES
         #: Segments with open files, least recently used first.
-        self._open: dict[int, Segment] = {}
+        self._open: dict[int, SegmentV2] = {}
         #: Closed files that still wait for a sync.
         self._closing: list[DiskFile] = []
         #: Segments with acks that were left to the system when their file was closed.
@@ -106,7 +60,7 @@ class SegmentFiles:
         """Path of a file of segment ``number``."""
         return f"{self.directory}/{number}{suffix}"
 
-    def create(self, number: int) -> Segment:
+    def create(self, number: int) -> SegmentV2:
         """A new segment with empty files; neither is left if one cannot be made."""
         made: list[DiskFile] = []
         try:
@@ -123,14 +77,14 @@ class SegmentFiles:
                 with suppress(StorageError):
                     self.disk.unlink(file.path)
             raise
-        segment = Segment(number, HEADER_BYTES)
+        segment = SegmentV2(number, self._entries, HEADER_BYTES)
         segment.index_file, segment.queue_store_file = index_file, queue_store_file
         self._keep_open(segment)
         self.mark_dirty(segment, index_file, queue_store_file)
         self._group_commit.mark_dirty(self.disk.directory(self.directory))
         return segment
 
-    def mark_dirty(self, segment: Segment, *files: DiskFile) -> None:
+    def mark_dirty(self, segment: SegmentV2, *files: DiskFile) -> None:
         """Somebody waits for what was written to these files of a segment."""
         segment.dirty_generation = self._group_commit.open_generation
         # The sync will cover what was left to the system as well.
@@ -138,7 +92,7 @@ class SegmentFiles:
         for file in files:
             self._group_commit.mark_dirty(file)
 
-    def files(self, segment: Segment) -> tuple[DiskFile, DiskFile]:
+    def files(self, segment: SegmentV2) -> tuple[DiskFile, DiskFile]:
         """The .qi and the .qs file of a segment, opened if they are not."""
         index_file, queue_store_file = segment.index_file, segment.queue_store_file
         if queue_store_file is None:
@@ -153,7 +107,7 @@ class SegmentFiles:
         self._keep_open(segment)
         return index_file, queue_store_file
 
-    def index_file(self, segment: Segment) -> DiskFile:
+    def index_file(self, segment: SegmentV2) -> DiskFile:
         """The .qi file alone. If it has to be opened it takes the place of the file that was used least recently, and
         is the next to go."""
         file = segment.index_file
@@ -165,7 +119,7 @@ class SegmentFiles:
             self._open = {segment.number: segment, **self._open}
         return file
 
-    def copy_msg_ids(self, segment: Segment, bits: int, target: bytearray, first: int) -> None:
+    def copy_msg_ids(self, segment: SegmentV2, bits: int, target: bytearray, first: int) -> None:
         """Copy the msg_ids of the entries with these bits (not none) to their places in ``target``, whose first place
         is that of seq id ``first``. One read, and no work per entry: the slots are not checked."""
         index_file = self.index_file(segment)
@@ -185,7 +139,22 @@ class SegmentFiles:
         start = (segment.number * self._entries + low - first) * MSG_ID_BYTES
         target[start : start + len(found)] = found
 
-    def read_embedded(self, segment: Segment, wanted: list[tuple[int, int]], found: dict[int, bytes]) -> None:
+    def describe(self, segment: SegmentV2, seq_ids: Sequence[int]) -> list[tuple[int, PagedMessage]]:
+        """What the slots of these written live entries say; ascending. Raises `StorageError` if one is damaged."""
+        index_file, _ = self.files(segment)
+        first = seq_ids[0]
+        start = slot_offset(first, self._entries)
+        data = index_file.pread(slot_offset(seq_ids[-1], self._entries) + SLOT_BYTES - start, start)
+        found: list[tuple[int, PagedMessage]] = []
+        for seq_id in seq_ids:
+            at = (seq_id - first) * SLOT_BYTES
+            slot = unpack_slot(seq_id, data[at : at + SLOT_BYTES])
+            if slot is None:
+                raise StorageError(f"slot of seq id {seq_id} in {index_file.path} is damaged")
+            found.append((seq_id, _paged_of(slot)))
+        return found
+
+    def read_embedded(self, segment: SegmentV2, wanted: list[tuple[int, int]], found: dict[int, bytes]) -> None:
         """Add envelopes of the .qs file to ``found``, by seq id. ``wanted``: (place, seq id)."""
         _, queue_store_file = self.files(segment)
         wanted.sort()
@@ -203,7 +172,7 @@ class SegmentFiles:
                     )
                 found[seq_id] = envelope
 
-    def write_zeros(self, segment: Segment, bits: int) -> DiskFile:
+    def write_zeros(self, segment: SegmentV2, bits: int) -> DiskFile:
         """Zero the slots with these bits, which are in the file. Returns the .qi file."""
         index_file = self.index_file(segment)
         stretches = list(runs_of_bits(bits, 0))
@@ -222,20 +191,20 @@ class SegmentFiles:
             index_file.pwrite(bytes(count * SLOT_BYTES), HEADER_BYTES + first * SLOT_BYTES)
         return index_file
 
-    def _keep_open(self, segment: Segment) -> None:
+    def _keep_open(self, segment: SegmentV2) -> None:
         self._open.pop(segment.number, None)
         self._open[segment.number] = segment
         if len(self._open) > OPEN_SEGMENTS_MAX:
             self._close_oldest()
 
-    def _is_awaited(self, segment: Segment) -> bool:
+    def _is_awaited(self, segment: SegmentV2) -> bool:
         """True if somebody waits for a write to its files that is not durable yet."""
         return segment.dirty_generation > self._group_commit.durable_generation
 
     def _close_oldest(self) -> None:
         self._close(self._open.pop(next(iter(self._open))))
 
-    def _close(self, segment: Segment) -> None:
+    def _close(self, segment: SegmentV2) -> None:
         is_awaited = self._is_awaited(segment)
         for file in (segment.index_file, segment.queue_store_file):
             if file is None:
@@ -255,7 +224,7 @@ class SegmentFiles:
         segment.index_file = segment.queue_store_file = None
         self._closing = [file for file in self._closing if file.has_unsynced]
 
-    def delete(self, segment: Segment) -> None:
+    def delete(self, segment: SegmentV2) -> None:
         """Remove both files, .qi first."""
         self._open.pop(segment.number, None)
         self._left.pop(segment.number, None)
@@ -265,7 +234,7 @@ class SegmentFiles:
         self.disk.unlink(self.path(segment.number, INDEX_FORMAT.suffix))
         self.disk.unlink(self.path(segment.number, QUEUE_STORE_FORMAT.suffix))
 
-    def close_all(self, segments: Iterable[Segment]) -> None:
+    def close_all(self, segments: Iterable[SegmentV2]) -> None:
         """Sync and close everything, on this thread. ``segments``: every one that has files."""
         for segment in self._open.values():
             self._close(segment)
@@ -296,7 +265,7 @@ class SegmentFiles:
         self._closing.clear()
         self._left.clear()
 
-    def check_invariants(self, segments: dict[int, Segment]) -> None:
+    def check_invariants(self, segments: dict[int, SegmentV2]) -> None:
         """``segments``: every segment that has files."""
         assert len(self._open) <= OPEN_SEGMENTS_MAX, "open files are bounded"
         for number, segment in segments.items():
@@ -320,7 +289,7 @@ def _stretches(wanted: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]
     return stretches
 
 
-def paged_of(slot: Slot) -> PagedMessage:
+def _paged_of(slot: Slot) -> PagedMessage:
     """What is known of a written message without reading its body."""
     place = IN_SHARED_STORE if slot.shared else slot.offset << 32 | (slot.overhead_bytes + slot.body_bytes)
     return PagedMessage(MsgId(slot.msg_id), slot.body_bytes, slot.persistent, place)

@@ -10,20 +10,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from node.store.index.v2.segment_files import Segment
+from node.store.index.live_bits import full_bits
+from node.store.index.v2.segment import SegmentV2
 
 _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">QQIBB")
 
 
-def pack_terms(segments: Mapping[int, Segment], entries: int) -> bytes:
+def pack_terms(segments: Mapping[int, SegmentV2], entries: int) -> bytes:
     """The terms of segments of ``entries`` entries."""
     parts = [_COUNT.pack(len(segments))]
     size = entries // 8
     for number, segment in sorted(segments.items()):
-        is_partial = segment.live != entries
+        is_partial = segment.live_count != entries
         has_shared = bool(segment.shared_bits)
-        parts.append(_SEGMENT.pack(number, segment.queue_store_end, segment.live, is_partial, has_shared))
+        parts.append(_SEGMENT.pack(number, segment.queue_store_end, segment.live_count, is_partial, has_shared))
         if is_partial:
             parts.append(segment.live_bits.to_bytes(size, "big"))
         if has_shared:
@@ -31,18 +32,17 @@ def pack_terms(segments: Mapping[int, Segment], entries: int) -> bytes:
     return b"".join(parts)
 
 
-def segments_in_terms(terms: bytes, entries: int) -> Iterator[Segment]:
+def segments_in_terms(terms: bytes, entries: int) -> Iterator[SegmentV2]:
     """The segments (of ``entries`` entries) in terms. Raises `struct.error` if they are cut off."""
     size = entries // 8
-    full_bits = (1 << entries) - 1
     (count,) = _COUNT.unpack_from(terms)
     at = _COUNT.size
     for _ in range(count):
         number, queue_store_end, live, is_partial, has_shared = _SEGMENT.unpack_from(terms, at)
         at += _SEGMENT.size
-        segment = Segment(number, queue_store_end)
-        segment.live = live
-        segment.live_bits = full_bits
+        segment = SegmentV2(number, entries, queue_store_end)
+        segment.live_count = live
+        segment.live_bits = full_bits(entries)
         if is_partial:
             segment.live_bits = int.from_bytes(terms[at : at + size], "big")
             at += size

@@ -301,7 +301,7 @@ def test_files_of_a_closed_queue_are_read_in_bounded_pieces(
     """Those of version 1 have segments of 16,384 entries, and journals of twice as many."""
     harness = StoreHarness(StoreConfig(queue_version=harness.config.queue_version, embed_below_bytes=60))
     for generation in ("v1", "v2"):
-        monkeypatch.setattr(f"node.store.index.{generation}.recovery.ENTRIES_PER_PIECE", 10)
+        monkeypatch.setattr(f"node.store.index.{generation}.scan.ENTRIES_PER_PIECE", 10)
     harness.open_queue().publish(publications(1, 100, body=BIG))
     harness.store.close()
     harness.start()

@@ -274,8 +274,7 @@ def test_a_conversion_ends_when_old_owes_no_reference_any_more(
     driver: ConvertingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing old gives all back at once, and that may be millions."""
-    monkeypatch.setattr("node.store.index.v2.owed_slots.OWED_PER_FLUSH", 2)
-    monkeypatch.setattr("node.store.index.v1.index.OWED_PER_FLUSH", 2)
+    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", 2)
     driver.publish(30, big=True)
     driver.sync()
     driver.begin()

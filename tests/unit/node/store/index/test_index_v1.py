@@ -16,7 +16,8 @@ from node.message import Message
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, Range, RecoveryReport
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.recovery import IN_SEGMENT, Problem, recover_v1, stored_entries
+from node.store.index.v1.recovery import recover_v1
+from node.store.index.v1.scan import IN_SEGMENT, Problem, stored_entries
 from tests.support.index_driver import DIRECTORY, SMALL, V1Driver, count_references_v1
 
 
@@ -89,11 +90,11 @@ def test_a_full_journal_is_moved_in_pieces(driver: V1Driver) -> None:
     driver.flush()
     assert files(driver) == ["0.idx", "0.jif"]
     driver.check()
-    assert not driver.index._moved
+    assert not driver.index.journals.moved
     for _ in range(12):
         driver.flush()
         driver.check()
-    assert driver.index._moved
+    assert driver.index.journals.moved
 
 
 def test_a_settled_segment_is_deleted_without_being_written_again(driver: V1Driver) -> None:

@@ -192,7 +192,7 @@ def test_a_moved_journal_waits_for_the_round_after_the_last_of_it_was_moved(driv
     early = driver.group_commit.begin()
     assert early is not None
     early.run()
-    while not driver.index._moved:
+    while not driver.index.journals.moved:
         driver.flush()
     driver.group_commit.complete(early)
     driver.flush()
@@ -230,7 +230,7 @@ def test_what_was_published_in_disorder_is_moved_in_order(driver: V1Driver) -> N
     driver.next_seq_id = 6
     driver.publish(10)
     driver.flush()
-    assert driver.index.segments[0].is_written_once
+    assert driver.index.live_entries.segments[0].is_written_once
     driver.check()
 
 
@@ -260,7 +260,7 @@ def test_a_stop_forgets_all_that_is_finished() -> None:
     driver.index.settle_range(0, driver.next_seq_id)
     driver.index.close(driver.next_seq_id)
     assert files(driver) == []
-    assert not driver.index.segments
+    assert not driver.index.live_entries.segments
 
 
 def test_the_segment_that_is_appended_to_is_deleted_when_it_is_past(driver: V1Driver) -> None:
@@ -268,14 +268,14 @@ def test_the_segment_that_is_appended_to_is_deleted_when_it_is_past(driver: V1Dr
     driver.flush()
     driver.settle([8, 9])
     driver.flush()
-    assert 1 in driver.index.segments, "more will come"
+    assert 1 in driver.index.live_entries.segments, "more will come"
     driver.restart()
     driver.check()
-    assert 1 in driver.index.segments
+    assert 1 in driver.index.live_entries.segments
     driver.next_seq_id = 16
     driver.publish(1)
     driver.flush()
-    assert 1 not in driver.index.segments
+    assert 1 not in driver.index.live_entries.segments
 
 
 def test_a_settled_tail_is_deleted_with_the_journal_that_acks_it(driver: V1Driver) -> None:
@@ -334,13 +334,14 @@ class FullStore(MemorySharedStore):
 def test_if_one_store_is_full_the_other_gets_its_references_back(driver: V1Driver) -> None:
     driver.publish(2, big=True)
     driver.publish(1, big=True, persistent=False)
-    index = driver.index
-    index.stores[False] = FullStore(driver.group_commit)
+    stores = driver.index.live_entries.stores
+    assert isinstance(stores, dict)
+    stores[False] = FullStore(driver.group_commit)
     with pytest.raises(DiskFullError):
         driver.index.flush(driver.next_seq_id)
     assert not driver.persistent_store.references
     assert driver.index.has_unflushed_publishes
-    index.stores[False] = driver.transient_store
+    stores[False] = driver.transient_store
     driver.flush()
     driver.check()
     assert sum(driver.persistent_store.references.values()) == 2
@@ -402,7 +403,7 @@ def test_of_two_records_in_a_segment_the_last_is_read(driver: V1Driver) -> None:
     driver.check()
     driver.die()
     driver.after_recovery(driver.verify_crash())
-    assert not driver.index.segments[1].is_written_once
+    assert not driver.index.live_entries.segments[1].is_written_once
     assert len(driver.check()) == 24
 
 
@@ -438,7 +439,7 @@ def test_a_recovery_syncs_what_was_moved_before_it(driver: V1Driver) -> None:
     driver.publish(12)
     for _ in range(10):
         driver.flush()
-    assert driver.index._moved
+    assert driver.index.journals.moved
     driver.die()
     assert driver.disk.durable_snapshot() == driver.disk.snapshot()
     assert files(driver) == ["0.idx", "1.idx"]

@@ -25,8 +25,7 @@ MESSAGES = 100
 
 @pytest.fixture(params=[1, 2])
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StoreHarness:
-    monkeypatch.setattr("node.store.index.v2.owed_slots.OWED_PER_FLUSH", STEP)
-    monkeypatch.setattr("node.store.index.v1.index.OWED_PER_FLUSH", STEP)
+    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", STEP)
     monkeypatch.setattr("node.store.index.v2.index.ACK_SEGMENTS_MAX", 1)
     config = StoreConfig(
         queue_version=request.param,
@@ -301,8 +300,8 @@ def test_a_deletion_skips_no_more_than_what_is_damaged() -> None:
 
 
 def test_slots_that_wait_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.store.index.v2.owed_slots.OWED_PER_FLUSH", 1)
-    monkeypatch.setattr("node.store.index.v2.owed_slots.OWED_BYTES_MAX", 40 * SLOT_BYTES)
+    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", 1)
+    monkeypatch.setattr("node.store.index.v2.index.OWED_BYTES_MAX", 40 * SLOT_BYTES)
     harness = StoreHarness(StoreConfig(embed_below_bytes=60, v2_segment_entries=8))
     queue, _ = fill(harness)
     rest = queue.fetch(MESSAGES, True)

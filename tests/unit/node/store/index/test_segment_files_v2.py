@@ -13,7 +13,7 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import GuardedFile
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
-from node.store.index.v2.segment_files import OPEN_SEGMENTS_MAX, SegmentFiles
+from node.store.index.v2.segment_files import OPEN_SEGMENTS_MAX, SegmentFilesV2
 from node.store.shared.config import StoreConfig
 from tests.support.messages import publications
 from tests.support.stores import StoreHarness, run_sync_round
@@ -93,7 +93,7 @@ def test_what_is_published_is_waited_for_though_its_file_was_closed(harness: Sto
 def test_acks_all_over_a_queue_leave_open_what_is_appended_to() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/queue")
-    files = SegmentFiles(disk, "/queue", 7, GroupCommit(), ENTRIES)
+    files = SegmentFilesV2(disk, "/queue", 7, GroupCommit(), ENTRIES)
     segments = [files.create(number) for number in range(SEGMENTS)]
     tail = segments[-1]
     files.files(tail)
@@ -108,7 +108,7 @@ def test_bodies_are_synced_before_their_slots_count_though_the_file_was_closed_i
     """A full disk refuses the slots of a body that is written already; reads elsewhere displace the file."""
     disk, group_commit = SimulatedDisk(), GroupCommit()
     disk.mkdir("/queue")
-    files = SegmentFiles(disk, "/queue", 7, group_commit, ENTRIES)
+    files = SegmentFilesV2(disk, "/queue", 7, group_commit, ENTRIES)
     segment, *others = [files.create(number) for number in range(1 + OPEN_SEGMENTS_MAX)]
     run_sync_round(group_commit)
 
