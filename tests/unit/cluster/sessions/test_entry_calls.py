@@ -113,6 +113,18 @@ def test_a_session_that_is_gone_again_before_the_caller_goes_on_is_waited_for_an
     assert goes_on(bench, call)
 
 
+def test_callers_go_on_in_the_order_in_which_they_began_to_wait(bench: EntryBench) -> None:
+    first, second = bench.asks(COUNTS), bench.asks(COUNTS)
+    bench.proceeds(second)
+    bench.proceeds(first)
+    bench.accepts(1)
+    assert bench.emitted() == [CallGoesOn(second.call_id), CallGoesOn(first.call_id)]
+    bench.proceeds(first)
+    bench.proceeds(second)
+    bench.link_breaks("n2")
+    assert bench.emitted() == [CallGoesOn(first.call_id), CallGoesOn(second.call_id)]
+
+
 def test_a_queue_that_is_down_refuses_who_asks_now_and_not_who_waits(bench: EntryBench) -> None:
     patient = bench.asks(COUNTS)
     bench.proceeds(patient)
