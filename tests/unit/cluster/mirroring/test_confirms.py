@@ -1,10 +1,17 @@
-"""What the ledger keeps of the confirms of a turn."""
+"""When a publish is confirmed, and what the ledger keeps until then."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger, HeldToken
+from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.reports import ReportSynchronised
+from node.ids import Epoch
 from tests.support.messages import publications
-from tests.support.mirror_pair import Pair
+from tests.support.mirror_pair import N1, N2, QUEUE, Pair
+from tests.support.stores import StoreHarness
 
 
 def test_the_confirms_of_a_turn_are_held_by_one_entry_per_kind_however_often_it_publishes() -> None:
@@ -28,3 +35,89 @@ def test_a_transient_publish_does_not_wait_for_the_disk_behind_a_persistent_one(
     assert pair.master.drain_confirmed() == [2]
     pair.quiet()
     assert pair.master.drain_confirmed() == [1]
+
+
+def test_a_persistent_publish_waits_for_the_disks_of_both() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 2))
+    pair.master_disk.sync()
+    pair.exchange()
+    assert pair.master.drain_confirmed() == []
+    pair.mirror_disk.sync()
+    pair.exchange()
+    assert pair.master.drain_confirmed() == [1, 2]
+    assert pair.master.drain_confirmed() == []
+
+
+def test_a_transient_publish_waits_until_the_mirror_has_applied_it() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1, persistent=False))
+    assert pair.master.drain_confirmed() == []
+    pair.to_mirror()
+    assert pair.master.drain_confirmed() == []
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1]
+
+
+def test_a_synchronised_mirror_without_a_link_holds_confirms_until_the_record_drops_it() -> None:
+    pair = Pair()
+    pair.master.publish(publications(1, 1))
+    pair.master_disk.sync()
+    pair.master.take_messages()
+    assert pair.master.drain_confirmed() == []
+    pair.master.set_record(replace(pair.record, mirrors=(), synchronised=()))
+    assert pair.master.drain_confirmed() == [1]
+
+
+def test_an_unsynchronised_mirror_holds_only_what_was_published_after_its_attach() -> None:
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 1))
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == [1], "nobody was ever attached"
+    pair.master.publish(publications(2, 1))
+    pair.up().exchange()
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == [2], "published before the attach"
+    pair.master.publish(publications(3, 1))
+    pair.sync()
+    pair.master.take_messages()
+    assert pair.master.drain_confirmed() == []
+
+
+def test_a_mirror_that_was_reported_holds_confirms_though_the_record_does_not_show_it_yet() -> None:
+    """The command may commit at any time, so from the report on the mirror counts as synchronised."""
+    pair = Pair(synchronised=False).up().quiet()
+    assert ReportSynchronised(N2) in pair.master.take_reports()
+    pair.master.mirror_link_down(N2)
+    pair.master.publish(publications(1, 1))
+    pair.master_disk.sync()
+    pair.master.take_messages()
+    pair.master.mirror_link_up(N2)
+    pair.to_mirror()
+    assert pair.master.drain_confirmed() == [], "a new attach alone must not release it: the mirror lacks the message"
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [1]
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_bare_tokens_from_before_the_first_mirror_wait_for_a_required_one() -> None:
+    disk = StoreHarness()
+    master = MirroredQueue(N1, disk.open_queue(), MastershipRecord(QUEUE, Epoch(1), N1))
+    master.publish(publications(1, 1))
+    master.set_record(MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,)))
+    disk.sync()
+    assert master.drain_confirmed() == []
+    master.set_record(MastershipRecord(QUEUE, Epoch(1), N1))
+    assert master.drain_confirmed() == [1]
+
+
+def test_a_message_settled_before_its_confirm_is_confirmed_once() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    [delivery] = pair.master.fetch(1, ack_required=True)
+    assert pair.master.ack([delivery.seq_id]) == 1
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [1]
+    pair.quiet()
+    assert pair.master.drain_confirmed() == []
+    assert pair.mirror_local.digests() == []
