@@ -14,6 +14,7 @@ COMMANDS = {
     "chaos": ("chaos.cli_chaos", "chaos_group"),
     "cluster": ("chaos.cli_cluster", "cluster_group"),
     "node": ("cluster.__main__", "main"),
+    "sim": ("chaos.cli_sim", "sim_command"),
     "store": ("chaos.cli_store", "store_group"),
 }
 

@@ -7,8 +7,8 @@ its policy let it, and which lives of which nodes have ended since a message was
 **What excuses a loss.** A confirmed message may be missing only if
 
 - its queue has a lossy promotion, which the policy (``always``) or the operator had permitted; or
-- it was not persistent (a copy of it lives as long as the process that holds it), and every node has died or stopped
-  since it was confirmed; or
+- it was not persistent (a copy of it lives as long as the process that holds it), and every node that had a copy when
+  it was confirmed has died or stopped since; or
 - it was purged, or its queue deleted.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
@@ -41,8 +41,8 @@ class Circumstances:
 
     #: Queues -> times at which they were promoted with a loss, or were given up (microseconds).
     lossy: Mapping[int, Sequence[int]]
-    #: Messages that were not persistent: (queue, publisher, number).
-    transient: frozenset[tuple[int, int, int]]
+    #: Confirmed attempts whose messages were not persistent -> nodes that had them then.
+    holders: Mapping[AttemptKey, frozenset[str]]
     #: For each node the times at which a life of it ended.
     deaths: Mapping[str, Sequence[int]]
 
@@ -77,16 +77,14 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
 
 
 def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumstances) -> bool:
-    queue, publisher, number, _ = key
+    queue = key[0]
     assert queue is not None, "a story has a queue"
-    assert publisher is not None, "a story has a publisher"
-    assert number is not None, "a story has a number"
     confirmed_us = min(event.t_hi_us for event in story if event.kind == Kind.CONFIRM)
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
-    is_transient = (queue, publisher, number) in circumstances.transient
-    return is_transient and all(
-        any(at_us >= confirmed_us for at_us in deaths) for deaths in circumstances.deaths.values()
+    holders = circumstances.holders.get(key)
+    return holders is not None and all(
+        any(at_us >= confirmed_us for at_us in circumstances.deaths[node]) for node in holders
     )
 
 

@@ -32,6 +32,7 @@ import contextvars
 from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 from zlib import crc32
@@ -156,8 +157,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         #: What will happen: (true time, number, a timer or the process whose turn it is).
         self._agenda: list[tuple[float, int, _Timer | Process]] = []
         self._number = 0
-        self._processes = 0
         self.harness = Process(self, "harness", 0, no_cost)
+        #: All that there ever were.
+        self.processes = [self.harness]
+        #: What was scheduled for the dead: kept, see `Process`.
         self.forgotten: list[object] = []
         self.fingerprint = 0
         self.turns = 0
@@ -173,8 +176,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def start_process(self, name: str, turn_cost_s: Callable[[], float] = no_cost) -> Process:
         """A new process with nothing to do yet."""
-        self._processes += 1
-        return Process(self, name, self._processes, turn_cost_s)
+        process = Process(self, name, len(self.processes), turn_cost_s)
+        self.processes.append(process)
+        return process
 
     def want_turn(self, process: Process) -> None:
         """Put the next turn of the process on the agenda if it has something to do and may do it."""
@@ -346,9 +350,26 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.want_turn(process)
 
     def close(self) -> None:
-        """Drop everything without running it."""
+        """Drop everything. Coroutines that were never done are closed: what they do then reaches nobody."""
+        if self._is_closed:
+            return
         self._is_closed = True
         self._agenda.clear()
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for process in self.processes:
+                process.kill()
+            # What is closed may still begin tasks, which are closed, too.
+            while tasks := [task for process in self.processes for task in process.tasks]:
+                for process in self.processes:
+                    process.tasks = []
+                for task in tasks:
+                    _drop(task)
+                self.forgotten.append(tasks)
+        finally:
+            events._set_running_loop(outer)
+        self.forgotten.clear()
 
     def is_running(self) -> bool:
         return self._is_running
@@ -393,6 +414,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.default_exception_handler(context)
         else:
             self._exception_handler(self, context)
+
+
+def _drop(task: asyncio.Task[Any]) -> None:
+    coroutine = task.get_coro()
+    if not task.done() and isinstance(coroutine, Coroutine):
+        with suppress(BaseException):
+            coroutine.close()
 
 
 def simulated_loop() -> SimulatedLoop:

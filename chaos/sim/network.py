@@ -64,6 +64,8 @@ class _Pipe:
     in_flight_bytes: int = 0
     last_arrival_s: float = 0.0
     is_scheduled: bool = False
+    #: Chunks that still arrive after a reset; what is sent later is answered by another reset. ``None``: no reset.
+    last_words: int | None = None
 
 
 class End:
@@ -131,6 +133,10 @@ class Network:
         if found is None:
             found = self._links[key] = self._make_link(source, target)
         return found
+
+    def links(self) -> Iterator[Link]:
+        """All that were used."""
+        return iter(self._links.values())
 
     # --- connections ---
 
@@ -219,10 +225,15 @@ class Network:
         is_end = False
         while pipe.chunks and pipe.chunks[0][0] <= self._loop.now_s and not pipe.link.is_cut and target.is_reading:
             _, data = pipe.chunks.popleft()
+            pipe.in_flight_bytes -= len(data or b"")
+            if pipe.last_words is not None:
+                pipe.last_words -= 1
+                if pipe.last_words < 0:
+                    self.tell_reset(end)
+                    continue
             if data is None:
                 is_end = True
             else:
-                pipe.in_flight_bytes -= len(data)
                 parts.append(data)
         if not target.is_open or not target.process.is_alive:
             if parts and end.is_open:
@@ -274,6 +285,7 @@ class Network:
             while len(chunks) > kept:
                 _, data = chunks.pop()
                 end._outgoing.in_flight_bytes -= len(data or b"")
+            end._outgoing.last_words = len(chunks)
         for end in broken:
             if end.host in told:
                 self.tell_reset(end)

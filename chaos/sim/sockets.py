@@ -112,17 +112,18 @@ class SimulatedTransport(asyncio.Transport):
 
 
 class SimulatedServer:
-    """A listening port. Satisfies what is used of `asyncio.Server`."""
+    """A listening port. Satisfies `node.amqp.server.sockets.Listener`."""
 
     def __init__(self, network: Network, address: Address) -> None:
         self._network = network
         self.address = address
 
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
     def close(self) -> None:
         self._network.stop_listening(self.address)
-
-    async def wait_closed(self) -> None:
-        """A port is closed at once."""
 
 
 def listen(

@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 from zlib import crc32
 
+from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcessLog, ProcKind
 from chaos.sim.client import Channel, ClosedError, Connection, Delivered, open_connection
 from chaos.sim.loop import Process, SimulatedLoop
@@ -37,11 +39,12 @@ class MemoryHistory:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self.events: list[Event] = []
-        self._processes = 0
+        self.logs: list[ProcessLog] = []
 
     def process(self, kind: ProcKind) -> ProcessLog:
-        self._processes += 1
-        return ProcessLog(self, self._processes, kind, 1)
+        log = ProcessLog(self, len(self.logs) + 1, kind, 1)
+        self.logs.append(log)
+        return log
 
     def now(self) -> tuple[int, int]:
         """(nanoseconds, microseconds) of virtual time; nothing happens before 1, so that none is false."""
@@ -62,6 +65,10 @@ class Surroundings:
         self.seed = seed
         self.history = MemoryHistory(loop)
         self.channel_ids = count(1)
+        #: Nodes that hold a copy of a queue with everything, now.
+        self.holders_of: Callable[[int], frozenset[str]] = lambda _queue: frozenset()
+        #: Of each confirmed attempt whose message was not persistent: who held it then.
+        self.holders: dict[AttemptKey, frozenset[str]] = {}
         #: Messages the broker must not have: of an earlier run.
         self.run_tag = seed & 0xFFFF_FFFF
 
@@ -117,7 +124,8 @@ class Client:
                     self.log.record(Kind.CONN_OPEN, channel_id=self.channel_id, node_id=at)
                     await self.begin(channel)
                 self.channel = channel
-                await self._lost.wait()
+                if not self.is_stopping:
+                    await self._lost.wait()
             except TROUBLE:
                 pass
             if self.connection is not None:
@@ -145,7 +153,7 @@ class Publisher(Client):
         super().__init__(f"p{number}", world, ProcKind.PUBLISHER)
         self.number = number
         self._queue_name = queue_name
-        self._last_seq = 0
+        self.last_seq = 0
         #: What is to be published: (queue, seq, attempt, bytes, persistent).
         self._due: deque[tuple[int, int, int, int, bool]] = deque()
         #: By sequence number of the channel.
@@ -153,8 +161,8 @@ class Publisher(Client):
 
     def tell(self, queue: int, burst: int, body_bytes: int, is_persistent: bool) -> None:
         for _ in range(burst):
-            self._last_seq += 1
-            self._due.append((queue, self._last_seq, 1, body_bytes, is_persistent))
+            self.last_seq += 1
+            self._due.append((queue, self.last_seq, 1, body_bytes, is_persistent))
         self.process.call_soon(self._publish)
 
     @property
@@ -189,6 +197,9 @@ class Publisher(Client):
             self._record(Kind.CONFIRM if is_ack else Kind.NACK, item)
             if not is_ack:
                 self._again(item)
+            elif not item[4]:
+                queue, seq, attempt = item[:3]
+                self.world.holders[queue, self.number, seq, attempt] = self.world.holders_of(queue)
 
     def ended(self) -> None:
         for item in self._outstanding.values():
@@ -239,15 +250,37 @@ class Consumer(Client):
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
         self.queue: int | None = None
+        self._is_started = False
         self._seen: dict[MessageId, int] = {}
 
     def consume(self, queue: int) -> None:
         """Of this queue from now on."""
         self.queue = queue
-        if self.connection is None and not self.log.ev_seq:
-            self.start()
-        else:
+        if self._is_started:
             self.drop(is_orderly=True)
+        else:
+            self._is_started = True
+            self.start()
+
+    def cancel(self) -> None:
+        """Consume nothing, on the same channel; what was delivered stays unacked."""
+        channel = self.channel
+        if channel is not None and channel.closed is None and self.queue is not None:
+            self.process.create_task(self._cancel(channel))
+
+    async def _cancel(self, channel: Channel) -> None:
+        with suppress(*TROUBLE):
+            await channel.cancel("tag")
+
+    def give_back(self) -> None:
+        """Requeue everything that is held."""
+        channel = self.channel
+        if channel is not None and channel.closed is None:
+            self.process.call_soon(self._give_back, channel)
+
+    def _give_back(self, channel: Channel) -> None:
+        if channel.closed is None and channel is self.channel:
+            self.process.call_soon(self.drop)
 
     async def begin(self, channel: Channel) -> None:
         channel.on_deliver = self._delivered

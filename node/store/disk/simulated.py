@@ -504,6 +504,12 @@ class SimulatedDisk:
             for inode in directory.names.values():
                 _lose(inode, style, rng)
 
+    def lose_handles(self) -> None:
+        """The process has died and the machine lives on: its handles are dead, and the system keeps what was written,
+        which the next crash may still take away."""
+        self.life += 1
+        self.crash_after = None
+
     def _undo_moves(self, kept: int) -> None:
         """All but the first ``kept`` never happened."""
         for move in reversed(self._moves[kept:]):

@@ -161,6 +161,22 @@ def test_who_is_not_told_of_a_reset_learns_by_sending(world: World) -> None:
     assert isinstance(client.end, ConnectionResetError)
 
 
+def test_a_reset_that_a_cut_hides_is_learned_when_it_heals(world: World) -> None:
+    """A stream never goes on behind a hole."""
+    client, server = world.connection()
+    client.transport.write(b"lost")
+    world.cut("c1", "n1")
+    world.cut("n1", "c1")
+    world.network.reset("c1", "n1", keep=lambda _count: 0, told=("c1", "n1"))
+    client.transport.write(b"later")
+    world.after(1)
+    world.cut("c1", "n1", is_cut=False)
+    world.cut("n1", "c1", is_cut=False)
+    world.after(0.030)
+    assert server.received == b""
+    assert isinstance(client.end, ConnectionResetError)
+
+
 def test_what_a_killed_process_had_sent_arrives_before_the_reset(world: World) -> None:
     client, server = world.connection()
     server.transport.write(b"last words")

@@ -1,0 +1,92 @@
+"""Many seeds, side by side in processes of their own: which fail, and how fast it goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from chaos.sim.run import run_schedule
+from chaos.sim.schedule import draw_schedule
+
+#: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
+SEEDS_PER_TASK = 4
+#: Of each seed; `draw_schedule` says what they mean.
+OPERATIONS = 200
+LENGTH_MS = 20_000
+
+
+class SeedResult(NamedTuple):
+    """What a campaign keeps of a run."""
+
+    seed: int
+    #: The first violations, as lines.
+    violations: tuple[str, ...]
+    fingerprint: int
+    simulated_s: float
+    took_s: float
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Which seeds are run, and how."""
+
+    seeds: Sequence[int]
+    nodes: int = 3
+    operations: int = OPERATIONS
+    length_ms: int = LENGTH_MS
+    jobs: int = 1
+
+    def run(self) -> Iterator[SeedResult]:
+        """Results as they come; not in the order of the seeds if there are several jobs."""
+        if self.jobs == 1:
+            for seed in self.seeds:
+                yield run_seed(seed, self.nodes, self.operations, self.length_ms)
+            return
+        # Forked workers would share the parent's threads' locks; a new interpreter also has another hash seed.
+        with ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50) as pool:
+            yield from self._spread(pool)
+
+    def _spread(self, pool: ProcessPoolExecutor) -> Iterator[SeedResult]:
+        waiting = [self.seeds[at : at + SEEDS_PER_TASK] for at in range(0, len(self.seeds), SEEDS_PER_TASK)]
+        waiting.reverse()
+        under_way: set[Future[list[SeedResult]]] = set()
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < 2 * self.jobs:
+                    under_way.add(
+                        pool.submit(run_seeds, list(waiting.pop()), self.nodes, self.operations, self.length_ms)
+                    )
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def run_seeds(seeds: Sequence[int], nodes: int, operations: int, length_ms: int) -> list[SeedResult]:
+    return [run_seed(seed, nodes, operations, length_ms) for seed in seeds]
+
+
+def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResult:
+    begin_s = time.perf_counter()
+    outcome = run_schedule(draw_schedule(seed, nodes, operations, length_ms))
+    return SeedResult(
+        seed,
+        tuple(str(violation) for violation in outcome.violations[:3]),
+        outcome.fingerprint,
+        outcome.length_s,
+        time.perf_counter() - begin_s,
+        outcome.turns,
+    )
+
+
+def jobs_by_default() -> int:
+    """One for each core."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,295 @@
+"""The carrier of the mesh over the simulated network: what `cluster.transport.carrier` promises, and nothing more.
+
+A connection is one of the network's; its streams share it, as HTTP/2 streams do, so they break together, each with a
+suffix of its own lost. Frames cross as length, type, stream and bytes. Each stream has a window of its own, which the
+reader opens again as he reads, so one that is not read holds up no other. A ping after a third of the silence timeout
+finds a peer that says nothing: it is answered by the peer's process, so a paused one does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from chaos.sim.loop import Process
+from chaos.sim.network import Address, End, Network
+from cluster.transport.carrier import Acceptor, AdminEndpoint, ProbeResult, StreamBroken, StreamKind
+
+#: Of a stream, written and not read yet, before its writer waits.
+WINDOW_BYTES = 256 * 1024
+_SIZE = struct.Struct(">I")
+_FRAME = struct.Struct(">IBB")
+_OPEN, _DATA, _READ, _END, _CANCEL, _PING, _PONG = range(7)
+_KINDS = list(StreamKind)
+
+
+def address_of(text: str) -> Address:
+    """``host:port`` as the network knows it."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+class _Stream:
+    """One end of a stream. Satisfies the three protocols of the seam."""
+
+    def __init__(self, wire: _Wire, kind: StreamKind) -> None:
+        self._wire = wire
+        self._kind = kind
+        self.frames: deque[bytes] = deque()
+        #: The other side has ended it.
+        self.has_ended = False
+        #: Why it carries nothing any more.
+        self.broken = ""
+        self.server: asyncio.Task[None] | None = None
+        #: Written here and not read there.
+        self._unread_bytes = 0
+        #: One task reads and one writes: each looks again when this is set.
+        self._changed = asyncio.Event()
+
+    @property
+    def caller(self) -> str:
+        return self._wire.peer
+
+    async def write(self, frame: bytes) -> None:
+        while not self.broken and not self.has_ended and self._unread_bytes >= WINDOW_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+        if self.broken or (self.has_ended and self.server is None):
+            raise StreamBroken(self.broken or "the other side has ended the stream")
+        self._unread_bytes += len(frame)
+        self._wire.send(_DATA, self._kind, frame)
+
+    async def read(self) -> bytes | None:
+        while not self.frames:
+            if self.has_ended or (self.broken and self.server is not None):
+                return None
+            if self.broken:
+                raise StreamBroken(self.broken)
+            self._changed.clear()
+            await self._changed.wait()
+        frame = self.frames.popleft()
+        if not self.broken:
+            self._wire.send(_READ, self._kind, _SIZE.pack(len(frame)))
+        return frame
+
+    def cancel(self) -> None:
+        if not self.broken and not self.has_ended:
+            self._wire.send(_CANCEL, self._kind)
+            self.break_off("cancelled")
+
+    def received(self, frame: bytes) -> None:
+        self.frames.append(frame)
+        self._changed.set()
+
+    def was_read(self, size: int) -> None:
+        """There: the window opens."""
+        self._unread_bytes -= size
+        self._changed.set()
+
+    def ended(self) -> None:
+        self.has_ended = True
+        self._changed.set()
+
+    def break_off(self, reason: str) -> None:
+        """Nothing more comes; at an acceptor's end the coroutine that serves it is cancelled."""
+        if not self.broken:
+            self.broken = reason
+            self._changed.set()
+            if self.server is not None:
+                self.server.cancel()
+
+
+class _Wire:
+    """One side of a connection: frames of all its streams, pings. Satisfies `chaos.sim.network.Receiver`."""
+
+    def __init__(self, process: Process, peer: str, silence_timeout_ms: int, acceptor: Acceptor | None = None) -> None:
+        self.peer = peer
+        self._process = process
+        self._acceptor = acceptor
+        self._end: End | None = None
+        self._unsent: list[bytes] = []
+        self._streams: dict[StreamKind, _Stream] = {}
+        self._buffer = b""
+        self.closed = ""
+        self._silence_s = silence_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._timer = self._loop.call_later(self._silence_s / 3, self._look)
+
+    def attach(self, end: End) -> None:
+        """The connection is there: what was written meanwhile goes out."""
+        self._end = end
+        for data in self._unsent:
+            end.send(data)
+        self._unsent.clear()
+
+    def open_stream(self, kind: StreamKind) -> _Stream:
+        stream = self._streams[kind] = _Stream(self, kind)
+        if self.closed:
+            stream.break_off(self.closed)
+        else:
+            self.send(_OPEN, kind)
+        return stream
+
+    def send(self, what: int, kind: StreamKind = StreamKind.CONSENSUS, frame: bytes = b"") -> None:
+        data = _FRAME.pack(len(frame), what, _KINDS.index(kind)) + frame
+        if self._end is None:
+            self._unsent.append(data)
+        else:
+            self._end.send(data)
+
+    def close(self, reason: str) -> None:
+        """From here: the other side learns of it behind what was sent."""
+        if not self.closed:
+            self._lose(reason)
+            if self._end is not None:
+                self._end.close()
+
+    def _look(self) -> None:
+        if self.closed:
+            return
+        quiet_s = self._loop.time() - self._heard_s
+        if quiet_s >= self._silence_s:
+            self._lose("keepalive watchdog timeout")
+            if self._end is not None:
+                self._end.abort()
+            return
+        if quiet_s >= self._silence_s / 3:
+            self.send(_PING)
+        self._timer = self._loop.call_later(self._silence_s / 6, self._look)
+
+    # --- what the network does ---
+
+    def chunk_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        self._buffer += data
+        at = 0
+        while len(self._buffer) - at >= _FRAME.size:
+            size, what, number = _FRAME.unpack_from(self._buffer, at)
+            if len(self._buffer) - at - _FRAME.size < size:
+                break
+            at += _FRAME.size + size
+            self._received(what, _KINDS[number], self._buffer[at - size : at])
+        self._buffer = self._buffer[at:]
+
+    def _received(self, what: int, kind: StreamKind, frame: bytes) -> None:
+        stream = self._streams.get(kind)
+        if what == _PING:
+            self.send(_PONG)
+        elif what == _OPEN and self._acceptor is not None:
+            stream = self._streams[kind] = _Stream(self, kind)
+            stream.server = self._loop.create_task(self._serve(self._acceptor, kind, stream))
+        elif stream is None or stream.broken:
+            return
+        elif what == _DATA:
+            stream.received(frame)
+        elif what == _READ:
+            stream.was_read(*_SIZE.unpack(frame))
+        elif what == _END:
+            stream.ended()
+        elif what == _CANCEL:
+            stream.break_off("cancelled by the other side")
+
+    async def _serve(self, acceptor: Acceptor, kind: StreamKind, stream: _Stream) -> None:
+        try:
+            await acceptor(kind, stream)
+        finally:
+            if not stream.broken:
+                self.send(_END, kind)
+
+    def room_again(self) -> None:
+        """Windows are the streams' own."""
+
+    def connection_closed(self, error: OSError | None) -> None:
+        self._lose(str(error or "the other side has hung up"))
+
+    def _lose(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = reason
+            self._timer.cancel()
+            for stream in self._streams.values():
+                stream.break_off(reason)
+
+
+class _Connection:
+    """What was dialed. Implements `cluster.transport.carrier.Connection`."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def open_stream(self, kind: StreamKind) -> _Stream:
+        return self._wire.open_stream(kind)
+
+    async def close(self) -> None:
+        self._wire.close("closed here")
+
+
+class SimulatedCarrier:
+    """Implements `cluster.transport.carrier.Carrier` for one node's process."""
+
+    def __init__(
+        self, network: Network, process: Process, host: str, on_admin: Callable[[AdminEndpoint], None]
+    ) -> None:
+        """``on_admin`` is told the admin service that the node offers."""
+        self._network = network
+        self._process = process
+        self._host = host
+        self._on_admin = on_admin
+        self._address: Address | None = None
+        self._accepted: list[_Wire] = []
+
+    async def serve(
+        self, address: str, acceptor: Acceptor, *, silence_timeout_ms: int, admin: AdminEndpoint | None = None
+    ) -> int:
+        def accept(end: End) -> _Wire:
+            wire = _Wire(self._process, end.other.host, silence_timeout_ms, acceptor)
+            wire.attach(end)
+            self._accepted = [other for other in self._accepted if not other.closed]
+            self._accepted.append(wire)
+            return wire
+
+        self._address = address_of(address)
+        self._network.listen(self._process, self._address, accept)
+        if admin is not None:
+            self._on_admin(admin)
+        return self._address[1]
+
+    async def stop(self) -> None:
+        if self._address is not None:
+            self._network.stop_listening(self._address)
+        for wire in self._accepted:
+            wire.close("the node stops")
+
+    def connect(self, address: str, *, silence_timeout_ms: int) -> _Connection:
+        wire = _Wire(self._process, address, silence_timeout_ms)
+
+        def connected(end: End) -> _Wire | None:
+            if wire.closed:
+                return None
+            wire.attach(end)
+            return wire
+
+        self._network.connect(self._process, self._host, address_of(address), connected, wire.connection_closed)
+        return _Connection(wire)
+
+    async def probe(self, address: str, timeout_s: float) -> ProbeResult:
+        answer: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
+
+        def tell(result: ProbeResult) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        self._network.connect(
+            self._process,
+            self._host,
+            address_of(address),
+            lambda _end: tell(ProbeResult.ACCEPTED),
+            lambda _error: tell(ProbeResult.REFUSED),
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return ProbeResult.SILENT
