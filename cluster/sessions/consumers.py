@@ -73,6 +73,8 @@ class ChannelConsumers:
     def _attach_elsewhere(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
         call_id = next(self._here.call_ids)
         route.attaching[call_id] = key
+        # The master has to be told when the channel closes, though it may hear nothing else of it.
+        route.local_channels.add(key.channel.channel_id)
         self._here.links.send(
             route.master,
             SessionCall(route.queue_id, route.session, call_id, "consume", key.channel.channel_id, spec),

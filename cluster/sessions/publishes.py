@@ -15,9 +15,6 @@ from cluster.sessions.routes import Route, RouteState
 from node.ids import ChannelKey, QueueId
 from node.message import Message, pack_envelopes
 
-#: Above every publish sequence number.
-NEVER = 1 << 64
-
 
 class ChannelPublishes:
     """See the top of this module."""
@@ -76,17 +73,21 @@ class ChannelPublishes:
         """Send what no master has answered for, in order of publishing."""
         unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
-            self._send_again(route, channel_id, publishes, unsent.get(channel_id, NEVER))
+            self._send_again(route, channel_id, publishes, unsent.get(channel_id))
         while route.untracked and route.state is RouteState.OPEN:
             channel_id, message = route.untracked.popleft()
             self._send(route, channel_id, [0], [message], is_resent=True)
 
-    def _send_again(self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int) -> None:
-        """An earlier master was given what lies before ``first_unsent``, and may have delivered it."""
-        for is_resent in (True, False):
-            chosen = {seq: each for seq, each in publishes.items() if (seq < first_unsent) is is_resent}
+    def _send_again(
+        self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int | None
+    ) -> None:
+        """An earlier master was given what lies before ``first_unsent`` (all, if there is none), and may have delivered
+        it. The order is that of the table: numbers begin anew when a channel asks for confirms."""
+        seqs = list(publishes)
+        border = len(seqs) if first_unsent is None else seqs.index(first_unsent)
+        for chosen, is_resent in ((seqs[:border], True), (seqs[border:], False)):
             if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
-                self._send(route, channel_id, list(chosen), list(chosen.values()), is_resent=is_resent)
+                self._send(route, channel_id, chosen, [publishes[seq] for seq in chosen], is_resent=is_resent)
 
     def _send(
         self,

@@ -10,6 +10,7 @@ from cluster.sessions import routes
 from cluster.sessions.entry import REOPEN_DELAY_S
 from cluster.sessions.messages import SessionConfirm, SessionSettle
 from cluster.sessions.ports import ReopenLater
+from node.broker.channel import INTERNAL_SEQ_BASE
 from node.errors import StorageError
 from node.ids import SeqId
 from node.message import Message
@@ -76,6 +77,19 @@ def test_a_session_that_broke_before_it_opened_has_carried_nothing(bench: EntryB
     bench.link_comes("n2")
     bench.accepts(2)
     assert bench.told() == ["n2 open 1", "n2 open 2", "n2 publish 2: 1 2"]
+
+
+def test_what_was_published_before_confirms_were_asked_for_keeps_its_place(opened: EntryBench) -> None:
+    """A channel numbers its publishes high until it asks for confirms, and then from 1."""
+    opened.publishes(INTERNAL_SEQ_BASE + 1)
+    opened.link_breaks("n2")
+    opened.publishes(INTERNAL_SEQ_BASE + 2)
+    opened.publishes(1)
+    opened.sent()
+    opened.link_comes("n2")
+    opened.accepts(2)
+    high = INTERNAL_SEQ_BASE
+    assert opened.told() == ["n2 open 2", f"n2 publish 2: {high + 1} resent", f"n2 publish 2: {high + 2} 1"]
 
 
 def test_what_is_sent_a_third_time_was_sent_before(opened: EntryBench) -> None:

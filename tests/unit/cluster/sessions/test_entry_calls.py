@@ -445,6 +445,16 @@ def test_a_consumer_that_the_next_master_takes_goes_on(opened: EntryBench) -> No
     assert (opened.sink.cancelled, opened.sink.delivered) == ([], [("tag", b"a", False)])
 
 
+def test_a_channel_of_which_the_next_master_knows_only_the_consumer_is_closed_there(opened: EntryBench) -> None:
+    """Or the consumer would outlive it, with everything that was delivered to nobody."""
+    opened.consumes(1, CONSUMER)
+    opened.moves("n3", 2)
+    opened.accepts(2)
+    opened.sent()
+    opened.closes()
+    assert opened.told() == ["n3 closed 2"]
+
+
 def test_the_attach_of_an_old_session_cancels_nothing_in_the_next(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
     opened.moves("n3", 2)
