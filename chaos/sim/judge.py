@@ -8,7 +8,8 @@ its policy let it, and which lives of which nodes have ended since a message was
 
 - its queue has a lossy promotion, which the policy (``always``) or the operator had permitted; or
 - it was not persistent (a copy of it lives as long as the process that holds it), and every node that had a copy when
-  it was confirmed has died or stopped since; or
+  it was confirmed has died or stopped since, or may have been told by a new policy to drop its copy (one that lives is
+  dropped for the sake of one that restarts, if the policy comes before the restart is known); or
 - it was purged, or its queue deleted.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
@@ -45,6 +46,8 @@ class Circumstances:
     holders: Mapping[AttemptKey, frozenset[str]]
     #: For each node the times at which a life of it ended.
     deaths: Mapping[str, Sequence[int]]
+    #: When an operator changed the policy.
+    policies: Sequence[int] = ()
 
 
 #: Findings that are violations by themselves; `lost` and `vanished` may be excused.
@@ -83,6 +86,8 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     holders = circumstances.holders.get(key)
+    if holders is not None and any(at_us >= confirmed_us for at_us in circumstances.policies):
+        return True
     return holders is not None and all(
         any(at_us >= confirmed_us for at_us in circumstances.deaths[node]) for node in holders
     )

@@ -96,6 +96,7 @@ class Run:
         self._checks_every = checks_every
         self._turns_to_check = checks_every
         self.world.holders_of = self._holders_of
+        self._policies: list[int] = []
 
     # --- what happens ---
 
@@ -247,7 +248,7 @@ class Run:
             if (record := node.runtime.metadata.state.masterships.get(queue.queue_id)) is not None
             and record.lossy_promotions
         }
-        return Circumstances(lossy, self.world.holders, self.cluster.deaths)
+        return Circumstances(lossy, self.world.holders, self.cluster.deaths, self._policies)
 
     def _holders_of(self, queue: int) -> frozenset[str]:
         """By the newest record that any node knows."""
@@ -312,6 +313,8 @@ class Run:
         self._operate(lambda admin: admin.cancel_sync_queue(VHOST, queue_name(queue)))
 
     def _step_policy(self, definition: dict[str, Any]) -> None:
+        # It may be applied at any time until the request has been given up.
+        self._policies += [int((self.loop.now_s + later_s) * 1e6) for later_s in range(30)]
         self._operate(lambda admin: admin.set_policy(policy_record(definition)))
 
     def _ask(self, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
