@@ -23,6 +23,8 @@ from chaos.sim.sockets import SimulatedTransport, connect
 
 PERSISTENT = 2
 FRAME_MAX_BYTES = 128 * 1024
+#: A broker that says nothing for twice as long is dead: its machine may have gone without a word.
+HEARTBEAT_S = 6
 
 
 class ProtocolError(Exception):
@@ -240,8 +242,9 @@ class Connection(asyncio.Protocol):
         self._channels: dict[int, Channel] = {}
         self.closed: ClosedError | None = None
         self.is_blocked = False
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._close_asked = False
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._heard_s = self._loop.time()
 
     # --- requests ---
 
@@ -280,6 +283,7 @@ class Connection(asyncio.Protocol):
         transport.write(b"AMQP\x00\x00\x09\x01")
 
     def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
         self._buffer += data
         at = 0
         while self.closed is None and len(self._buffer) - at >= 8:
@@ -297,6 +301,16 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(ClosedError(0, f"connection lost: {exc}"))
 
+    def _beat(self) -> None:
+        """Say that we live, and see whether the broker does."""
+        if self.closed is not None:
+            return
+        if self._loop.time() - self._heard_s > 2 * HEARTBEAT_S:
+            self.abort()
+            return
+        self.send(frame.marshal(heartbeat.Heartbeat(), 0))
+        self._loop.call_later(HEARTBEAT_S / 2, self._beat)
+
     def _received(self, number: int, method: Any) -> None:
         if number:
             channel = self._channels.get(number)
@@ -307,8 +321,9 @@ class Connection(asyncio.Protocol):
             response = b"\0guest\0guest"
             self.send(frame.marshal(commands.Connection.StartOk({}, "PLAIN", response.decode(), "en_US"), 0))
         elif isinstance(method, commands.Connection.Tune):
-            tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, 0)
+            tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, HEARTBEAT_S)
             self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open("/"), 0))
+            self._beat()
         elif isinstance(method, commands.Connection.OpenOk):
             self._opened.set_result(None)
         elif isinstance(method, commands.Connection.Close):

@@ -9,7 +9,8 @@ its policy let it, and which lives of which nodes have ended since a message was
 - its queue has a lossy promotion, which the policy (``always``) or the operator had permitted; or
 - it was not persistent (a copy of it lives as long as the process that holds it), and every node that had a copy when
   it was confirmed has died or stopped since, or may have been told by a new policy to drop its copy (one that lives is
-  dropped for the sake of one that restarts, if the policy comes before the restart is known); or
+  dropped for the sake of one that restarts, if the policy comes before the restart is known), or the queue was
+  interrupted (`chaos.sim.record_watch`); or
 - it was purged, or its queue deleted.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
@@ -19,7 +20,7 @@ destroys the disks of all complete copies (`chaos.sim.schedule`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chaos.analysis.reference import AttemptKey, findings_of_attempt, reference_findings, stories
@@ -48,6 +49,8 @@ class Circumstances:
     deaths: Mapping[str, Sequence[int]]
     #: When an operator changed the policy.
     policies: Sequence[int] = ()
+    #: Queues -> when they were interrupted.
+    interruptions: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 #: Findings that are violations by themselves; `lost` and `vanished` may be excused.
@@ -86,7 +89,8 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     holders = circumstances.holders.get(key)
-    if holders is not None and any(at_us >= confirmed_us for at_us in circumstances.policies):
+    changes = (*circumstances.policies, *circumstances.interruptions.get(queue, ()))
+    if holders is not None and any(at_us >= confirmed_us for at_us in changes):
         return True
     return holders is not None and all(
         any(at_us >= confirmed_us for at_us in circumstances.deaths[node]) for node in holders

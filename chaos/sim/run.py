@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from chaos.history import Event, Kind
+from chaos.history import Event, Kind, ProcKind
 from chaos.sim.client import Channel, ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
+from chaos.sim.record_watch import RecordWatch
 from chaos.sim.schedule import Schedule, Step
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, Consumer, Publisher, Surroundings, Visitor
 from cluster.metadata.records import PolicyRecord
@@ -38,6 +39,11 @@ VIOLATIONS_MAX = 20
 
 def queue_name(queue: int) -> str:
     return f"q{queue}"
+
+
+def queue_number(name: str) -> int | None:
+    """The other way round; ``None`` if it is none of the workload's."""
+    return int(name[1:]) if name[:1] == "q" and name[1:].isdigit() else None
 
 
 @dataclass
@@ -97,6 +103,9 @@ class Run:
         self._turns_to_check = checks_every
         self.world.holders_of = self._holders_of
         self._policies: list[int] = []
+        #: Purges and deletions that were asked for.
+        self._removals: list[asyncio.Task[None]] = []
+        self.records = RecordWatch(self.world.history.process(ProcKind.OBSERVER), queue_number, self.violate)
 
     # --- what happens ---
 
@@ -123,7 +132,10 @@ class Run:
         if not has_bad_disk:
             self.violate("failed node", f"{node}: {reason}")
 
-    def _after_turn(self, _process: Process) -> None:
+    def _after_turn(self, process: Process) -> None:
+        machine = self.cluster.machines.get(process.name)
+        if machine is not None and machine.process is process and machine.name in self.cluster.nodes:
+            self.records.look(process.name, process.number, self.cluster.nodes[machine.name])
         self._turns_to_check -= 1
         if self._turns_to_check <= 0:
             self._turns_to_check = self._checks_every
@@ -232,6 +244,8 @@ class Run:
     def _why_not_done(self) -> str:
         reason = why_not_converged(self.cluster)
         waiting = [publisher.name for publisher in self.publishers if not publisher.is_idle]
+        if not reason and not all(task.done() for task in self._removals):
+            reason = "a queue that was deleted has not been declared again"
         if not reason and waiting:
             reason = f"publishers without all their confirms: {', '.join(waiting)}"
         return reason
@@ -248,18 +262,18 @@ class Run:
             if (record := node.runtime.metadata.state.masterships.get(queue.queue_id)) is not None
             and record.lossy_promotions
         }
-        return Circumstances(lossy, self.world.holders, self.cluster.deaths, self._policies)
+        return Circumstances(lossy, self.world.holders, self.cluster.deaths, self._policies, self.records.interruptions)
 
     def _holders_of(self, queue: int) -> frozenset[str]:
         """By the newest record that any node knows."""
-        records = [
-            record
+        names = {
+            known.queue_id
             for node in self.cluster.running()
             for known in node.runtime.metadata.topology.queues(VHOST)
             if known.name == queue_name(queue)
-            and (record := node.runtime.metadata.state.masterships.get(known.queue_id)) is not None
-        ]
-        newest = max(records, key=lambda record: record.epoch, default=None)
+        }
+        records = [record for queue_id, record in self.records.newest.items() if queue_id in names]
+        newest = max(records, key=lambda record: record.queue_id, default=None)
         return frozenset() if newest is None else frozenset((newest.master, *newest.synchronised))
 
     # --- steps ---
@@ -296,11 +310,7 @@ class Run:
         self._remove(queue, lambda channel: channel.purge(queue_name(queue)))
 
     def _step_delete(self, queue: int) -> None:
-        async def ask(channel: Channel) -> None:
-            await channel.delete(queue_name(queue))
-            await self._declare(queue)
-
-        self._remove(queue, ask)
+        self._remove(queue, lambda channel: channel.delete(queue_name(queue)))
 
     def _step_sync(self, queue: int) -> None:
         async def sync(admin: AdminPort) -> None:
@@ -329,20 +339,21 @@ class Run:
         self.visitor.process.create_task(try_it())
 
     def _remove(self, queue: int, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
-        """Everything that was published until the answer may be gone."""
+        """Everything that is published until the queue is known to be there again may be gone."""
 
-        async def try_it() -> None:
+        async def remove() -> None:
             try:
                 await self.visitor.request(ask)
             except TROUBLE as error:
                 self.tell(f"refused: {error}")
+            await self._declare(queue)
             for event in list(self.world.history.events):
                 if event.kind == Kind.PUB_INVOKE and event.queue_id == queue:
                     self.visitor.log.record(
                         Kind.PURGE, queue_id=queue, pub_id=event.pub_id, seq=event.seq, attempt=event.attempt
                     )
 
-        self.visitor.process.create_task(try_it())
+        self._removals.append(self.visitor.process.create_task(remove()))
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         async def try_it() -> None:
@@ -382,6 +393,8 @@ class _Mistakes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         run = self._run
+        if run.loop.is_closed():
+            return  # what is dropped at the end has no say
         process = run.loop.current
         where = process.name if process is not None else "harness"
         run.tell(f"{where} {record.levelname.lower()}: {record.getMessage()}")
