@@ -57,6 +57,8 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
+        #: How the history calls it.
+        self.label = 0
         self.published = 0
         self.closed: ClosedError | None = None
         #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).

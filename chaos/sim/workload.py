@@ -369,7 +369,7 @@ class Visitor(Client):
             connection = await open_connection(self.world.network, self.process, self.name, address, CONNECT_TIMEOUT_S)
             try:
                 channel = await connection.channel()
-                self.channel_id = next(self.world.channel_ids)
+                channel.label = next(self.world.channel_ids)
                 return await ask(channel)
             finally:
                 connection.close()
@@ -387,9 +387,9 @@ class Visitor(Client):
         delivered = await channel.get(self._queue_name(queue))
         if delivered is None:
             return False
-        message = record_delivery(self.log, self.world.run_tag, queue, delivered, self.channel_id)
+        message = record_delivery(self.log, self.world.run_tag, queue, delivered, channel.label)
         if message is not None:
-            record_settlement(self.log, queue, delivered, message, self.channel_id)
+            record_settlement(self.log, queue, delivered, message, channel.label)
         channel.ack(delivered.delivery_tag)
         return True
 
