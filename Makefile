@@ -88,6 +88,12 @@ chaos: install ## Every chaos scenario once, results in out/
 		rm -rf out/$$scenario; \
 		$(BIN)/warren chaos run $$scenario --out out/$$scenario || [ $$? -eq $(EXPECTED_LOSS) ]; done
 
+# Seeds of a sample: a hundred a minute on two cores. A campaign: make sim SEEDS=1..10000
+SEEDS ?= 1..200
+.PHONY: sim
+sim: install ## Whole clusters in the simulator, one for each of SEEDS
+	@$(BIN)/warren sim --seeds $(SEEDS)
+
 .PHONY: test-all
 test-all: ## Everything but containers: check, test, integration, chaos
 	@$(MAKE) check

@@ -43,7 +43,7 @@ def test_another_seed_does_something_else(outcome: Outcome) -> None:
 
 
 def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first mistake that the simulator found: a master that knows only a consumer of a channel, attached again after
+    """The simulator's first find: a master that knew only a consumer of a channel, because it was attached again after
     its session broke, was not told when the channel closed."""
 
     def attach_silently(self: ChannelConsumers, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
