@@ -20,6 +20,7 @@ from typing import Protocol
 from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
 from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import NodeDown, NodeUp
+from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.events import MemberChanged
 from cluster.metadata.state import RULES_VERSION
 from cluster.runtime.background import Background
@@ -136,9 +137,17 @@ class Membership:
     # --- this node ---
 
     async def join(self) -> None:
-        """Tell the cluster that this node is up; returns when that is decided, and applied here."""
-        await self.announce()
-        self._has_joined = True
+        """Tell the cluster that this node is up; returns when that is decided, and applied here.
+
+        However long that takes: after a loss of power somebody has to start the other nodes first.
+        """
+        while not self._has_joined:
+            try:
+                await self.announce()
+            except NoQuorumError as error:
+                log.warning("still waiting for a majority of the cluster: %s", error)
+            else:
+                self._has_joined = True
 
     async def announce(self) -> None:
         """Commit that this node is up. Raises what `MetadataGroup.change` raises."""

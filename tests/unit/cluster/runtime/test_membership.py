@@ -56,9 +56,13 @@ class Metadata:
         self.consensus = consensus
         self.proposed: list[object] = []
         self.answer: Awaitable[None] | None = None
+        #: What the next proposals meet.
+        self.refusals: list[Exception] = []
 
     async def change(self, command: object) -> None:
         self.proposed.append(command)
+        if self.refusals:
+            raise self.refusals.pop(0)
         if self.answer is not None:
             await self.answer
 
@@ -146,6 +150,15 @@ async def test_who_was_never_a_member_says_no_goodbye() -> None:
     await bench.membership.say_goodbye()
     kinds = [type(command) for command in bench.metadata.proposed]
     assert kinds == [NodeUp, NodeDown]
+
+
+async def test_who_joins_waits_for_a_majority_however_long_it_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """After a loss of power somebody has to start the other nodes first."""
+    bench = Bench()
+    bench.metadata.refusals = [NoQuorumError("nobody answers")] * 3
+    await bench.membership.join()
+    assert len(bench.metadata.proposed) == 4
+    assert caplog.text.count("still waiting for a majority") == 3
 
 
 @pytest.mark.parametrize("refusal", [None, NoQuorumError("nobody answers")])

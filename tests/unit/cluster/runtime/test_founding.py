@@ -1,0 +1,111 @@
+"""What every cluster has is made once, whoever dies on the way and however long a majority is away."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from cluster.metadata.commands import (
+    AddUser,
+    ChangeTopology,
+    ClearPermissions,
+    Command,
+    DeleteUser,
+    Request,
+    RequestId,
+    SetPermissions,
+)
+from cluster.metadata.errors import NoQuorumError
+from cluster.metadata.state import MetadataState
+from cluster.runtime.founding import found
+from node.auth import UserDirectory
+from node.config import build_config, parse_settings
+from node.ids import Incarnation
+
+CONFIG = build_config(parse_settings("node_name = n1\ndefault_pass = secret", "node.conf"))
+
+
+class Dead(Exception):
+    """The node has died."""
+
+
+class Group:
+    """A metadata group whose commands are applied by the real state machine, or meet what the test says."""
+
+    def __init__(self) -> None:
+        self.state = MetadataState(UserDirectory())
+        self.index = 0
+        self.topology = self.state.topology
+        self.decided: list[str] = []
+        #: What the next proposals meet instead of a decision.
+        self.troubles: list[Exception | None] = []
+
+    async def change(self, command: Command) -> None:
+        if self.troubles and (trouble := self.troubles.pop(0)) is not None:
+            raise trouble
+        self.apply(command)
+        self.decided.append(type(command).__name__)
+
+    def apply(self, command: Command) -> None:
+        self.index += 1
+        request = Request(RequestId(CONFIG.node_name, Incarnation(1), self.index), command)
+        error = self.state.apply(self.index, request).error
+        assert error is None, error
+
+    async def found(self) -> None:
+        await found(CONFIG, cast(Any, self), Random(1))
+
+    @property
+    def may_guest(self) -> bool:
+        return self.state.users.check_password("guest", "secret") and self.state.users.may_enter("guest", "/")
+
+
+STEPS = [AddUser.__name__, ChangeTopology.__name__, SetPermissions.__name__]
+
+
+async def test_a_cluster_is_founded_once() -> None:
+    group = Group()
+    await group.found()
+    assert group.decided == STEPS
+    assert group.may_guest
+    await group.found()
+    assert group.decided == STEPS
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+async def test_a_founder_that_dies_on_the_way_is_followed_by_the_next(done: int) -> None:
+    group = Group()
+    group.troubles = [*[None] * done, Dead()]
+    with pytest.raises(Dead):
+        await group.found()
+    assert len(group.decided) == done
+    await group.found()
+    assert group.may_guest
+
+
+async def test_a_majority_is_waited_for_at_every_step() -> None:
+    group = Group()
+    away = NoQuorumError("nobody answers")
+    group.troubles = [away, away, None, away, None, away]
+    await group.found()
+    assert group.decided == STEPS
+
+
+async def test_a_default_user_that_was_deleted_does_not_come_back() -> None:
+    group = Group()
+    await group.found()
+    group.apply(DeleteUser("guest"))
+    await group.found()
+    assert group.state.users.user("guest") is None
+
+
+async def test_permissions_that_were_taken_from_the_default_user_stay_taken_if_others_have_some() -> None:
+    group = Group()
+    await group.found()
+    group.apply(AddUser("ops", group.state.users.users()[0].password_hash, ("administrator",)))
+    group.apply(SetPermissions("/", "ops", ".*", ".*", ".*"))
+    group.apply(ClearPermissions("/", "guest"))
+    await group.found()
+    assert not group.state.users.may_enter("guest", "/")
