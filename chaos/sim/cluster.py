@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from chaos.sim.loop import Process, SimulatedLoop
-from chaos.sim.machine import AMQP_PORT, Machine
+from chaos.sim.machine import AMQP_PORT, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
-from cluster.transport.admin_port import AdminPort
 from node.errors import ConfigError, StorageError
 from node.store.disk.simulated import CrashStyle
 
@@ -33,9 +32,9 @@ class SimulatedCluster:
         self._chance = Random(f"{seed} cluster")
         self._delays = Random(f"{seed} delays")
         self.network = Network(loop, self._make_link)
-        self.admin_ports: dict[str, AdminPort] = {}
+        self.admin_doors: dict[str, AdminDoor] = {}
         self.machines = {
-            name: Machine(name, loop, self.network, personality, Random(f"{seed} machine {name}"), self.admin_ports)
+            name: Machine(name, loop, self.network, personality, Random(f"{seed} machine {name}"), self.admin_doors)
             for name in (node_name(number) for number in range(1, personality.nodes + 1))
         }
         #: By name; only those that run.

@@ -111,6 +111,27 @@ class Process:
         """A task of the process."""
         return self.loop.create_task(coroutine, name=name, context=self.context)
 
+    async def carry_out(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Have this process do something for the one that asks, and wait; for ever, if it dies meanwhile."""
+        answer: asyncio.Future[_T] = self.loop.create_future()
+
+        def done(task: asyncio.Task[_T]) -> None:
+            if answer.done():
+                return
+            if task.cancelled():
+                answer.cancel()
+            elif (error := task.exception()) is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(task.result())
+
+        task = self.create_task(coroutine)
+        task.add_done_callback(done, context=contextvars.copy_context())
+        try:
+            return await answer
+        finally:
+            self.call_soon(task.cancel)
+
     def kill(self) -> None:
         """See the module text. What it does in the turn that is under way comes to its end at the next callback."""
         self.is_alive = False

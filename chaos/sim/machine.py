@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,6 +26,8 @@ from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Sync
 from cluster.transport.carrier import AdminEndpoint
 from node.config import NodeConfig, build_config, parse_settings
 from node.store.disk.simulated import SimulatedDisk
+
+_T = TypeVar("_T")
 
 AMQP_PORT = 5672
 CLUSTER_PORT = 25672
@@ -106,47 +108,73 @@ class _Lock:
         """See above."""
 
 
+class AdminDoor:
+    """The admin service of a node, for those outside of it: what they ask is done by the node's own process."""
+
+    def __init__(self, process: Process, port: AdminPort) -> None:
+        self._process = process
+        self._port = port
+
+    async def ask(self, request: Callable[[AdminPort], Coroutine[Any, Any, _T]]) -> _T:
+        """For ever, if the node dies meanwhile."""
+        return await self._process.carry_out(request(self._port))
+
+
 class MemoryAdminCaller:
     """Asks the admin service of other simulated nodes, as far as the network lets it. Satisfies `AdminCaller`."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network, here: str, ports: Mapping[str, AdminPort]) -> None:
+    def __init__(self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor]) -> None:
         self._loop = loop
         self._network = network
         self._here = here
-        self._ports = ports
+        self._doors = doors
 
-    async def _port(self, address: str) -> AdminPort:
+    async def _door(self, address: str) -> AdminDoor:
         host = address_of(address)[0]
         there, back = self._network.link(self._here, host), self._network.link(host, self._here)
         await asyncio.sleep(there.delay_s() + back.delay_s())
-        port = self._ports.get(host)
-        if port is None or there.is_cut or back.is_cut or there.is_refusing:
+        door = self._doors.get(host)
+        if door is None or there.is_cut or back.is_cut or there.is_refusing:
             raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
-        return port
+        return door
 
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
     ) -> Table:
-        await self._port(address)
+        await self._door(address)
         return Table((), ())
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout(timeout_s):
-                return dict(await (await self._port(address)).status())
+                door = await self._door(address)
+                return dict(await door.ask(status_of))
         except TimeoutError:
             raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} did not answer in time") from None
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
-        port = await self._port(address)
-        async for progress in port.sync_queue(vhost, name):
-            yield progress
+        door = await self._door(address)
+        await door.ask(lambda port: sync_queue(port, vhost, name))
+        yield SyncProgress(0, 0, is_finished=True)
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
-        await (await self._port(address)).cancel_sync_queue(vhost, name)
+        door = await self._door(address)
+        async with asyncio.timeout(timeout_s):
+            await door.ask(lambda port: port.cancel_sync_queue(vhost, name))
 
     async def close(self) -> None:
         """There is nothing to hang up."""
+
+
+async def status_of(port: AdminPort) -> Mapping[str, Any]:
+    """What a node says of itself."""
+    return await port.status()
+
+
+async def sync_queue(port: AdminPort, vhost: str, name: str) -> None:
+    """Synchronise a queue, to the end."""
+    async for _ in port.sync_queue(vhost, name):
+        pass
 
 
 class Machine:
@@ -159,7 +187,7 @@ class Machine:
         network: Network,
         personality: Personality,
         chance: Random,
-        admin_ports: dict[str, AdminPort],
+        admin_doors: dict[str, AdminDoor],
     ) -> None:
         self.name = name
         self._loop = loop
@@ -167,7 +195,7 @@ class Machine:
         self._personality = personality
         #: Of delays and of the node's own choices; others draw from others.
         self._chance = chance
-        self._admin_ports = admin_ports
+        self._admin_doors = admin_doors
         self.disk = SimulatedDisk()
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
@@ -203,7 +231,7 @@ class Machine:
             return listen(self._network, process, (self.name, port), make_connection)
 
         def offer(admin: AdminEndpoint) -> None:
-            self._admin_ports[self.name] = admin.port
+            self._admin_doors[self.name] = AdminDoor(process, admin.port)
 
         self.probe = SimulatedProbe(self.disk)
         return World(
@@ -216,13 +244,13 @@ class Machine:
             worker=lambda _name: SimulatedWorker(self._loop, process, self._sync_s),
             listen=listen_for_clients,
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
-            admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_ports),
+            admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
         )
 
     def process_ended(self) -> None:
         """It is gone, in whatever way."""
         self.process = None
-        self._admin_ports.pop(self.name, None)
+        self._admin_doors.pop(self.name, None)
 
     def _sync_s(self) -> float:
         return self._draw_ms(self._personality.sync_ms) * self.disk_slowness

@@ -22,6 +22,7 @@ from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
+from chaos.sim.machine import sync_queue
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.schedule import Schedule, Step
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, Consumer, Publisher, Surroundings, Visitor
@@ -211,10 +212,10 @@ class Run:
     async def _insist(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         """Have an operator ask the nodes one after the other until one does it."""
         while True:
-            for port in list(self.cluster.admin_ports.values()):
+            for door in list(self.cluster.admin_doors.values()):
                 try:
                     async with asyncio.timeout(5):
-                        await ask(port)
+                        await door.ask(ask)
                     return
                 except (WarrenError, TimeoutError):
                     pass
@@ -313,11 +314,7 @@ class Run:
         self._remove(queue, lambda channel: channel.delete(queue_name(queue)))
 
     def _step_sync(self, queue: int) -> None:
-        async def sync(admin: AdminPort) -> None:
-            async for _ in admin.sync_queue(VHOST, queue_name(queue)):
-                pass
-
-        self._operate(sync)
+        self._operate(lambda admin: sync_queue(admin, VHOST, queue_name(queue)))
 
     def _step_cancel_sync(self, queue: int) -> None:
         self._operate(lambda admin: admin.cancel_sync_queue(VHOST, queue_name(queue)))
@@ -357,10 +354,10 @@ class Run:
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         async def try_it() -> None:
-            for port in list(self.cluster.admin_ports.values()):
+            for door in list(self.cluster.admin_doors.values()):
                 try:
                     async with asyncio.timeout(5):
-                        await ask(port)
+                        await door.ask(ask)
                     return
                 except (WarrenError, TimeoutError) as error:
                     self.tell(f"refused: {error}")
