@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from chaos.sim.carrier import SimulatedCarrier, address_of
 from chaos.sim.loop import Process, SimulatedLoop
