@@ -16,13 +16,13 @@ from tests.support.live_cluster import (
     PERSISTENT,
     LiveCluster,
     drain,
-    eventually,
     get,
     get_or_nothing,
     numbered,
     publish_confirmed,
     pump,
 )
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

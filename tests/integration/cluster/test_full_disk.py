@@ -15,15 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.live_cluster import (
-    LiveCluster,
-    SteadyPublisher,
-    drain,
-    eventually,
-    numbered,
-    publish_confirmed,
-    run_cluster,
-)
+from tests.support.live_cluster import LiveCluster, SteadyPublisher, drain, numbered, publish_confirmed, run_cluster
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,

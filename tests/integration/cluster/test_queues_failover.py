@@ -13,13 +13,13 @@ from tests.support.live_cluster import (
     QueueView,
     SteadyPublisher,
     drain,
-    eventually,
     get,
     numbered,
     publish_confirmed,
     pump,
     run_cluster,
 )
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -17,12 +17,12 @@ from tests.support.live_cluster import (
     LiveCluster,
     SteadyPublisher,
     drain,
-    eventually,
     first_of_free_ports,
     numbered,
     publish_confirmed,
     run_cluster,
 )
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
