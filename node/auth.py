@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -25,10 +25,8 @@ from node.patterns import is_found, pattern_problem
 Action = Literal["configure", "write", "read"]
 SALT_BYTES = 4
 DEFAULT_USER = "guest"
-DEFAULT_PASSWORD = "guest"
 #: The default exchange has no name; permissions speak of it by this one.
 DEFAULT_EXCHANGE_ALIAS = "amq.default"
-MECHANISMS = ("AMQPLAIN", "PLAIN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +102,6 @@ class UserDirectory:
         self._loopback_users = loopback_users
         self._users: dict[str, UserRecord] = {}
         self._permissions: dict[tuple[str, str], PermissionRecord] = {}
-
-    @classmethod
-    def with_default_user(cls, random_bytes: Callable[[int], bytes], vhost: str = "/") -> UserDirectory:
-        """A directory with the user guest/guest, administrator, who may do everything in ``vhost``."""
-        directory = cls()
-        password_hash = hash_password(DEFAULT_PASSWORD, random_bytes(SALT_BYTES))
-        directory.set_user(UserRecord(DEFAULT_USER, password_hash, ("administrator",)))
-        directory.set_permission(PermissionRecord(DEFAULT_USER, vhost, ".*", ".*", ".*"))
-        return directory
 
     # --- Authenticator ---
 

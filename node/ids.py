@@ -43,11 +43,6 @@ class ChannelKey(NamedTuple):
     channel_id: int
 
 
-def make_msg_id(origin: OriginId, counter: int) -> MsgId:
-    """Identity of the ``counter``-th publish of ``origin`` (counter from 1, below 2**64)."""
-    return MsgId(origin + _COUNTER.pack(counter))
-
-
 def split_msg_id(msg_id: MsgId) -> tuple[OriginId, int]:
-    """The origin and the counter of an id that `make_msg_id` made."""
+    """The origin and the counter of an id: the counter from 1, below 2**64."""
     return OriginId(msg_id[:ORIGIN_BYTES]), _COUNTER.unpack_from(msg_id, ORIGIN_BYTES)[0]

@@ -132,9 +132,6 @@ class LocalCluster:
     def admin_address(self, node: str) -> str:
         return self.directory.node(node).cluster_address
 
-    def log_path(self, node: str) -> Path | None:
-        return self.directory.log_path(node)
-
     # --- life and death ---
 
     async def start(self) -> None:

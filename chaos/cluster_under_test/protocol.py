@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 #: Long enough for three interpreters to start on a busy two-core machine and to elect a leader.
@@ -86,10 +85,6 @@ class ClusterUnderTest(Protocol):
     @property
     def cookie(self) -> str:
         """The shared secret that the admin service wants; empty when it wants none."""
-        ...
-
-    def log_path(self, node: str) -> Path | None:
-        """Where the node writes its log, for the error message of a run that failed."""
         ...
 
 

@@ -211,10 +211,6 @@ class Observer:
             lambda sample: mirrors <= set(sample.streaming), f"streaming to {sorted(mirrors)}", timeout_s
         )
 
-    async def wait_master(self, node: str, timeout_s: float) -> QueueSample:
-        """Wait until the master is on this node."""
-        return await self._wait(lambda sample: sample.master == node, f"master on {node}", timeout_s)
-
     async def _wait(self, condition: Callable[[QueueSample], bool], what: str, timeout_s: float) -> QueueSample:
         try:
             async with asyncio.timeout(timeout_s):

@@ -11,7 +11,7 @@ from node.topology.records import QueueRecord
 
 
 class LocalChannels(Protocol):
-    """The channels of this node (`cluster.sessions.entry.ClusterGateway`)."""
+    """The channels of this node (`cluster.sessions.gateway.ClusterGateway`)."""
 
     def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None: ...
 

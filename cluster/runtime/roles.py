@@ -41,7 +41,7 @@ TAKE_UP_SLICE_S = 0.05
 
 
 class Routes(Protocol):
-    """How the channels of this node reach the queues (`cluster.sessions.entry.ClusterGateway`)."""
+    """How the channels of this node reach the queues (`cluster.sessions.gateway.ClusterGateway`)."""
 
     def mastership_changed(self, record: MastershipRecord) -> None: ...
 

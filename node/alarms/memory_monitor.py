@@ -147,11 +147,6 @@ class PagingSweep:
         """What queues were told last, or are being told."""
         return self._target_s
 
-    @property
-    def is_paging_out(self) -> bool:
-        """Queues were told to hold less than they like."""
-        return self._target_s != math.inf
-
     def step(self, monitor: MemoryMonitor, queues: PagingQueues, now_ms: int, *, is_disk_alarmed: bool) -> None:
         """One portion of work, if there is any."""
         if not self._queue_ids and not self._begin(monitor, queues, now_ms, is_disk_alarmed=is_disk_alarmed):

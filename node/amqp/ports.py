@@ -113,9 +113,6 @@ class ChannelSink(Protocol):
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """The queue ended this consumer (``basic.cancel`` to clients that understand it)."""
 
-    def fail(self, error: Exception) -> None:
-        """Close the channel (`ChannelError`) or connection (`ConnectionFailure`) from the broker's side."""
-
 
 class BrokerDefinitions(Protocol):
     """Exchanges, queues and bindings, as the user of one connection may see and change them. All cold."""

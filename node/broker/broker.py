@@ -75,11 +75,6 @@ class Broker:
     def server_properties(self) -> Mapping[str, Any]:
         return self._properties
 
-    def close_all(self, reply_code: int, text: str) -> None:
-        """Ask every client connection to close (320 when the node must stop serving)."""
-        for connection in list(self.connections.values()):
-            connection.control.close(reply_code, text)
-
     async def delete_abandoned_queues(self) -> None:
         """Delete exclusive queues whose connection ended while the deletion could not be agreed on.
 

@@ -139,10 +139,6 @@ class Channel:
         self.key = self._gateway.open_channel(self)
 
     @property
-    def consumer_count(self) -> int:
-        return len(self._consumers)
-
-    @property
     def unconfirmed(self) -> int:
         """Publishes that wait for their queues."""
         return len(self._tracker)

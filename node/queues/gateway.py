@@ -90,7 +90,7 @@ class QueueGateway(Protocol):
         """The deletion that `delete_if` prepared did not come about: the queue goes on."""
 
     def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
-        """The queue towards which the channel has the least credit left, ``None`` if it published to none."""
+        """The queue that owes the channel the most confirms, ``None`` if none owes any."""
 
     def close_channel(self, channel: ChannelKey) -> None:
         """Requeue its unacked messages, remove its consumers, forget it."""

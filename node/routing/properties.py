@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from pamqp import decode, encode
+from pamqp import decode
 
 from node.errors import ConnectionFailure
 
@@ -126,8 +126,3 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain_value(each) for each in value]
     return value
-
-
-def encode_headers(headers: Mapping[str, Any]) -> bytes:
-    """Property bytes with nothing but a headers table (tests, messages that the broker makes itself)."""
-    return bytes((HEADERS_BIT_HIGH, 0)) + encode.field_table(dict(headers))

@@ -30,7 +30,7 @@ from cluster.real_world.world import ThreadWorker
 from cluster.runtime.reclaimer import Reclaimer
 from cluster.runtime.sync_thread import SyncThread
 from node.errors import StorageError
-from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
+from node.ids import OriginId, QueueId, QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
@@ -40,6 +40,7 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from tests.bench.machine_stalls import MachineStalls, current_processor
+from tests.support.messages import make_msg_id
 
 BODY_BYTES = 8192
 #: Messages per turn of the loop: about a millisecond of work.

@@ -22,9 +22,10 @@ from cluster.raft.messages import Message
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
-from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, QueueId, SeqId
 from node.message import Message as PublishedMessage
 from node.message import pack_envelopes
+from tests.support.messages import make_msg_id
 
 SENDER, RECEIVER = NodeName("n1"), NodeName("n2")
 BODY_BYTES = 1024

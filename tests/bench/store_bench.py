@@ -12,13 +12,14 @@ import sys
 import tempfile
 import time
 
-from node.ids import OriginId, QueueId, QueueName, make_msg_id
+from node.ids import OriginId, QueueId, QueueName
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.vhost_store import VhostStore
 from node.store.disk.disk import RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.shared.config import StoreConfig
+from tests.support.messages import make_msg_id
 
 MESSAGES = 40_000
 BATCH = 200

@@ -16,6 +16,7 @@ import uvloop
 
 from node.amqp.server import AmqpServer, AmqpServerConfig, listen_on_sockets
 from tests.support.fake_broker import FakeBroker
+from tests.support.pika_clients import take
 
 pytestmark = pytest.mark.integration
 
@@ -100,14 +101,7 @@ def test_many_messages_in_order(served: ServerThread) -> None:
         channel.queue_declare("q")
         for number in range(count):
             channel.basic_publish("", "q", str(number).encode())
-        got = []
-        for method, _, body in channel.consume("q", auto_ack=True, inactivity_timeout=5):
-            assert method is not None
-            assert body is not None
-            got.append(int(body))
-            if len(got) == count:
-                break
-    assert got == list(range(count))
+        assert [int(body) for _, body in take(channel, "q", count)] == list(range(count))
 
 
 def test_an_unroutable_mandatory_message_comes_back(served: ServerThread) -> None:

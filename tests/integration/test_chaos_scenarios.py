@@ -18,6 +18,7 @@ from chaos.runner import run_scenario
 from chaos.scenarios.model import Expectation, LossRule, RunOptions
 from chaos.verdict import ExitCode, Outcome
 from chaos.workload.traffic import TrafficOptions
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -74,10 +75,12 @@ def test_interrupt_leaves_no_process(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("events/*")) and len(processes_under(tmp_path / "cluster")) < 3:
-            assert time.monotonic() < deadline, "the nodes did not start"
-            time.sleep(0.1)
+        eventually(
+            lambda: list(tmp_path.glob("events/*")) or len(processes_under(tmp_path / "cluster")) >= 3,
+            "the nodes start",
+            60,
+            poll_interval_s=0.1,
+        )
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == ExitCode.INTERRUPTED
     assert processes_under(tmp_path / "cluster") == []
@@ -91,10 +94,7 @@ def test_interrupted_analysis_leaves_no_java(tmp_path: Path, number: signal.Sign
     command = [str(Path(sys.executable).parent / "warren"), "chaos", "analyse", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         process = psutil.Process(child.pid)
-        deadline = time.monotonic() + 60
-        while not (started := process.children(recursive=True)):
-            assert time.monotonic() < deadline, "Java did not start"
-            time.sleep(0.02)
+        started = eventually(lambda: process.children(recursive=True), "Java starts", 60)
         time.sleep(delay_s)
         started = process.children(recursive=True) or started
         child.send_signal(number)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo, DeliverySource, PublishRequest
-from node.auth import PermissionRecord, UserDirectory, UserRecord, hash_password
+from node.auth import PermissionRecord, UserRecord, hash_password
 from node.broker import Broker
 from node.broker.channel import Channel
 from node.broker.connection import Connection
@@ -16,6 +16,7 @@ from node.message import Message
 from node.queues.backing_queue import Delivery
 from tests.support.one_node import N1, OneNode
 from tests.support.queue_bench import NO_PROPERTIES
+from tests.support.users import users_with_guest
 
 
 class RecordedControl:
@@ -64,9 +65,6 @@ class RecordedSink:
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         self.heard.append(f"cancelled {consumer_tag}")
-
-    def fail(self, error: Exception) -> None:
-        self.heard.append(f"fail {error}")
 
 
 def request(
@@ -138,7 +136,7 @@ class BrokerBench:
         self._bytes = itertools.count(1)
         self.node = OneNode(self.flow)
         self.catalogue = self.node.catalogue
-        self.users = UserDirectory.with_default_user(self.random_bytes)
+        self.users = users_with_guest()
         self.users.set_user(UserRecord("reader", hash_password("secret", b"salt")))
         self.users.set_permission(PermissionRecord("reader", "/", "", "^open", ".*"))
         self.broker = Broker(

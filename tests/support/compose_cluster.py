@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from chaos.cluster_under_test.protocol import QueueSample
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import ExitCode
+from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HOST = "127.0.0.1"
@@ -38,6 +38,7 @@ READY_TIMEOUT_S = 90.0
 CHANGE_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 120.0
 REQUEST_TIMEOUT_S = 5.0
+#: Each question goes to a container.
 _POLL_INTERVAL_S = 0.1
 #: `docker.DockerClient`'s own limit for one request; `stop` adds its grace period.
 _ENGINE_TIMEOUT_S = 60
@@ -48,22 +49,13 @@ _ASK_AGAIN = (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY)
 _Value = TypeVar("_Value")
 
 
-def eventually(question: Callable[[], _Value], what: str, timeout_s: float = CHANGE_TIMEOUT_S) -> _Value:
-    """The first true answer; a node that is not there yet gives none. Fails with ``what`` and the last answer."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer: object
-        try:
-            value = question()
-            if value:
-                return value
-            answer = value
-        except AdminError as error:
-            if error.exit_code not in _ASK_AGAIN:
-                raise
-            answer = error
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}; the last answer was {answer!r}"
-        time.sleep(_POLL_INTERVAL_S)
+def eventually_answered(question: Callable[[], _Value], what: str, timeout_s: float = CHANGE_TIMEOUT_S) -> _Value:
+    """`eventually`; a node that is not there yet gives no answer."""
+    return eventually(question, what, timeout_s, poll_interval_s=_POLL_INTERVAL_S, may_ask_again=_may_ask_again)
+
+
+def _may_ask_again(error: Exception) -> bool:
+    return isinstance(error, AdminError) and error.exit_code in _ASK_AGAIN
 
 
 def _connect_to_engine() -> docker.DockerClient | str:
@@ -147,9 +139,9 @@ class ComposeCluster:
     def wait_ready(self) -> None:
         """Until every container is healthy and every node counts all three among the running ones."""
         for node in NODES:
-            eventually(lambda node=node: self._is_healthy(node), f"{node} is healthy", READY_TIMEOUT_S)  # type: ignore[misc]
+            eventually_answered(lambda node=node: self._is_healthy(node), f"{node} is healthy", READY_TIMEOUT_S)  # type: ignore[misc]
         for node in NODES:
-            eventually(
+            eventually_answered(
                 lambda node=node: sorted(self.running_nodes(node)) == list(NODES),  # type: ignore[misc]
                 f"{node} sees all three running",
                 READY_TIMEOUT_S,

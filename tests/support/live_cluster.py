@@ -1,7 +1,4 @@
-"""A cluster of real processes for tests that block: start, kill, ask, and wait for conditions.
-
-`eventually` is the only way these tests wait: for a condition, with a bound, never for a time.
-"""
+"""A cluster of real processes for tests that block: start, kill, ask, and wait for conditions."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import aio_pika
 import pika
@@ -27,25 +23,10 @@ from chaos.cluster_under_test.ports import choose_free_ports, is_port_free
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminClient, AdminError
 from node.config import parse_address
+from tests.support.waiting import DEFAULT_TIMEOUT_S, eventually
 
-#: Every condition comes true within a second or two on an idle machine; a loaded one is given far more.
-DEFAULT_TIMEOUT_S = 30.0
-POLL_INTERVAL_S = 0.02
 #: A node of this age notices a frozen peer soon, so that tests do not have to wait for it.
 FAST_DETECTION = ("cluster.silence_timeout_ms=2000", "raft.election_timeout_ms=500", "raft.heartbeat_ms=50")
-
-_Value = TypeVar("_Value")
-
-
-def eventually(question: Callable[[], _Value], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> _Value:
-    """The first true answer of ``question``; fails with ``what`` and the last answer if there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = question()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}; the last answer was {answer!r}"
-        time.sleep(POLL_INTERVAL_S)
 
 
 class QueueView(NamedTuple):
@@ -349,44 +330,3 @@ class SteadyPublisher:
                 )
                 for body, result in zip(bodies, results, strict=True):
                     (self.failed if isinstance(result, BaseException) else self.confirmed).append(body)
-
-
-def get_or_nothing(channel: BlockingChannel, queue: str) -> tuple[Any, bytes] | None:
-    method, _, body = channel.basic_get(queue)
-    return None if method is None or body is None else (method, body)
-
-
-def get(channel: BlockingChannel, queue: str) -> tuple[Any, bytes]:
-    taken = get_or_nothing(channel, queue)
-    assert taken is not None, "the queue is empty"
-    return taken
-
-
-def pump(channel: BlockingChannel, condition: Callable[[], object], what: str) -> None:
-    """Let a consumer's callbacks run until ``condition`` is true."""
-
-    def pumped() -> object:
-        channel.connection.process_data_events(0.02)
-        return condition()
-
-    eventually(pumped, what)
-
-
-def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Take and acknowledge everything in the queue, in its order, once."""
-    bodies: list[bytes] = []
-    expected = channel.queue_declare(queue, passive=True).method.message_count
-    if expected:
-        channel.basic_qos(prefetch_count=1000)
-        for method, _, body in channel.consume(queue, inactivity_timeout=20):
-            assert method is not None, f"only {len(bodies)} of {expected} messages came"
-            assert body is not None
-            bodies.append(body)
-            if len(bodies) == expected:
-                channel.basic_ack(method.delivery_tag, multiple=True)
-                break
-            if len(bodies) % 500 == 0:
-                channel.basic_ack(method.delivery_tag, multiple=True)
-        channel.cancel()
-    assert channel.queue_declare(queue, passive=True).method.message_count == 0
-    return bodies

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any
 
-from node.ids import MsgId, OriginId, make_msg_id
+from pamqp import encode
+
+from node.ids import MsgId, OriginId
 from node.message import Message
 from node.queues.backing_queue import Publication
+from node.routing.properties import HEADERS_BIT_HIGH
 
 ORIGIN = OriginId(b"origin-1")
+
+
+def make_msg_id(origin: OriginId, counter: int) -> MsgId:
+    """Identity of the ``counter``-th publish of ``origin``, as `node.ids.split_msg_id` reads it."""
+    return MsgId(origin + counter.to_bytes(8, "big"))
 
 
 def msg_id_of(counter: int, origin: OriginId = ORIGIN) -> MsgId:
@@ -32,3 +41,8 @@ def publications(
         token: Hashable | None = counter if tokens else None
         made.append(Publication(make_message(counter, persistent=persistent, body=body), token))
     return made
+
+
+def encode_headers(headers: Mapping[str, Any]) -> bytes:
+    """Property bytes with nothing but a headers table."""
+    return bytes((HEADERS_BIT_HIGH, 0)) + encode.field_table(dict(headers))

@@ -19,9 +19,10 @@ from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportTakesService
-from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId, make_msg_id
+from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
+from tests.support.messages import make_msg_id
 from tests.support.mirrored_nodes import Metadata, Node
 
 

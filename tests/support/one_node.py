@@ -28,9 +28,9 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
 from node.topology.commands import DeleteQueue
-from node.topology.local_catalogue import LocalCatalogue
 from node.topology.records import QueueRecord
 from node.topology.topology import TopologyObserver
+from tests.support.local_catalogue import LocalCatalogue
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 
 N1 = NodeName("n1")

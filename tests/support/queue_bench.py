@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from node.ids import ChannelKey, Epoch, MsgId, NodeName, OriginId, QueueId, SeqId, make_msg_id
+from node.ids import ChannelKey, Epoch, MsgId, NodeName, OriginId, QueueId, SeqId
 from node.message import Message, decode_envelope
 from node.queues.backing_queue import Delivery, MirrorInFlight
 from node.queues.events import (
@@ -20,6 +20,7 @@ from node.queues.events import (
 )
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
+from tests.support.messages import make_msg_id
 from tests.support.stores import StoreHarness
 
 #: Property bytes without any property.

@@ -19,11 +19,12 @@ from cluster.sessions.messages import (
     SessionReply,
 )
 from node.flow.credit import FlowControl, Hop
-from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId, make_msg_id
+from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
+from tests.support.messages import make_msg_id
 from tests.support.queue_bench import SteeredQueue
 
 QUEUE = QueueId(7)

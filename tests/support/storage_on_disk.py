@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 from node.ids import QueueId, QueueName
+from node.inspection.findings import Problem
+from node.inspection.verification import verify
 from node.message import Message
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import FORMAT, VhostStore
@@ -153,3 +155,25 @@ def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
         str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in sorted(directory.rglob("*"))
     }
+
+
+def problems(directory: Path, queue_name: str | None = None) -> list[Problem]:
+    return verify(str(directory), queue_name=queue_name).findings.problems
+
+
+def the_problem(directory: Path) -> Problem:
+    (problem,) = problems(directory)
+    return problem
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)

@@ -256,18 +256,6 @@ class ChannelShell:
     def consumer_cancelled(self, consumer_tag: str) -> None:
         self._tell(self.machine.consumer_cancelled, consumer_tag)
 
-    def fail(self, error: Exception) -> None:
-        if self._gone:
-            return
-        if isinstance(error, ChannelError):
-            self.machine.fail(error, 0)
-            self._drain()
-        elif isinstance(error, ConnectionFailure):
-            self._owner.fail(error, 0)
-        else:
-            log.error("%s: channel %d failed", self._owner.name, self.machine.number, exc_info=error)
-            self._owner.fail(ConnectionFailure(541, "internal error"), 0)
-
     def listing(self) -> ChannelListing:
         machine = self.machine
         state = machine.state.value

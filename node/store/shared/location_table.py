@@ -32,9 +32,6 @@ from node.ids import MSG_ID_BYTES, MsgId
 PAGE_ENTRIES = 16
 #: Average below which two pages become one: far enough from the above that nothing swings.
 PAGE_ENTRIES_MIN = 6
-#: Object, list entry and allocator's share of a page, and a sixteenth of spare room: for `LocationTable.memory_bytes`.
-_PAGE_OVERHEAD_BYTES = 96
-_SPARE_DIVISOR = 16
 #: Pages written and read with one call of a clean stop: about half a megabyte.
 _DUMP_PAGES = 1024
 
@@ -194,12 +191,6 @@ class LocationTable:
         self._pages[number - half] += page
         if number == half:
             self._high >>= 1
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the table takes, estimated from its counts (exact to about a tenth)."""
-        entries = self._count * ENTRY_BYTES
-        return entries + entries // _SPARE_DIVISOR + len(self._pages) * _PAGE_OVERHEAD_BYTES
 
     def items(self) -> Iterator[tuple[MsgId, Location]]:
         """Every entry, in no order. The table must not change meanwhile."""

@@ -59,16 +59,13 @@ READ_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MessageStoreStatus:
-    """Figures of one store, for listings and metrics."""
+    """Figures of one store, for tests and measurements."""
 
     messages: int
-    files: int
     #: Bytes of live messages with their headers.
     valid_bytes: int
     #: Bytes of all files without their headers: live messages and garbage.
     total_bytes: int
-    #: Memory of the location table.
-    table_bytes: int
     #: Files compacted since the start, and the bytes of live messages moved for it.
     compactions: int
     moved_bytes: int
@@ -204,12 +201,6 @@ class MessageStore:
             add(msg_id, number, offset, size, references)
             taken += [msg_id] * references
 
-    def retain(self, msg_ids: Iterable[MsgId]) -> None:
-        """Take one more reference to each message. Raises `KeyError` for an unknown one."""
-        for msg_id in msg_ids:
-            if not self._table.retain(msg_id):
-                raise KeyError(msg_id)
-
     def release(self, msg_id: MsgId) -> None:
         """Give one reference back; with the last one the message is garbage. Raises `KeyError` if it is unknown."""
         location = self._table.release(msg_id)
@@ -303,10 +294,8 @@ class MessageStore:
         files = self._files
         return MessageStoreStatus(
             messages=len(self._table),
-            files=len(files.summaries),
             valid_bytes=files.valid_bytes,
             total_bytes=files.total_bytes,
-            table_bytes=self._table.memory_bytes,
             compactions=self._compactor.completed,
             moved_bytes=self._compactor.moved_bytes,
         )

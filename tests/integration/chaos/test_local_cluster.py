@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from chaos.cluster_under_test.local import LocalCluster
 from chaos.cluster_under_test.processes import read_mark, running_process
 from cluster.directory import read_cluster_directory
 from tests.support.live_cluster import first_of_free_ports
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -70,9 +70,9 @@ def test_a_cluster_lives_through_a_kill(up: Path) -> None:
     again = run("warren", "cluster", "kill", "n1", "--dir", str(up))
     assert (again.returncode, again.stderr) == (1, "Error: n1 does not run\n")
     assert run("warrenctl", "--dir", str(up), "-n", "n1", "status").returncode == 69
-    deadline = time.monotonic() + 30
-    while sorted(cluster_status(up, "n2")["running_nodes"]) != ["n2", "n3"]:
-        assert time.monotonic() < deadline, "the others do not notice that n1 is gone"
+    eventually(
+        lambda: sorted(cluster_status(up, "n2")["running_nodes"]) == ["n2", "n3"], "the others notice that n1 is gone"
+    )
 
     restarted = run("warren", "cluster", "restart", "n1", "--dir", str(up))
     assert restarted.returncode == 0, restarted.stderr
@@ -107,15 +107,15 @@ def test_an_interrupted_start_leaves_no_process(directory: Path) -> None:
     ]
     starter = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
     marks = [directory / f"n{number}.process" for number in (1, 2, 3)]
-    deadline = time.monotonic() + 30
-    while not all(mark.exists() for mark in marks):
-        assert time.monotonic() < deadline
+    eventually(lambda: all(mark.exists() for mark in marks), "every node has begun to start")
     starter.send_signal(signal.SIGINT)
     _, errors = starter.communicate(timeout=30)
     assert starter.returncode == 130, errors
-    deadline = time.monotonic() + 10
-    while any(running_process(read_mark(mark)) for mark in marks):
-        assert time.monotonic() < deadline, "a node outlived the command that started it"
+    eventually(
+        lambda: not any(running_process(read_mark(mark)) for mark in marks),
+        "no node outlives the command that started it",
+        10,
+    )
 
 
 def test_a_node_that_cannot_start_is_reported_with_its_log(directory: Path) -> None:

@@ -12,17 +12,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.clients.conftest import Stage
-from tests.support.live_cluster import (
-    PERSISTENT,
-    LiveCluster,
-    drain,
-    eventually,
-    get,
-    get_or_nothing,
-    numbered,
-    publish_confirmed,
-    pump,
-)
+from tests.support.live_cluster import PERSISTENT, LiveCluster, numbered, publish_confirmed
+from tests.support.pika_clients import drain, get, get_or_nothing, pump
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -18,10 +18,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.clients.conftest import Stage
+from tests.support.pika_clients import PATIENCE_S, take
 
 pytestmark = pytest.mark.integration
-
-PATIENCE_S = 20
 
 
 @contextmanager
@@ -31,19 +30,6 @@ def opened(url: str) -> Iterator[BlockingChannel]:
         yield connection.channel()
     finally:
         connection.close()
-
-
-def receive(channel: BlockingChannel, queue: str, count: int) -> list[tuple[str, bytes]]:
-    """The next ``count`` messages with their routing keys."""
-    got: list[tuple[str, bytes]] = []
-    for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=PATIENCE_S):
-        assert method is not None, f"only {len(got)} of {count} messages came"
-        assert body is not None
-        got.append((method.routing_key, body))
-        if len(got) == count:
-            break
-    channel.cancel()
-    return got
 
 
 def test_1_hello_world(stage: Stage) -> None:
@@ -109,7 +95,7 @@ def test_3_publish_subscribe(stage: Stage) -> None:
         for text in (b"info", b"warning"):
             publisher.basic_publish(exchange=logs, routing_key="", body=text)
         for channel, queue in zip((first, second), queues, strict=True):
-            assert receive(channel, queue, 2) == [("", b"info"), ("", b"warning")]
+            assert take(channel, queue, 2) == [("", b"info"), ("", b"warning")]
 
 
 def test_4_routing(stage: Stage) -> None:
@@ -121,7 +107,7 @@ def test_4_routing(stage: Stage) -> None:
             subscriber.queue_bind(exchange=logs, queue=queue, routing_key=severity)
         for severity in ("info", "warning", "debug", "error"):
             publisher.basic_publish(exchange=logs, routing_key=severity, body=severity.encode())
-        assert receive(subscriber, queue, 2) == [("warning", b"warning"), ("error", b"error")]
+        assert take(subscriber, queue, 2) == [("warning", b"warning"), ("error", b"error")]
         assert subscriber.basic_get(queue) == (None, None, None)
 
 
@@ -135,7 +121,7 @@ def test_5_topics(stage: Stage) -> None:
         keys = ["kern.info", "kern.critical", "auth.critical", "auth.info", "kern.disk.critical", "cron", "cron.a.b"]
         for key in keys:
             publisher.basic_publish(exchange=logs, routing_key=key, body=b"text")
-        got = [key for key, _ in receive(subscriber, queue, 5)]
+        got = [key for key, _ in take(subscriber, queue, 5)]
         assert got == ["kern.info", "kern.critical", "auth.critical", "cron", "cron.a.b"]
         assert subscriber.basic_get(queue) == (None, None, None)
 
@@ -209,7 +195,7 @@ def test_7_publisher_confirms(stage: Stage) -> None:
             properties = pika.BasicProperties(delivery_mode=2)
             channel.basic_publish("", queue, str(number).encode(), properties, mandatory=True)
         assert channel.queue_declare(queue=queue, passive=True).method.message_count == count
-        assert [int(body) for _, body in receive(channel, queue, count)] == list(range(count))
+        assert [int(body) for _, body in take(channel, queue, count)] == list(range(count))
 
 
 @pytest.mark.parametrize("exchange_type", ["fanout", "topic"])
@@ -223,4 +209,4 @@ def test_two_subscribers_on_two_nodes_both_hear(stage: Stage, exchange_type: str
             channel.queue_bind(exchange=logs, queue=queue, routing_key="#")
             queues.append(queue)
         publisher.basic_publish(exchange=logs, routing_key="any.thing", body=b"heard")
-        assert receive(here, queues[0], 1) == receive(there, queues[1], 1) == [("any.thing", b"heard")]
+        assert take(here, queues[0], 1) == take(there, queues[1], 1) == [("any.thing", b"heard")]

@@ -16,16 +16,9 @@ from pika.adapters.blocking_connection import BlockingConnection
 from cluster.transport.admin_client import AdminClient
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.config import parse_address
-from tests.support.live_cluster import (
-    DEFAULT_TIMEOUT_S,
-    PERSISTENT,
-    LiveCluster,
-    drain,
-    eventually,
-    numbered,
-    publish_confirmed,
-    run_cluster,
-)
+from tests.support.live_cluster import PERSISTENT, LiveCluster, numbered, publish_confirmed, run_cluster
+from tests.support.pika_clients import drain
+from tests.support.waiting import DEFAULT_TIMEOUT_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_cluster import eventually
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

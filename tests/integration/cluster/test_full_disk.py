@@ -15,15 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.live_cluster import (
-    LiveCluster,
-    SteadyPublisher,
-    drain,
-    eventually,
-    numbered,
-    publish_confirmed,
-    run_cluster,
-)
+from tests.support.live_cluster import LiveCluster, SteadyPublisher, numbered, publish_confirmed, run_cluster
+from tests.support.pika_clients import drain
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.integration,

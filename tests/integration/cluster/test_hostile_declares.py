@@ -12,7 +12,9 @@ import pytest
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_client import AdminError
-from tests.support.live_cluster import PERSISTENT, LiveCluster, drain, eventually, run_cluster
+from tests.support.live_cluster import PERSISTENT, LiveCluster, run_cluster
+from tests.support.pika_clients import drain
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

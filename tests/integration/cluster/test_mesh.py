@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
@@ -21,6 +21,7 @@ from cluster.transport.probe import probe
 from node.ids import Incarnation, NodeName
 from tests.support.mesh_listener import Listener, ops
 from tests.support.ports import free_port
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.integration
 
@@ -60,7 +61,9 @@ class Pair:
         await self.both_up(1)
 
     async def both_up(self, times: int) -> None:
-        await until(lambda: all(listener.count("up") == times for listener in self.listeners.values()))
+        await eventually_async(
+            lambda: all(listener.count("up") == times for listener in self.listeners.values()), "every link is up"
+        )
         for mesh in self.meshes.values():
             mesh.check_invariants()
 
@@ -83,12 +86,6 @@ def serving_tasks() -> list[asyncio.Task[object]]:
     return [task for task in asyncio.all_tasks() if f"[/{SERVICE_NAME}/" in str(task)]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - the conditions are about two nodes, no event tells them all
-            await asyncio.sleep(0.002)
-
-
 async def test_both_directions_keep_their_order_on_both_streams(pair: Pair) -> None:
     await pair.start_both()
     expected = [ops(index) for index in range(2000)]
@@ -102,8 +99,8 @@ async def test_both_directions_keep_their_order_on_both_streams(pair: Pair) -> N
         if start % 400 == 0:
             await asyncio.sleep(0)
     heard1, heard2 = pair.listeners[N1], pair.listeners[N2]
-    await until(lambda: len(heard1.queues) >= 2000 and len(heard2.queues) >= 2000)
-    await until(lambda: len(heard1.consensus) >= 100 and len(heard2.consensus) >= 100)
+    await eventually_async(lambda: len(heard1.queues) >= 2000 and len(heard2.queues) >= 2000, "all messages came")
+    await eventually_async(lambda: len(heard1.consensus) >= 100 and len(heard2.consensus) >= 100, "all heartbeats came")
     assert heard1.queues == heard2.queues == expected
     assert (heard2.consensus, heard1.consensus) == (beats, answers)
     assert heard2.frames <= 10, "what is sent in one turn travels together"
@@ -119,7 +116,7 @@ async def test_a_reset_link_comes_back_without_mixing(pair: Pair) -> None:
         heard = pair.listeners[N2]
         heard.queues.clear()
         pair.meshes[N1].send_queue_frames(N2, [ops(cut)])
-        await until(lambda heard=heard: bool(heard.queues))  # type: ignore[misc]
+        await eventually_async(lambda heard=heard: bool(heard.queues), "a message came")  # type: ignore[misc]
         assert heard.queues == [ops(cut)]
     for listener in pair.listeners.values():
         assert [name for name, _, _ in listener.happened if name != "refused"] == ["up", *["down", "up"] * 3]
@@ -133,14 +130,14 @@ async def test_a_dead_process_is_reported_once_and_its_successor_is_linked(
     listener = pair.listeners[survivor]
     listener.happened = [entry for entry in listener.happened if entry[0] != "refused"]  # from before both were there
     await pair.stop(victim)
-    await until(lambda: listener.count("refused") == 1)
+    await eventually_async(lambda: listener.count("refused") == 1, "n1 heard of the refusal")
     await asyncio.sleep(0.1)
     assert [name for name, _, _ in listener.happened] == ["up", "down", "refused"]
     await pair.start(victim, incarnation=2)
-    await until(lambda: listener.count("up") == 2)
+    await eventually_async(lambda: listener.count("up") == 2, "the link is up again")
     assert listener.happened[-1] == ("up", victim, 2)
     pair.meshes[survivor].send_queue_frames(victim, [ops(1)])
-    await until(lambda: pair.listeners[victim].queues == [ops(1)])
+    await eventually_async(lambda: pair.listeners[victim].queues == [ops(1)], "the message came")
 
 
 async def test_an_older_start_of_a_node_is_refused(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +148,7 @@ async def test_an_older_start_of_a_node_is_refused(pair: Pair, caplog: pytest.Lo
     await pair.stop(N1)
     with caplog.at_level(logging.WARNING):
         await pair.start(N1, incarnation=4)
-        await until(lambda: "older than the present one" in caplog.text)
+        await eventually_async(lambda: "older than the present one" in caplog.text, "the older one is refused")
     assert pair.listeners[N1].count("up") == 0
 
 
@@ -159,7 +156,9 @@ async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: Pair, caplog: p
     with caplog.at_level(logging.WARNING):
         await pair.start(N1)
         await pair.start(N2, cookie="other")
-        await until(lambda: "no link to n2: refused by the peer: wrong cookie" in caplog.text)
+        await eventually_async(
+            lambda: "no link to n2: refused by the peer: wrong cookie" in caplog.text, "the cookie is refused"
+        )
     assert pair.listeners[N1].count("up") == pair.listeners[N2].count("up") == 0
 
 
@@ -172,7 +171,7 @@ async def test_a_swapped_address_is_refused(pair: Pair, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         await wrong.start()
         await pair.start(N1)
-        await until(lambda: "this is n3, not n2" in caplog.text)
+        await eventually_async(lambda: "this is n3, not n2" in caplog.text, "the name is refused")
     await wrong.stop()
 
 
@@ -184,18 +183,22 @@ async def test_a_peer_that_does_not_read_first_congests_and_then_loses_the_link(
     mesh, listener = pair.meshes[N1], pair.listeners[N1]
     mesh.send_queue_frames(N2, [ops(index, 100_000) for index in range(60)])
     assert mesh.is_congested(N2)
-    await until(lambda: not mesh.is_congested(N2) and len(pair.listeners[N2].queues) == 60)
+    await eventually_async(
+        lambda: not mesh.is_congested(N2) and len(pair.listeners[N2].queues) == 60, "everything came and nothing waits"
+    )
     assert listener.count("uncongested") == 1
     assert listener.count("down") == 0
     mesh.send_queue_frames(N2, [ops(index, 100_000) for index in range(130)])
-    await until(lambda: listener.count("down") == 1)
+    await eventually_async(lambda: listener.count("down") == 1, "the link is down")
     assert "does not read" in str(listener.happened[-1][2])
     await pair.both_up(2)
 
 
 async def test_an_idle_link_shows_that_both_live(pair: Pair) -> None:
     await pair.start_both()
-    await until(lambda: all(listener.beats >= 2 for listener in pair.listeners.values()))
+    await eventually_async(
+        lambda: all(listener.beats >= 2 for listener in pair.listeners.values()), "heartbeats came both ways"
+    )
     assert all(listener.frames == 0 and not listener.consensus for listener in pair.listeners.values())
 
 
@@ -203,7 +206,7 @@ async def test_a_large_message_passes(pair: Pair) -> None:
     await pair.start_both()
     large = ops(1, 20_000_000)
     pair.meshes[N2].send_queue_frames(N1, [large])
-    await until(lambda: pair.listeners[N1].queues == [large])
+    await eventually_async(lambda: pair.listeners[N1].queues == [large], "the large message came")
 
 
 async def test_sending_without_a_link_is_dropped(pair: Pair) -> None:
@@ -214,7 +217,7 @@ async def test_sending_without_a_link_is_dropped(pair: Pair) -> None:
     await pair.start(N2)
     await pair.both_up(1)
     pair.meshes[N1].send_queue_frames(N2, [ops(2)])
-    await until(lambda: bool(pair.listeners[N2].queues))
+    await eventually_async(lambda: bool(pair.listeners[N2].queues), "a message came")
     assert pair.listeners[N2].queues == [ops(2)]
 
 
@@ -237,7 +240,7 @@ async def test_stopping_ends_a_stream_that_has_said_nothing_yet(pair: Pair, kind
         open_stream: Any = channel.stream_stream
         stream = open_stream(f"/{SERVICE_NAME}/{kind.value}")()
         answer = asyncio.ensure_future(stream.read())
-        await until(lambda: bool(serving_tasks()))
+        await eventually_async(lambda: bool(serving_tasks()), "a stream is served")
         await pair.stop(N1)
         assert serving_tasks() == []
         with pytest.raises(grpc.aio.AioRpcError, match="Cancelling all calls"):
@@ -247,10 +250,12 @@ async def test_stopping_ends_a_stream_that_has_said_nothing_yet(pair: Pair, kind
 async def test_peers_come_and_go(pair: Pair) -> None:
     await pair.start_both()
     pair.meshes[N1].remove_peer(N2)
-    await until(lambda: pair.listeners[N2].count("down") == 1)
+    await eventually_async(lambda: pair.listeners[N2].count("down") == 1, "the link is down")
     assert pair.meshes[N1].up_peers == []
     pair.meshes[N1].add_peer(N2, pair.addresses[N2])
-    await until(lambda: pair.meshes[N1].up_peers == [N2] and pair.meshes[N2].up_peers == [N1])
+    await eventually_async(
+        lambda: pair.meshes[N1].up_peers == [N2] and pair.meshes[N2].up_peers == [N1], "the link is up again"
+    )
 
 
 async def test_a_handler_that_fails_is_heard_and_costs_the_link(pair: Pair) -> None:
@@ -264,7 +269,7 @@ async def test_a_handler_that_fails_is_heard_and_costs_the_link(pair: Pair) -> N
 
     pair.listeners[N2].on_queue_frames = fail  # type: ignore[method-assign]
     pair.meshes[N1].send_queue_frames(N2, [ops(1)])
-    await until(lambda: pair.listeners[N1].count("down") == 1)
+    await eventually_async(lambda: pair.listeners[N1].count("down") == 1, "the link is down")
     assert failures == [bug]
     asyncio.get_running_loop().set_exception_handler(None)
 

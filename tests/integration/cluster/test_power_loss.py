@@ -13,7 +13,8 @@ import pytest
 
 from cluster.transport.admin_client import AdminError
 from cluster.transport.admin_port import ExitCode
-from tests.support.live_cluster import LiveCluster, QueueView, drain, numbered, publish_confirmed, run_cluster
+from tests.support.live_cluster import LiveCluster, QueueView, numbered, publish_confirmed, run_cluster
+from tests.support.pika_clients import drain
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -12,14 +12,12 @@ from tests.support.live_cluster import (
     LiveCluster,
     QueueView,
     SteadyPublisher,
-    drain,
-    eventually,
-    get,
     numbered,
     publish_confirmed,
-    pump,
     run_cluster,
 )
+from tests.support.pika_clients import drain, get, pump
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

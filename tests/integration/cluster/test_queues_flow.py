@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from cluster.transport.admin_client import AdminError
-from tests.support.live_cluster import PERSISTENT, LiveCluster, drain, eventually, numbered, run_cluster
+from tests.support.live_cluster import PERSISTENT, LiveCluster, numbered, run_cluster
+from tests.support.pika_clients import drain
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

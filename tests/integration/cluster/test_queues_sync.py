@@ -16,13 +16,13 @@ from chaos.cluster_under_test.local import LocalCluster
 from tests.support.live_cluster import (
     LiveCluster,
     SteadyPublisher,
-    drain,
-    eventually,
     first_of_free_ports,
     numbered,
     publish_confirmed,
     run_cluster,
 )
+from tests.support.pika_clients import drain
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

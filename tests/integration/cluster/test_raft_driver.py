@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import RealDisk
 from tests.support.ports import free_port
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.integration
 
@@ -151,7 +152,7 @@ class Group:
         return leader if not leaders and leader in self.nodes else None
 
     async def elect(self) -> NodeName:
-        await until(lambda: self.leader() is not None)
+        await eventually_async(lambda: self.leader() is not None, "there is a leader")
         leader = self.leader()
         assert leader is not None
         return leader
@@ -165,19 +166,15 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
         await group.stop(name)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - the conditions are about several nodes
-            await asyncio.sleep(0.005)
-
-
 async def test_every_node_proposes_and_reads_its_own_write(group: Group) -> None:
     await group.start(*NAMES)
     for name in NAMES:
         node = group.nodes[name]
         outcome = await node.say(f"by {name}")
         assert node.state.words[int(str(outcome)) - 1] == f"by {name}"
-    await until(lambda: all(len(node.state.words) == 3 for node in group.nodes.values()))
+    await eventually_async(
+        lambda: all(len(node.state.words) == 3 for node in group.nodes.values()), "every node has the three words"
+    )
     assert len({tuple(node.state.words) for node in group.nodes.values()}) == 1
 
 
@@ -185,7 +182,9 @@ async def test_many_proposals_at_once_are_each_applied_once(group: Group) -> Non
     await group.start(*NAMES)
     said = [f"{name} {i}" for i in range(700) for name in NAMES]
     await asyncio.gather(*(group.nodes[NodeName(word[:2])].say(word) for word in said))
-    await until(lambda: all(len(node.state.words) >= len(said) for node in group.nodes.values()))
+    await eventually_async(
+        lambda: all(len(node.state.words) >= len(said) for node in group.nodes.values()), "every node has what was said"
+    )
     for node in group.nodes.values():
         assert sorted(node.state.words) == sorted(said)
 
@@ -218,7 +217,7 @@ async def test_the_others_go_on_when_the_leader_dies_and_it_catches_up_by_snapsh
     assert group.leader() != dead
     await group.start(dead)
     returned = group.nodes[dead]
-    await until(lambda: len(returned.state.words) == 63)
+    await eventually_async(lambda: len(returned.state.words) == 63, "the node that returned has every word")
     assert returned.state.words == survivors[0].state.words
     assert await returned.say("back") == 64
 
@@ -233,11 +232,14 @@ async def test_without_a_majority_nothing_is_decided_and_it_is_reported(group: G
     node = group.nodes[leader]
     with pytest.raises(TimeoutError, match="no decision within 300 ms"):
         await node.say("lonely", timeout_ms=300)
-    await until(lambda: "quorum lost" in node.reports)
+    await eventually_async(lambda: "quorum lost" in node.reports, "the loss of the quorum is reported")
     assert not node.driver.has_quorum
     assert node.state.words == ["all here"]
     await group.start(next(name for name in NAMES if name != leader))
-    await until(lambda: node.reports[-1] == "quorum regained" or "quorum regained" in node.reports)
+    await eventually_async(
+        lambda: node.reports[-1] == "quorum regained" or "quorum regained" in node.reports,
+        "the quorum is reported again",
+    )
     await node.say("together")
     assert node.state.words[-1] == "together"
 
@@ -261,7 +263,7 @@ async def test_a_transfer_moves_the_lead(group: Group) -> None:
     await group.nodes[leader].say("first")
     target = next(name for name in NAMES if name != leader)
     group.nodes[leader].driver.core.transfer_leadership(int(asyncio.get_running_loop().time() * 1000), target)
-    await until(lambda: group.leader() == target)
+    await eventually_async(lambda: group.leader() == target, "the target leads")
 
 
 async def test_a_failed_disk_stops_the_driver(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

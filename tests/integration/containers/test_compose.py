@@ -12,7 +12,8 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from tests.support.compose_cluster import NODES, ComposeCluster, compose_cluster, docker_engine, eventually
+from tests.support.compose_cluster import NODES, ComposeCluster, compose_cluster, docker_engine, eventually_answered
+from tests.support.waiting import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -62,12 +63,14 @@ class Publishers:
     async def wait_confirmed(self, count: int) -> None:
         """Until ``count`` more are confirmed."""
         goal = len(self.confirmed) + count
-        async with asyncio.timeout(60):
-            while len(self.confirmed) < goal:
-                for task in self._tasks:
-                    if task.done():
-                        task.result()
-                await asyncio.sleep(0.01)
+
+        def has_come() -> bool:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            return len(self.confirmed) >= goal
+
+        await eventually_async(has_come, f"{count} more confirms", 60)
 
     async def stop(self) -> None:
         """No new ones; every publish gets its answer."""
@@ -123,9 +126,11 @@ def mirror_by_age(cluster: ComposeCluster) -> None:
     """n3 becomes a mirror before n2, so that the oldest mirror is not also the first by name."""
     sync = {"ha-sync-mode": "automatic"}
     cluster.set_policy("n2", {"ha-mode": "nodes", "ha-params": ["n1", "n3"], **sync})
-    eventually(lambda: cluster.queue("n2", QUEUE).synchronised == ("n3",), "n3 is a synchronised mirror")
+    eventually_answered(lambda: cluster.queue("n2", QUEUE).synchronised == ("n3",), "n3 is a synchronised mirror")
     cluster.set_policy("n2", {"ha-mode": "all", **sync})
-    eventually(lambda: cluster.queue("n2", QUEUE).synchronised == ("n3", "n2"), "n2 is one, too, and the younger")
+    eventually_answered(
+        lambda: cluster.queue("n2", QUEUE).synchronised == ("n3", "n2"), "n2 is one, too, and the younger"
+    )
     assert cluster.queue("n2", QUEUE).master == "n1"
 
 
@@ -144,14 +149,18 @@ async def test_a_killed_masters_container_is_replaced_and_resynchronises(cluster
             await consumer.prefetched.wait()
 
         await asyncio.to_thread(cluster.container("n1").kill, "SIGKILL")
-        await asyncio.to_thread(eventually, lambda: cluster.queue("n2", QUEUE).master != "n1", "somebody is promoted")
+        await asyncio.to_thread(
+            eventually_answered, lambda: cluster.queue("n2", QUEUE).master != "n1", "somebody is promoted"
+        )
         promoted = await asyncio.to_thread(cluster.queue, "n2", QUEUE)
         assert (promoted.master, promoted.synchronised) == ("n3", ("n2",))
         await publishers.wait_confirmed(CONFIRMED_COUNT)
 
         await asyncio.to_thread(cluster.container("n1").start)
         await asyncio.to_thread(
-            eventually, lambda: cluster.queue("n2", QUEUE).synchronised == ("n2", "n1"), "n1 is synchronised again"
+            eventually_answered,
+            lambda: cluster.queue("n2", QUEUE).synchronised == ("n2", "n1"),
+            "n1 is synchronised again",
         )
         await asyncio.to_thread(cluster.wait_ready)
         assert cluster.start_count("n1") == 2
@@ -160,7 +169,7 @@ async def test_a_killed_masters_container_is_replaced_and_resynchronises(cluster
         await publishers.stop()
 
         await consumer.release()
-        await asyncio.to_thread(eventually, lambda: depth(cluster) == 0, "the queue is drained")
+        await asyncio.to_thread(eventually_answered, lambda: depth(cluster) == 0, "the queue is drained")
 
     assert publishers.confirmed <= consumer.delivered, "confirmed and never delivered"
     assert consumer.delivered <= publishers.published
@@ -187,7 +196,7 @@ async def test_a_node_stops_in_good_order_and_a_new_container_takes_over_its_vol
     old = cluster.container("n3")
     old.stop(timeout=STOP_GRACE_S)
     assert old.wait()["StatusCode"] == 0
-    eventually(lambda: sorted(cluster.running_nodes("n1")) == ["n1", "n2"], "n1 sees that n3 stopped")
+    eventually_answered(lambda: sorted(cluster.running_nodes("n1")) == ["n1", "n2"], "n1 sees that n3 stopped")
 
     old.remove()
     cluster.compose("up", "--detach", "--no-deps", "n3")

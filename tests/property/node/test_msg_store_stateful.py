@@ -64,7 +64,7 @@ class MessageStoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def write_to_another_queue(self, data: st.DataObject) -> None:
         counter = data.draw(st.sampled_from(self.live))
-        self.node.store.retain([msg_id_of(counter)])
+        self.node.store.write_batch([(msg_id_of(counter), self.node.envelopes[msg_id_of(counter)])])
         self.node.references[msg_id_of(counter)] += 1
         self.live.append(counter)
 

@@ -65,9 +65,6 @@ class DeadCluster:
     def admin_address(self, node: str) -> str:
         return "localhost:1"
 
-    def log_path(self, node: str) -> Path | None:
-        return None
-
 
 class DeadAdmin:
     async def list_queues(self) -> list[QueueSample]:

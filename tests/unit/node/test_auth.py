@@ -17,11 +17,12 @@ from node.auth import (
     permits,
 )
 from node.errors import ConfigError, ConnectionFailure
+from tests.support.users import users_with_guest
 
 
 @pytest.fixture
 def directory() -> UserDirectory:
-    directory = UserDirectory.with_default_user(lambda count: b"\x01" * count)
+    directory = users_with_guest()
     directory.set_user(UserRecord("alice", hash_password("pässword", b"abcd"), ("monitoring",)))
     return directory
 

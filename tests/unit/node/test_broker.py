@@ -15,8 +15,9 @@ from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.flow.credit import Credit
 from node.ids import split_msg_id
 from node.queues.events import ConsumerSpec
-from node.routing.properties import encode_headers, headers_of
+from node.routing.properties import headers_of
 from tests.support.broker_bench import BrokerBench, RecordedControl, request
+from tests.support.messages import encode_headers
 
 
 @pytest.fixture
@@ -464,12 +465,6 @@ async def test_entering_a_vhost(bench: BrokerBench) -> None:
     with pytest.raises(ConnectionFailure):
         bench.broker.authenticate("PLAIN", b"\0guest\0wrong", "127.0.0.1")
     assert bench.broker.server_properties()["product"] == "Warren"
-
-
-async def test_all_connections_can_be_told_to_close(bench: BrokerBench) -> None:
-    client = bench.client()
-    bench.broker.close_all(320, "node stops serving")
-    assert client.control.heard == ["close 320 node stops serving"]
 
 
 async def test_an_exclusive_queue_that_could_not_be_deleted_is_deleted_when_agreement_is_possible_again(

@@ -134,4 +134,4 @@ def test_many_queues_are_swept_in_portions() -> None:
 def test_no_queue_is_no_work_and_no_target() -> None:
     bench = Bench(FakePagingQueues())
     assert bench.step(1001) == {}
-    assert not bench.sweep.is_paging_out
+    assert bench.sweep.target_s == math.inf

@@ -10,7 +10,6 @@ import pytest
 
 from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
-from node.errors import ChannelError
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
@@ -166,14 +165,6 @@ async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Cl
     assert calls(broker, "close") == [1]
     assert await client.send(data=good) == []
     assert await client.send(Channel.CloseOk(), Channel.Open(), Basic.Qos()) == ["Channel.OpenOk", "Basic.QosOk"]
-
-
-async def test_the_broker_may_close_a_channel(client: Client, broker: FakeBroker) -> None:
-    sink = broker.connections[0].channels[0].sink
-    sink.fail(ChannelError(404, "home node is down"))
-    await client.settle()
-    assert client.names() == ["Channel.Close"]
-    assert broker.connections[0].channels == []
 
 
 async def test_a_mistake_of_ours_ends_this_connection_only(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.errors import StorageError
-from node.ids import OriginId, QueueId, QueueName, SeqId, make_msg_id
+from node.ids import OriginId, QueueId, QueueName, SeqId
 from node.queues.backing_queue import Publication
 from node.queues.origins import ORIGINS_MAX
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SeqRange
@@ -13,7 +13,7 @@ from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.digests import expected_digests
-from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.messages import make_message, make_msg_id, msg_id_of, publications
 from tests.support.stores import QUEUE_ID, QUEUE_NAME, StoreHarness
 
 

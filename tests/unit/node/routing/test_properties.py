@@ -10,13 +10,13 @@ from pamqp import commands, header
 
 from node.errors import ConnectionFailure
 from node.routing.properties import (
-    encode_headers,
     headers_of,
     plain_table,
     property_spans,
     short_string_of,
     without_header,
 )
+from tests.support.messages import encode_headers
 
 
 def marshal(properties: commands.Basic.Properties) -> bytes:
@@ -96,5 +96,5 @@ def test_plain_table_keeps_plain_values_and_converts_the_others() -> None:
     assert plain_table(table) == {"a": 60, "b": 1.5, "c": b"x", "d": [60, {"e": 60}], "f": None, "g": True}
 
 
-def test_encode_headers_is_read_back() -> None:
+def test_headers_are_read() -> None:
     assert headers_of(encode_headers({"k": "v"})) == {"k": "v"}

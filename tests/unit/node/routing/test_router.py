@@ -8,12 +8,12 @@ import pytest
 
 from node.errors import ChannelError
 from node.routing.exchange_matchers import DirectMatcher, headers_match
-from node.routing.properties import encode_headers
 from node.routing.router import ROUTE_CACHE_ENTRIES_MAX, Router
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
-from node.topology.local_catalogue import LocalCatalogue
 from node.topology.records import BindingRecord
 from node.topology.topology import Topology
+from tests.support.local_catalogue import LocalCatalogue
+from tests.support.messages import encode_headers
 
 NONE = b"\x00\x00"
 

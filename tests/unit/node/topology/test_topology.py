@@ -20,9 +20,9 @@ from node.topology.commands import (
     TopologyCommand,
     Unbind,
 )
-from node.topology.local_catalogue import LocalCatalogue
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
 from node.topology.topology import Topology, TopologyObserver
+from tests.support.local_catalogue import LocalCatalogue
 
 
 class Recorder(TopologyObserver):

@@ -99,7 +99,6 @@ def test_a_message_costs_forty_bytes(count: int) -> None:
             table.add(msg_id, 1, 2, 3, 1)
         measured = tracemalloc.get_traced_memory()[0] - before
         assert measured / count < BYTES_PER_MESSAGE_MAX
-        assert table.memory_bytes == pytest.approx(measured, rel=0.15), "the estimate for listings is near the truth"
         for msg_id in ids[: count * 19 // 20]:
             table.release(msg_id)
         assert tracemalloc.get_traced_memory()[0] - before < measured / 10, "a purge gives memory back"

@@ -45,7 +45,7 @@ def test_a_message_of_many_queues_is_written_once(node: SharedStoreNode) -> None
     node.write(1)
     size = node.disk.used_bytes
     node.write(1, 1)
-    node.store.retain([msg_id_of(1)])
+    node.write(1)
     assert node.disk.used_bytes == size
     assert node.store.references_of(msg_id_of(1)) == 4
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_a_message_of_many_queues_is_written_once(node: SharedStoreNode) -> None
     node.store.release_many([msg_id_of(1)])
     assert not node.store.contains(msg_id_of(1))
     with pytest.raises(KeyError):
-        node.store.retain([msg_id_of(1)])
+        node.store.release(msg_id_of(1))
 
 
 def test_fan_out_to_ten_queues_writes_one_copy() -> None:
@@ -287,7 +287,6 @@ def test_the_status_counts(node: SharedStoreNode) -> None:
     node.write(*range(1, 6))
     node.release(1)
     status = node.store.status()
-    assert (status.messages, status.files) == (4, 2)
+    assert (status.messages, node.files()) == (4, ["0.rdq", "1.rdq"])
     assert (status.valid_bytes, status.total_bytes) == (4 * RECORD_BYTES, 5 * RECORD_BYTES)
     assert (status.compactions, status.moved_bytes) == (0, 0)
-    assert status.table_bytes > 0
