@@ -452,7 +452,7 @@ def test_a_channel_of_which_the_next_master_knows_only_the_consumer_is_closed_th
     opened.accepts(2)
     opened.sent()
     opened.closes()
-    assert opened.told() == ["n3 closed 2"]
+    assert opened.told() == ["n3 channelclosed 2"]
 
 
 def test_the_attach_of_an_old_session_cancels_nothing_in_the_next(opened: EntryBench) -> None:
