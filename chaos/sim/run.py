@@ -106,6 +106,8 @@ class Run:
         self._policies: list[int] = []
         #: Purges and deletions that were asked for.
         self._removals: list[asyncio.Task[None]] = []
+        #: Queues for which one of them was not answered.
+        self._may_be_removed: set[int] = set()
         self.records = RecordWatch(self.world.history.process(ProcKind.OBSERVER), queue_number, self.violate)
 
     # --- what happens ---
@@ -253,7 +255,10 @@ class Run:
 
     async def _drain(self) -> None:
         for queue in range(self.schedule.personality.queues):
+            await self._declare(queue)
             await self.visitor.drain(queue)
+            if queue in self._may_be_removed:
+                self._excuse(queue)
 
     def _circumstances(self) -> Circumstances:
         node = next(iter(self.cluster.running()))
@@ -336,21 +341,26 @@ class Run:
         self.visitor.process.create_task(try_it())
 
     def _remove(self, queue: int, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
-        """Everything that is published until the queue is known to be there again may be gone."""
+        """Everything that is published until the queue is known to be there again may be gone; and what is published
+        later, too, if there was no answer: then it may still happen."""
 
         async def remove() -> None:
             try:
                 await self.visitor.request(ask)
             except TROUBLE as error:
                 self.tell(f"refused: {error}")
+                self._may_be_removed.add(queue)
             await self._declare(queue)
-            for event in list(self.world.history.events):
-                if event.kind == Kind.PUB_INVOKE and event.queue_id == queue:
-                    self.visitor.log.record(
-                        Kind.PURGE, queue_id=queue, pub_id=event.pub_id, seq=event.seq, attempt=event.attempt
-                    )
+            self._excuse(queue)
 
         self._removals.append(self.visitor.process.create_task(remove()))
+
+    def _excuse(self, queue: int) -> None:
+        for event in list(self.world.history.events):
+            if event.kind == Kind.PUB_INVOKE and event.queue_id == queue:
+                self.visitor.log.record(
+                    Kind.PURGE, queue_id=queue, pub_id=event.pub_id, seq=event.seq, attempt=event.attempt
+                )
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         async def try_it() -> None:
