@@ -1,9 +1,9 @@
-"""What every cluster has: the default vhost, its user and what that may do; made once, by whichever nodes come first.
+"""What every cluster has: the default user, the default vhost and what the one may do in the other; made once.
 
-A node may die between any two of the steps, and several may be at it at once. So each step may be repeated, and what is
-left after the first shows that the others are still due: the vhost comes after the user, the permissions last, and a
-default user in a cluster where nobody may do anything was not left so by an operator. Once anybody may do anything, the
-default user is made no more: who has deleted it wants it to be gone.
+A node may die between any two of the steps, and several may be at it at once. So each step may be repeated, and the
+vhost shows that the cluster is founded: whoever finds one makes nothing any more, because an operator may have taken
+away what is missing. (A founder that dies between its last two steps, with nobody else at it, leaves the permissions to
+the operator.)
 """
 
 from __future__ import annotations
@@ -26,30 +26,23 @@ async def found(config: NodeConfig, metadata: MetadataGroup, chance: Random) -> 
 
     ``chance`` salts the password. Raises `WarrenError` for what waiting does not mend.
     """
-    if is_founded(config, metadata):
-        return
-    if metadata.state.users.user(config.default_user) is None:
-        password_hash = hash_password(config.default_pass, chance.randbytes(SALT_BYTES))
-        await _decide(metadata, AddUser(config.default_user, password_hash, ("administrator",)))
-    await _decide(metadata, ChangeTopology(CreateVhost(config.default_vhost), config.node_name))
-    await _decide(metadata, SetPermissions(config.default_vhost, config.default_user, ".*", ".*", ".*"))
+    user, vhost = config.default_user, config.default_vhost
+    password_hash = hash_password(config.default_pass, chance.randbytes(SALT_BYTES))
+    if await _decide(metadata, AddUser(user, password_hash, ("administrator",))):
+        await _decide(metadata, ChangeTopology(CreateVhost(vhost), config.node_name))
+        await _decide(metadata, SetPermissions(vhost, user, ".*", ".*", ".*"), is_last=True)
 
 
-def is_founded(config: NodeConfig, metadata: MetadataGroup) -> bool:
-    """See the top of this module."""
-    users = metadata.state.users
-    has_vhost = bool(metadata.topology.vhosts())
-    return has_vhost and (users.user(config.default_user) is None or bool(users.permissions()))
-
-
-async def _decide(metadata: MetadataGroup, command: Command) -> None:
-    while True:
+async def _decide(metadata: MetadataGroup, command: Command, *, is_last: bool = False) -> bool:
+    """Until it is decided; false if somebody else has founded the cluster, before or meanwhile."""
+    while is_last or not metadata.topology.vhosts():
         try:
             await metadata.change(command)
         except NoQuorumError as error:
             log.warning("founding the cluster: %s", error)
         except RefusedChangeError as error:
             log.info("another node was faster: %s", error)
-            return
+            return True
         else:
-            return
+            return True
+    return False
