@@ -76,7 +76,11 @@ def run_seeds(seeds: Sequence[int], nodes: int, operations: int, length_ms: int)
 
 def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResult:
     begin_s = time.perf_counter()
-    outcome = run_schedule(draw_schedule(seed, nodes, operations, length_ms))
+    try:
+        outcome = run_schedule(draw_schedule(seed, nodes, operations, length_ms))
+    except Exception as error:
+        # The simulator's own mistake: it must not end a campaign without the seed.
+        return SeedResult(seed, (f"harness: {error!r}",), 0, 0.0, time.perf_counter() - begin_s, 0)
     return SeedResult(
         seed,
         tuple(str(violation) for violation in outcome.violations[:3]),

@@ -45,7 +45,9 @@ class SimulatedCluster:
         self._is_healed = False
         #: Told what happens, in a line.
         self.on_event: Callable[[str], None] = lambda _text: None
-        #: Told of what no node may do: why one has ended by itself.
+        #: Told what a node has died of, which no fault explains.
+        self.on_crash: Callable[[str, Exception], None] = lambda _node, _error: None
+        #: Told why a node has ended by itself.
         self.on_failure: Callable[[str, str], None] = lambda _node, _reason: None
 
     @property
@@ -84,6 +86,9 @@ class SimulatedCluster:
                 reason = node.failure.reason
         except (ConfigError, StorageError) as error:
             reason = f"cannot start: {error}"
+        except Exception as error:  # the process of a real node ends so, too
+            self.on_crash(machine.name, error)
+            reason = f"crashed: {error!r}"
         self.loop.harness.call_soon(self._ended, machine, process, reason)
 
     def _ended(self, machine: Machine, process: Process, reason: str) -> None:

@@ -291,7 +291,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         task: asyncio.Task[_T] = asyncio.Task(coro, loop=self, name=name, context=context)
         # The tasks of killed processes are never done, which is no mistake.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        (context.get(_PROCESS, self.harness)).tasks.append(task)
+        process = context.get(_PROCESS, self.harness)
+        process.tasks.append(task)
         return task
 
     # --- running ---
@@ -369,6 +370,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.after_turn(process)
         process.is_on_agenda = False
         self.want_turn(process)
+
+    def failed_tasks(self) -> list[tuple[Process, BaseException]]:
+        """Tasks whose failure nobody has looked at.
+
+        Asyncio tells of them when they are collected, but here they are kept. To be asked once, at the end.
+        """
+        return [
+            (process, error)
+            for process in self.processes
+            for task in process.tasks
+            if task.done() and not task.cancelled() and task._log_traceback and (error := task.exception()) is not None
+        ]
 
     def close(self) -> None:
         """Drop everything. Coroutines that were never done are closed: what they do then reaches nobody."""

@@ -30,12 +30,15 @@ class RecordWatch:
         self._violate = violate
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
+        #: The same -> the epochs it had reached.
+        self._known: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
         #: The newest that anybody has seen.
         self.newest: dict[QueueId, MastershipRecord] = {}
         self._masters: dict[tuple[QueueId, Epoch], NodeName] = {}
         #: Queue of the workload -> when it was interrupted, in microseconds.
         self.interruptions: dict[int, list[int]] = {}
-        self.promotions = 0
+        #: Queue of the workload -> when the cluster has said that it was promoted with a loss.
+        self.lossy: dict[int, list[int]] = {}
 
     def look(self, name: str, life: int, node: Node) -> None:
         """Cheap unless the node has applied something since the last look."""
@@ -43,7 +46,12 @@ class RecordWatch:
         if self._looked_at.get((name, life)) == index:
             return
         self._looked_at[name, life] = index
+        known = self._known.setdefault((name, life), {})
         for queue_id, record in node.runtime.metadata.state.masterships.items():
+            epoch = known.get(queue_id, record.epoch)
+            if record.epoch < epoch:
+                self._violate("epoch", f"queue {queue_id} of {name} went from epoch {epoch} back to {record.epoch}")
+            known[queue_id] = record.epoch
             before = self.newest.get(queue_id)
             if record is not before:
                 self._see(name, node, queue_id, before, record)
@@ -64,10 +72,11 @@ class RecordWatch:
         if number is None or before is None:
             return
         is_new_epoch = record.epoch > before.epoch
+        if record.lossy_promotions > before.lossy_promotions:
+            self.lossy.setdefault(number, []).append(self._log.now_us())
         if record.is_down or (is_new_epoch and record.master == before.master):
             self.interruptions.setdefault(number, []).append(self._log.now_us())
         if is_new_epoch:
-            self.promotions += 1
             self._log.record(
                 Kind.PROMOTE, queue_id=number, epoch=record.epoch, t_lo_us=max(1, self._log.now_us() - 10_000_000)
             )

@@ -83,6 +83,7 @@ class Run:
         self.cluster = SimulatedCluster(self.loop, personality, schedule.seed)
         self.cluster.on_event = self.tell
         self.cluster.on_failure = self._node_failed
+        self.cluster.on_crash = lambda node, error: self.violate("crash", f"{node}: {error!r}{_place(error)}")
         self.world = Surroundings(self.loop, self.cluster.network, self.cluster.addresses, schedule.seed)
         self.publishers = [Publisher(number, self.world, queue_name) for number in range(personality.publishers)]
         self.consumers = [
@@ -234,6 +235,9 @@ class Run:
         if reason and not self.violations:
             self.violate("stuck", reason)
         self.check_invariants()
+        for process, error in self.loop.failed_tasks():
+            if not isinstance(error, (WarrenError, *TROUBLE)):
+                self.violate("failed task", f"{process.name}: {error!r}{_place(error)}")
         if self.violations:
             return
         for client in (*self.publishers, *self.consumers):
@@ -261,14 +265,9 @@ class Run:
                 self._excuse(queue)
 
     def _circumstances(self) -> Circumstances:
-        node = next(iter(self.cluster.running()))
-        lossy = {
-            int(queue.name[1:]): [1 << 62]
-            for queue in node.runtime.metadata.topology.queues(VHOST)
-            if (record := node.runtime.metadata.state.masterships.get(queue.queue_id)) is not None
-            and record.lossy_promotions
-        }
-        return Circumstances(lossy, self.world.holders, self.cluster.deaths, self._policies, self.records.interruptions)
+        return Circumstances(
+            self.records.lossy, self.world.holders, self.cluster.deaths, self._policies, self.records.interruptions
+        )
 
     def _holders_of(self, queue: int) -> frozenset[str]:
         """By the newest record that any node knows."""

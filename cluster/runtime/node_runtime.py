@@ -243,5 +243,8 @@ class NodeRuntime:
         self.membership.check_invariants()
         self.proposals.check_invariants()
         self.queues.check_invariants()
+        self.gateway.check_invariants()
+        self.sessions.check_invariants()
+        self.metadata.state.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()

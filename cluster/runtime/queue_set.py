@@ -500,6 +500,8 @@ class QueueSet:
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
         assert not self.roles.keys() & set(self._failed), "a copy out of service plays no role"
         for role in self.roles.values():
-            role.local.check_invariants()
             if isinstance(role, MasterRole):
+                role.mirrored.check_invariants()
                 role.process.check_invariants()
+            else:
+                role.replica.check_invariants()
