@@ -24,21 +24,6 @@ CONSUMER = ConsumerSpec("tag", no_ack=False, exclusive=False)
 CONSUME = Question("consume", consumer=CONSUMER)
 
 
-@pytest.fixture
-def bench() -> EntryBench:
-    return EntryBench("n2", "n2", "n3")
-
-
-@pytest.fixture
-def opened(bench: EntryBench) -> EntryBench:
-    """Session 1 with n2 stands."""
-    bench.publishes(1)
-    bench.accepts(1)
-    bench.confirms(1, 1)
-    bench.sent()
-    return bench
-
-
 def answer(call: Call, session: int, number: int = 0, code: int = 0) -> SessionReply:
     return SessionReply(QUEUE, session, call.call_id, reply_code=code, reply_text="no" if code else "", number=number)
 
