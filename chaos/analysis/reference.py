@@ -36,8 +36,8 @@ def reference_findings(history: Iterable[Event]) -> dict[str, int]:
     found["confirm_violations"] += sum(event.kind == "CONFIRM_STRAY" for event in events)
     copies = Counter(key[:3] for key, story in by_attempt.items() if any(event.kind == "DELIVER" for event in story))
     found["publisher_copies"] = sum(count > 1 for count in copies.values())
-    found["inversions"], found["inversions_excused"] = _inversions(events)
-    found["incomplete_logs"] = _incomplete_logs(events)
+    found["inversions"], found["inversions_excused"] = inversions(events)
+    found["incomplete_logs"] = incomplete_logs(events)
     return dict(found)
 
 
@@ -74,7 +74,7 @@ def findings_of_attempt(story: list[Event]) -> dict[str, int]:
     }
 
 
-def _inversions(events: list[Event]) -> tuple[int, int]:
+def inversions(events: list[Event]) -> tuple[int, int]:
     """(unexcused, excused) first deliveries that come after one that was published later on the same channel."""
     published = {
         (event.queue_id, event.pub_id, event.seq, event.attempt): event
@@ -105,7 +105,8 @@ def _inversions(events: list[Event]) -> tuple[int, int]:
     return unexcused, excused
 
 
-def _incomplete_logs(events: list[Event]) -> int:
+def incomplete_logs(events: list[Event]) -> int:
+    """Processes whose log has a hole or no end."""
     numbers: dict[tuple[int, int], list[int]] = defaultdict(list)
     ends: dict[tuple[int, int], int] = {}
     for event in events:

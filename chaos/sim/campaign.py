@@ -15,9 +15,6 @@ from chaos.sim.schedule import draw_schedule
 
 #: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
 SEEDS_PER_TASK = 4
-#: Of each seed; `draw_schedule` says what they mean.
-OPERATIONS = 200
-LENGTH_MS = 20_000
 
 
 class SeedResult(NamedTuple):
@@ -34,13 +31,13 @@ class SeedResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Which seeds are run, and how."""
+    """Which seeds are run, and how: `draw_schedule` says what the numbers mean."""
 
     seeds: Sequence[int]
-    nodes: int = 3
-    operations: int = OPERATIONS
-    length_ms: int = LENGTH_MS
-    jobs: int = 1
+    nodes: int
+    operations: int
+    length_ms: int
+    jobs: int
 
     def run(self) -> Iterator[SeedResult]:
         """Results as they come; not in the order of the seeds if there are several jobs."""

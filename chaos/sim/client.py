@@ -48,6 +48,15 @@ class Delivered(NamedTuple):
     body: bytes
 
 
+#: Frames on channel 0 that ask for nothing.
+_HARMLESS = (
+    heartbeat.Heartbeat,
+    commands.Connection.CloseOk,
+    commands.Connection.Blocked,
+    commands.Connection.Unblocked,
+)
+
+
 def _nothing(*_args: object) -> None: ...
 
 
@@ -243,7 +252,6 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._channels: dict[int, Channel] = {}
         self.closed: ClosedError | None = None
-        self.is_blocked = False
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = self._loop.time()
@@ -332,11 +340,7 @@ class Connection(asyncio.Protocol):
             self.send(frame.marshal(commands.Connection.CloseOk(), 0))
             self._end(ClosedError(method.reply_code or 0, method.reply_text))
             self._transport.close()
-        elif isinstance(method, commands.Connection.Blocked):
-            self.is_blocked = True
-        elif isinstance(method, commands.Connection.Unblocked):
-            self.is_blocked = False
-        elif not isinstance(method, heartbeat.Heartbeat | commands.Connection.CloseOk):
+        elif not isinstance(method, _HARMLESS):
             raise ProtocolError(f"{method!r} on channel 0")
 
     def _end(self, error: ClosedError) -> None:

@@ -6,7 +6,7 @@ schedule from which steps were taken out is still one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 
 from chaos.sim.loop import Process, SimulatedLoop
@@ -17,8 +17,8 @@ from cluster.composition import Node, compose_node
 from node.errors import ConfigError, StorageError
 from node.store.disk.simulated import CrashStyle
 
-#: A full disk has so much room left: not enough for anything.
-FULL_DISK_ROOM_BYTES = 0
+#: More than any run writes.
+DISK_BYTES = 1 << 40
 #: Delays above the drawn ones of a link that is slow now and then.
 SLOW_CHUNK_FACTOR = 10
 
@@ -195,11 +195,11 @@ class SimulatedCluster:
 
     def full_disk(self, name: str) -> None:
         disk = self.machines[name].disk
-        disk.capacity_bytes = disk.used_bytes + FULL_DISK_ROOM_BYTES
+        disk.capacity_bytes = disk.used_bytes
         self.on_event(f"the disk of {name} is full")
 
     def full_disk_end(self, name: str) -> None:
-        self.machines[name].disk.capacity_bytes = 1 << 40
+        self.machines[name].disk.capacity_bytes = DISK_BYTES
 
     def fail_sync(self, name: str) -> None:
         """The next sync of anything fails, and the machine needs a new process."""
@@ -216,17 +216,14 @@ class SimulatedCluster:
             link.is_cut = link.is_refusing = False
         self._slowness.clear()
         for name, machine in self.machines.items():
-            machine.disk_slowness = 1.0
-            machine.disk.capacity_bytes = 1 << 40
+            self.slow_disk_end(name)
+            self.full_disk_end(name)
             machine.disk.fail_sync_after = None
             self.network.host_back(name)
             if machine.process is not None:
                 machine.process.resume()
             self.start(name)
         self.network.changed()
-
-    def running(self) -> Iterable[Node]:
-        return self.nodes.values()
 
     def check_invariants(self) -> None:
         self.network.check_invariants()

@@ -1,12 +1,12 @@
 """What a simulated run must not show, judged from its history by the laboratory's definitions.
 
 The definitions are those of `chaos.analysis.reference`, of which the Spark job is the fast reading. What is added here
-is what a simulator knows and a laboratory cannot: how often the cluster itself has said that it lost something, whether
-its policy let it, and which lives of which nodes have ended since a message was confirmed.
+is what a simulator knows and a laboratory cannot: when the cluster itself has said that it lost something, and which
+lives of which nodes have ended since a message was confirmed.
 
 **What excuses a loss.** A confirmed message may be missing only if
 
-- its queue has a lossy promotion, which the policy (``always``) or the operator had permitted; or
+- its queue was promoted with a loss since, as the record says (whether the policy permitted it is not judged yet); or
 - it was not persistent (a copy of it lives as long as the process that holds it), and every node that had a copy when
   it was confirmed has died or stopped since, or may have been told by a new policy to drop its copy (one that lives is
   dropped for the sake of one that restarts, if the policy comes before the restart is known), or the queue was
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.analysis.reference import AttemptKey, findings_of_attempt, reference_findings, stories
+from chaos.analysis.reference import AttemptKey, findings_of_attempt, incomplete_logs, inversions, stories
 from chaos.history import Event, Kind
 
 
@@ -68,17 +68,18 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         if is_missing and not _is_excused(key, story, circumstances):
             wrong += is_missing
         found += [Violation(name, tell(key, story)) for name in wrong]
-    totals = reference_findings(events)
-    if totals["inversions"]:
-        found.append(Violation("order", f"{totals['inversions']} first deliveries overtook one another"))
+    overtaken, _ = inversions(events)
+    if overtaken:
+        found.append(Violation("order", f"{overtaken} first deliveries overtook one another"))
     strays = sum(event.kind == Kind.CONFIRM_STRAY for event in events)
     if strays:
         found.append(Violation("confirm_violations", f"{strays} confirms of what was not outstanding"))
     nameless = sum(event.kind == Kind.DELIVER and event.seq is None for event in events)
     if nameless:
         found.append(Violation("phantom", f"{nameless} deliveries of what nobody has published"))
-    if totals["incomplete_logs"]:
-        found.append(Violation("harness", f"{totals['incomplete_logs']} logs with holes or without an end"))
+    incomplete = incomplete_logs(events)
+    if incomplete:
+        found.append(Violation("harness", f"{incomplete} logs with holes or without an end"))
     return found
 
 

@@ -2,7 +2,7 @@
 
 A machine runs one process of its node at a time (`chaos.sim.loop.Process`). What happens to the process does not happen
 to the disk: a killed process leaves the page cache behind, a loss of power only what was synced, some of the rest or a
-torn piece of it. A disk can be slow, full, fail a sync, or be wiped.
+torn piece of it. A disk can be slow, full, or fail a sync.
 """
 
 from __future__ import annotations
@@ -138,6 +138,14 @@ class MemoryAdminCaller:
             raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
         return door
 
+    async def _ask(self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], timeout_s: float) -> _T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                door = await self._door(address)
+                return await door.ask(request)
+        except TimeoutError:
+            raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} did not answer in time") from None
+
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
     ) -> Table:
@@ -145,12 +153,7 @@ class MemoryAdminCaller:
         return Table((), ())
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                door = await self._door(address)
-                return dict(await door.ask(status_of))
-        except TimeoutError:
-            raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} did not answer in time") from None
+        return dict(await self._ask(address, status_of, timeout_s))
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         door = await self._door(address)
@@ -158,9 +161,7 @@ class MemoryAdminCaller:
         yield SyncProgress(0, 0, is_finished=True)
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
-        door = await self._door(address)
-        async with asyncio.timeout(timeout_s):
-            await door.ask(lambda port: port.cancel_sync_queue(vhost, name))
+        await self._ask(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
 
     async def close(self) -> None:
         """There is nothing to hang up."""

@@ -33,6 +33,8 @@ from node.errors import StorageError, WarrenError
 SETUP_LIMIT_S = 120.0
 DRAIN_LIMIT_S = 120.0
 CONVERGENCE_LOOK_S = 0.5
+#: An operator gives a node so long.
+OPERATOR_TIMEOUT_S = 5.0
 VHOST = "/"
 #: Of a run that fails early, the first violations say it all.
 VIOLATIONS_MAX = 20
@@ -60,8 +62,6 @@ class Outcome:
     events: list[Event] = field(repr=False)
     #: What happened, a line per event, with the time.
     story: list[str] = field(repr=False)
-    #: How often this and that was seen.
-    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_failed(self) -> bool:
@@ -175,7 +175,6 @@ class Run:
             self.loop.turns,
             self.world.history.events,
             self.story,
-            {},
         )
 
     def _finish(self, coroutine: Coroutine[Any, Any, Any], limit_s: float, what: str) -> bool:
@@ -200,7 +199,10 @@ class Run:
     async def _declare_everything(self) -> None:
         policy = self.schedule.personality.policy
         if policy:
-            await self._insist(lambda admin: admin.set_policy(policy_record(policy)))
+            while not await self._operated(  # noqa: ASYNC110 - a node is asked, which tells nobody when to ask again
+                lambda admin: admin.set_policy(policy_record(policy))
+            ):
+                await asyncio.sleep(RECONNECT_PAUSE_S)
         for queue in range(self.schedule.personality.queues):
             await self._declare(queue)
 
@@ -212,17 +214,17 @@ class Run:
 
         await self.visitor.insist(ask)
 
-    async def _insist(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
-        """Have an operator ask the nodes one after the other until one does it."""
-        while True:
-            for door in list(self.cluster.admin_doors.values()):
-                try:
-                    async with asyncio.timeout(5):
-                        await door.ask(ask)
-                    return
-                except (WarrenError, TimeoutError):
-                    pass
-            await asyncio.sleep(RECONNECT_PAUSE_S)
+    async def _operated(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> bool:
+        """Have an operator ask the nodes one after the other; whether one did it."""
+        for door in list(self.cluster.admin_doors.values()):
+            try:
+                async with asyncio.timeout(OPERATOR_TIMEOUT_S):
+                    await door.ask(ask)
+            except (WarrenError, TimeoutError) as error:
+                self.tell(f"refused: {error}")
+            else:
+                return True
+        return False
 
     def _end(self) -> None:
         self.tell("heal everything")
@@ -273,7 +275,7 @@ class Run:
         """By the newest record that any node knows."""
         names = {
             known.queue_id
-            for node in self.cluster.running()
+            for node in self.cluster.nodes.values()
             for known in node.runtime.metadata.topology.queues(VHOST)
             if known.name == queue_name(queue)
         }
@@ -362,16 +364,8 @@ class Run:
                 )
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
-        async def try_it() -> None:
-            for door in list(self.cluster.admin_doors.values()):
-                try:
-                    async with asyncio.timeout(5):
-                        await door.ask(ask)
-                    return
-                except (WarrenError, TimeoutError) as error:
-                    self.tell(f"refused: {error}")
-
-        self.visitor.process.create_task(try_it())
+        """Once, whatever comes of it."""
+        self.visitor.process.create_task(self._operated(ask))
 
 
 def policy_record(definition: Mapping[str, Any]) -> PolicyRecord:

@@ -5,8 +5,9 @@ all. A fault that is possible everywhere at a low rate meets nothing; one that a
 (FoundationDB's "buggify", TigerBeetle's swarm).
 
 **Steps.** Everything that is done to the cluster, by its clients, its operator and the faults, is data: a time, a kind
-and arguments. A schedule is therefore printed, stored, replayed and *shrunk*: a failing one is run again with parts of
-it left out, and what is left explains itself. For that no step may depend on another's draw: each carries all it needs.
+and arguments. A schedule is therefore printed, replayed and *shrunk*: a failing one is run again with parts of it left
+out, and what is left explains itself. For that each step carries all it needs. (Delays and the like are still drawn
+from generators that all share, so what is left runs at other moments than before.)
 
 A fault that lasts (a cut, a pause) is a pair of steps, *begin* and *end*; taking the end away leaves it until the
 *heal* at the end of the run. Steps that make no sense where they come (a kill of a dead node) do nothing.
@@ -17,7 +18,7 @@ The run has three parts: steps until `Schedule.steps_end_ms`; then everything is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -325,8 +326,3 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     # Python's sort keeps the order in which steps of one time were drawn.
     steps = tuple(sorted(drawing.steps, key=lambda step: step.at_ms))
     return Schedule(seed, personality, steps, max([length_ms, *(step.at_ms for step in steps)]) + 1)
-
-
-def nodes_of(schedule: Schedule) -> Iterator[str]:
-    """Names of the nodes."""
-    return (node_name(number) for number in range(1, schedule.personality.nodes + 1))

@@ -1,8 +1,8 @@
 """Making a failing schedule small: steps are left out as long as it fails in the same way.
 
 Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): first halves, then
-quarters, and so on down to single steps; whatever can go goes. A step that was left out changes nothing but its own
-consequences, because every step carries all it needs; that is why this gets far.
+quarters, and so on down to single steps; whatever can go goes. Every step carries all it needs, so any part of a
+schedule is one.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Surroundings:
         self.holders_of: Callable[[int], frozenset[str]] = lambda _queue: frozenset()
         #: Of each confirmed attempt whose message was not persistent: who held it then.
         self.holders: dict[AttemptKey, frozenset[str]] = {}
-        #: Messages the broker must not have: of an earlier run.
+        #: In the body of every message: whose run it is of.
         self.run_tag = seed & 0xFFFF_FFFF
 
     def dice(self, *parts: object) -> int:
@@ -106,10 +106,14 @@ class Client:
         if connection is not None and connection.closed is None:
             self.process.call_soon(connection.close if is_orderly else connection.abort)
 
+    def next_node(self) -> int:
+        """Position of the node to try next."""
+        self._attempts += 1
+        return self.world.dice(self.name, self._attempts) % len(self.world.nodes)
+
     async def _live(self) -> None:
         while not self.is_stopping:
-            self._attempts += 1
-            at = self.world.dice(self.name, self._attempts) % len(self.world.nodes)
+            at = self.next_node()
             address = self.world.nodes[at]
             try:
                 connection = await open_connection(
@@ -363,8 +367,7 @@ class Visitor(Client):
 
     async def request(self, ask: Callable[[Channel], Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         """Ask once, on a connection of its own. Raises what `TROUBLE` lists."""
-        self._attempts += 1
-        address = self.world.nodes[self.world.dice(self.name, self._attempts) % len(self.world.nodes)]
+        address = self.world.nodes[self.next_node()]
         async with asyncio.timeout(timeout_s):
             connection = await open_connection(self.world.network, self.process, self.name, address, CONNECT_TIMEOUT_S)
             try:

@@ -26,6 +26,8 @@ async def found(config: NodeConfig, metadata: MetadataGroup, chance: Random) -> 
 
     ``chance`` salts the password. Raises `WarrenError` for what waiting does not mend.
     """
+    if metadata.topology.vhosts():
+        return
     user, vhost = config.default_user, config.default_vhost
     password_hash = hash_password(config.default_pass, chance.randbytes(SALT_BYTES))
     if await _decide(metadata, AddUser(user, password_hash, ("administrator",))):
