@@ -166,7 +166,6 @@ def _options(silence_timeout_ms: int) -> list[tuple[str, Any]]:
     ping_after_ms = max(1, silence_timeout_ms // 3)
     answer_within_ms = max(1, silence_timeout_ms - silence_timeout_ms // 3)
     return [
-        ("grpc.max_send_message_length", LARGEST_FRAME_BYTES),
         ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
         ("grpc.keepalive_time_ms", ping_after_ms),
         ("grpc.keepalive_timeout_ms", answer_within_ms),

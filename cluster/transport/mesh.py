@@ -23,7 +23,6 @@ from typing import Any
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
 from cluster.transport.carrier import (
-    LARGEST_FRAME_BYTES,
     AdminEndpoint,
     Carrier,
     IncomingStream,
@@ -57,6 +56,9 @@ from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
+
+#: A frame and all its parts: one message of the largest size that clients may publish (128 MiB) and what surrounds it.
+_WHOLE_FRAME_BYTES_MAX = 160 * 1024 * 1024
 
 
 class Mesh:
@@ -226,7 +228,7 @@ class Mesh:
         if link is None:
             return
         reason = "ended by the peer"
-        assembler = Assembler(LARGEST_FRAME_BYTES)
+        assembler = Assembler(_WHOLE_FRAME_BYTES_MAX)
         try:
             await stream.write(encode_verdict(Verdict(self.node, self.incarnation)))
             await link.up_or_closed.wait()
