@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from cluster.transport import admin_codec as codec
@@ -18,9 +19,13 @@ from cluster.wire.admin_pb2_grpc import AdminStub
 
 
 class GrpcAdminCaller:
-    """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for."""
+    """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for.
 
-    def __init__(self, cookie: str) -> None:
+    ``channel_credentials`` secures the connections (TLS); without them they are plain.
+    """
+
+    def __init__(self, cookie: str, channel_credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._channel_credentials = channel_credentials
         self._cookie = cookie.encode()
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -78,7 +83,12 @@ class GrpcAdminCaller:
     def _stub(self, address: str) -> Any:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+            credentials = self._channel_credentials
+            if credentials is None:
+                channel = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, credentials, codec.CHANNEL_OPTIONS)
+            self._channels[address] = channel
         return AdminStub(channel)
 
 
