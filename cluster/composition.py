@@ -204,6 +204,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         addresses,
         runtime.switchboard,
         world.carrier,
+        random_bytes=world.chance.randbytes,
         cookie=config.cluster_cookie,
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+from dataclasses import replace
 
 import uvloop
 
 from cluster.composition import Node, compose_node
+from cluster.home_cookie import read_or_make_home_cookie
 from cluster.real_world.collector import tune_collector
 from cluster.real_world.system_probe import raise_open_files_limit
 from cluster.real_world.world import real_world
@@ -71,6 +74,8 @@ def run(config: NodeConfig) -> int:
         return ExitCode.CONFIG
     log.debug("at most %d files can be open", raise_open_files_limit())
     try:
+        if not config.cluster_cookie:
+            config = replace(config, cluster_cookie=read_or_make_home_cookie(os.environ))
         return uvloop.run(_run(config))
     except ConfigError as error:
         log.error("%s", error)

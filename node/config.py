@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.config_keys import KEYS, Address, Key, Member, parse_address, reference_table
 from node.errors import ConfigError
@@ -49,6 +49,14 @@ __all__ = [
 ]
 
 
+class TlsFiles(NamedTuple):
+    """PEM files for mutual TLS: the authority that both sides trust, and what this side shows of itself."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """Everything a node needs to know before it starts. Sizes in bytes, times as the name says.
@@ -65,7 +73,10 @@ class NodeConfig:
     #: All members of the cluster, this node included, as the operator listed them; this node alone if none.
     members: tuple[Member, ...]
     #: Shared secret of nodes and command line tools; empty only for a node that is alone.
+    #: Empty if none is configured, which only a node alone may do: see `cluster.home_cookie`.
     cluster_cookie: str = field(repr=False)
+    #: ``None``: the cluster port is not encrypted.
+    cluster_tls: TlsFiles | None
     default_user: str
     default_pass: str = field(repr=False)
     default_vhost: str
@@ -239,6 +250,7 @@ def build_config(settings: Sequence[Setting], read_secret: Callable[[Path], str]
         cluster_advertised_address=cluster_address,
         members=members or (Member(node_name, cluster_address),),
         cluster_cookie=_read_cookie(reader, read_secret, is_needed=len(members) > 1),
+        cluster_tls=_read_tls(reader),
         default_user=reader.get("default_user"),
         default_pass=reader.get("default_pass"),
         default_vhost=reader.get("default_vhost"),
@@ -328,6 +340,19 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
     if len(cookie) < COOKIE_MIN_CHARACTERS:
         raise ConfigError(f"{where}: the secret is too short; use {COOKIE_MIN_CHARACTERS} characters or more")
     return cookie
+
+
+def _read_tls(reader: _Reader) -> TlsFiles | None:
+    names = [f"cluster.ssl_options.{name}" for name in ("cacertfile", "certfile", "keyfile")]
+    paths: list[Path | None] = [reader.get(name) for name in names]
+    given = [path for path in paths if path is not None]
+    if given and len(given) < len(names):
+        missing = next(name for name, path in zip(names, paths, strict=True) if path is None)
+        raise ConfigError(
+            f"`{missing}` is missing: nodes prove to each other who they are, so each needs the certificate of the "
+            "authority, one of its own and the key to it"
+        )
+    return TlsFiles(*given) if given else None
 
 
 def _check_one_of(reader: _Reader, first: str, second: str) -> None:

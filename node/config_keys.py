@@ -285,7 +285,8 @@ KEYS: tuple[Key, ...] = (
         "cluster.cookie",
         "text",
         "",
-        "Secret that all members and `warrenctl` share, 16 characters or more; needed from two members on.",
+        "Secret that all members and `warrenctl` share, 16 characters or more. "
+        "Default for a node alone: what is in `~/.warren.cookie`, which it makes.",
         _parse_text,
     ),
     Key(
@@ -295,6 +296,21 @@ KEYS: tuple[Key, ...] = (
         "File that holds the secret, instead of `cluster.cookie`.",
         _parse_path,
     ),
+    Key(
+        "cluster.ssl_options.cacertfile",
+        "path",
+        "",
+        "PEM file of the authority whose certificates nodes and `warrenctl` must show each other (mutual TLS).",
+        _parse_path,
+    ),
+    Key(
+        "cluster.ssl_options.certfile",
+        "path",
+        "",
+        "PEM file of this node's certificate, for the host by which others call its cluster port.",
+        _parse_path,
+    ),
+    Key("cluster.ssl_options.keyfile", "path", "", "PEM file of the key to it, without a password.", _parse_path),
     Key("default_user", "text", "guest", "Administrator made at the first start of a cluster.", _parse_text),
     Key("default_pass", "text", "guest", "Password of `default_user`.", _parse_text),
     Key("default_vhost", "text", "/", "Virtual host made at the first start of a cluster.", _parse_text),

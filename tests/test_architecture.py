@@ -393,6 +393,7 @@ WORLD = {
     "cluster/real_world/": "the machine and the process, as parts of a world",
     "cluster/daemon.py": "the process: its loop, its signals, its log",
     "cluster/cli/": "a program of its own, which asks nodes",
+    "cluster/home_cookie.py": "a file of the user, for a node alone and programs that ask it",
     "cluster/directory.py": "files of a local cluster, for programs that ask nodes",
     "cluster/transport/__init__.py": "what gRPC reads from the environment, before it is loaded",
     "cluster/transport/probe.py": "sockets that tell refused from silent",

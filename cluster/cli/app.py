@@ -95,7 +95,9 @@ def _unavailable_text(node: str, message: str, missing: str) -> str:
  * the node runs: `warren cluster status`, or the log of the node
  * the address is that of its cluster listener (`cluster.listener` in its configuration), not the AMQP port
  * the cookie is the node's: it is read from the cluster directory (--dir, WARREN_CLUSTER_DIR),
-   or from WARREN_COOKIE_FILE or WARREN_COOKIE
+   or from WARREN_COOKIE_FILE or WARREN_COOKIE; of a node alone it is in ~/.warren.cookie
+ * both sides use TLS, or neither (`cluster.ssl_options` of the node; here WARREN_SSL_CACERTFILE,
+   WARREN_SSL_CERTFILE and WARREN_SSL_KEYFILE)
 """
 
 

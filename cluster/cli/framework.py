@@ -22,6 +22,7 @@ from cluster.cli.targets import Target, resolve_target
 from cluster.listing_columns import LISTINGS
 from cluster.transport.admin_client import DEFAULT_TIMEOUT_S, AdminClient
 from cluster.transport.admin_port import Table
+from cluster.transport.grpc_tls import read_tls
 
 PROGRAM = "warrenctl"
 #: Options every command takes, in the usage line.
@@ -31,7 +32,9 @@ Connect = Callable[[Target, float], AdminClient]
 
 
 def connect_to_node(target: Target, timeout_s: float) -> AdminClient:
-    return AdminClient(target.address, target.cookie, timeout_s=timeout_s)
+    """Raises `ConfigError`."""
+    credentials = None if target.tls is None else read_tls(target.tls).channel
+    return AdminClient(target.address, target.cookie, timeout_s=timeout_s, channel_credentials=credentials)
 
 
 class ArgumentError(Exception):
@@ -117,6 +120,9 @@ class Call:
 
     def client(self) -> AdminClient:
         """A connection to the node; use it in a ``with`` statement."""
+        if not self.target.cookie:
+            # A node alone makes its cookie when it starts, and may be starting.
+            self._target = None
         return self._connect(self.target, self.timeout_s)
 
     def refuse(self, message: str) -> NoReturn:

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.directory import DEFAULT_DIRECTORY, ENVIRONMENT_VARIABLE, ClusterDirectory, find_cluster_directory
-from node.config import parse_address
+from cluster.home_cookie import FILE_NAME, home_cookie_path, read_home_cookie
+from node.config import TlsFiles, parse_address
 from node.errors import ConfigError
 
 DEFAULT_ADDRESS = "127.0.0.1:25672"
 NODE_VARIABLE = "WARREN_NODE"
 COOKIE_VARIABLE = "WARREN_COOKIE"
 COOKIE_FILE_VARIABLE = "WARREN_COOKIE_FILE"
+#: In the order of `TlsFiles`.
+TLS_VARIABLES = ("WARREN_SSL_CACERTFILE", "WARREN_SSL_CERTFILE", "WARREN_SSL_KEYFILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Target:
     #: ``host:port`` of the cluster listener.
     address: str
     cookie: str = field(repr=False)
+    tls: TlsFiles | None = None
     #: Nobody named a node, and no cluster directory was found: this is where one would listen by default.
     is_guess: bool = False
 
@@ -32,19 +36,20 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     """The node that ``-n``, else the environment, else the nearest cluster directory names; else this machine's.
 
     A name is looked up in the cluster directory; ``host:port`` is taken as it is. The cookie is the environment's,
-    else the directory's. Raises `ConfigError`.
+    else the directory's, else that of the user's home. Raises `ConfigError`.
     """
     chosen = node or environment.get(NODE_VARIABLE)
     found = find_cluster_directory(directory, environment, start)
     cookie = _cookie(found, environment)
+    tls = tls_files(environment)
     if chosen is None:
         if found is None:
-            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, is_guess=True)
+            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, tls, is_guess=True)
         first = found.nodes[0]
-        return Target(first.name, first.cluster_address, cookie)
+        return Target(first.name, first.cluster_address, cookie, tls)
     if ":" in chosen:
         try:
-            return Target(chosen, str(parse_address(chosen)), cookie)
+            return Target(chosen, str(parse_address(chosen)), cookie, tls)
         except ValueError as error:
             raise ConfigError(f"bad node `{chosen}`: {error}") from None
     if found is None:
@@ -52,7 +57,7 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
             f"where node `{chosen}` listens is not known: there is no {DEFAULT_DIRECTORY} in {start} or above; "
             "name one with --dir, write host:port instead of the name, or start a cluster with `warren cluster up`"
         )
-    return Target(chosen, found.node(chosen).cluster_address, cookie)
+    return Target(chosen, found.node(chosen).cluster_address, cookie, tls)
 
 
 def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) -> str:
@@ -64,7 +69,21 @@ def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) 
             return path.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {error.strerror}") from None
-    return directory.read_cookie() if directory is not None else ""
+    if directory is not None:
+        return directory.read_cookie()
+    home = home_cookie_path(environment)
+    return (read_home_cookie(home) or "") if home is not None else ""
+
+
+def tls_files(environment: Mapping[str, str]) -> TlsFiles | None:
+    """What this program shows of itself at cluster ports that ask for it. Raises `ConfigError`."""
+    given = [environment[name] for name in TLS_VARIABLES if environment.get(name)]
+    if not given:
+        return None
+    if len(given) < len(TLS_VARIABLES):
+        missing = next(name for name in TLS_VARIABLES if not environment.get(name))
+        raise ConfigError(f"{missing} is not set; TLS needs all of {', '.join(TLS_VARIABLES)}")
+    return TlsFiles(*map(Path, given))
 
 
 def advice(target: Target, refusal: str, environment: Mapping[str, str], start: Path) -> list[str]:
@@ -81,8 +100,9 @@ def advice(target: Target, refusal: str, environment: Mapping[str, str], start: 
             where = f"{emptied} is empty."
         else:
             where = (
-                f"{COOKIE_VARIABLE} and {COOKIE_FILE_VARIABLE} are not set, and no cluster directory was found "
-                f"(--dir,\n{ENVIRONMENT_VARIABLE}, {DEFAULT_DIRECTORY} in {start} or above)."
+                f"{COOKIE_VARIABLE} and {COOKIE_FILE_VARIABLE} are not set, no cluster directory was found "
+                f"(--dir,\n{ENVIRONMENT_VARIABLE}, {DEFAULT_DIRECTORY} in {start} or above), and there is no "
+                f"~/{FILE_NAME}."
             )
         paragraphs.append(f"No cookie was found: {where}")
     return paragraphs

@@ -17,6 +17,7 @@ from cluster.real_world.system_probe import SystemProbe
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.transport.grpc_tls import read_tls
 from node.amqp.server.sockets import listen_on_sockets
 from node.config import NodeConfig
 from node.store.disk.disk import RealDisk
@@ -44,8 +45,9 @@ def product_version() -> str:
 
 
 def real_world(config: NodeConfig) -> World:
-    """This machine and this process, for the node that ``config`` describes."""
+    """This machine and this process, for the node that ``config`` describes. Raises `ConfigError`."""
     disk = RealDisk()
+    tls = None if config.cluster_tls is None else read_tls(config.cluster_tls)
     return World(
         disk=disk,
         lock=DataLock,
@@ -55,6 +57,6 @@ def real_world(config: NodeConfig) -> World:
         clock=time.monotonic,
         worker=ThreadWorker,
         listen=listen_on_sockets,
-        carrier=GrpcCarrier(),
-        admin_caller=GrpcAdminCaller(config.cluster_cookie),
+        carrier=GrpcCarrier(tls),
+        admin_caller=GrpcAdminCaller(config.cluster_cookie, None if tls is None else tls.channel),
     )

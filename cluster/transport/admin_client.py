@@ -7,15 +7,17 @@ a node that cannot be reached, or that refuses the cookie, is exit code 69.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import ExitCode, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_proof import NONCE_BYTES
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -37,6 +39,41 @@ class AdminError(WarrenError):
         super().__init__(message)
 
 
+class _CallDetails(NamedTuple):
+    """`grpc.ClientCallDetails`, which has no constructor."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str | bytes]] | None
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class _Prover(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    """Puts into each request what ``prove`` (method, timeout in seconds) gives for it."""
+
+    def __init__(self, prove: Callable[[str, float | None], list[tuple[str, bytes]]]) -> None:
+        self._prove = prove
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._proven(client_call_details), request)
+
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._proven(client_call_details), request)
+
+    def _proven(self, details: Any) -> _CallDetails:
+        metadata = [*(details.metadata or ()), *self._prove(details.method, details.timeout)]
+        return _CallDetails(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+
+
 class AdminClient:
     """One node's admin service at ``host:port``, the address of its cluster listener.
 
@@ -54,12 +91,13 @@ class AdminClient:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
+        self._cookie = cookie.encode()
         if channel_credentials is None:
             self._channel = grpc.insecure_channel(address, codec.CHANNEL_OPTIONS)
         else:
             self._channel = grpc.secure_channel(address, channel_credentials, codec.CHANNEL_OPTIONS)
-        self._metadata = ((codec.COOKIE_METADATA_KEY, cookie.encode()),)
-        self._stub = AdminStub(self._channel)
+        self._unproven = AdminStub(self._channel)
+        self._stub = AdminStub(grpc.intercept_channel(self._channel, _Prover(self._prove)))
 
     def close(self) -> None:
         self._channel.close()
@@ -95,7 +133,7 @@ class AdminClient:
         """Progress until the queue is synchronised or the synchronisation is cancelled; no time limit by default."""
         request = pb.QueueRef(vhost=vhost, name=name)
         try:
-            for progress in self._stub.SyncQueue(request, timeout=timeout_s, metadata=self._metadata):
+            for progress in self._stub.SyncQueue(request, timeout=timeout_s):
                 yield codec.progress_from_wire(progress)
         except grpc.RpcError as error:
             raise self._admin_error(error) from None
@@ -194,9 +232,21 @@ class AdminClient:
 
     # --- plumbing ---
 
+    def _prove(self, method: str, timeout_s: float | None) -> list[tuple[str, bytes]]:
+        """Metadata that answer a challenge of the node, which has proved that it knows the cookie."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        try:
+            said = self._unproven.Challenge(pb.ChallengeRequest(nonce=nonce), timeout=timeout_s or self.timeout_s)
+        except grpc.RpcError as error:
+            raise self._admin_error(error) from None
+        try:
+            return codec.answer_challenge(self._cookie, nonce, said, method)
+        except ValueError as error:
+            raise AdminError(ExitCode.UNAVAILABLE, str(error)) from None
+
     def _call(self, method: Callable[..., _Answer], request: object) -> _Answer:
         try:
-            return method(request, timeout=self.timeout_s, metadata=self._metadata)
+            return method(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
             raise self._admin_error(error) from None
 
@@ -217,4 +267,6 @@ class AdminClient:
             return AdminError(ExitCode.UNAVAILABLE, f"unable to connect to {self.address}: {call.details()}")
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return AdminError(ExitCode.SOFTWARE, f"{self.address} did not answer in time")
+        if status is grpc.StatusCode.UNIMPLEMENTED:
+            return AdminError(ExitCode.UNAVAILABLE, f"{self.address} {codec.OLDER_RELEASE}")
         return AdminError(ExitCode.SOFTWARE, f"{self.address}: {status.name}: {call.details()}")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Sequence
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import QueueSelection, SyncProgress, Table
+from cluster.transport.admin_proof import caller_proof, node_proof
 from cluster.wire import admin_pb2 as pb
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.config_keys import DISK_TO_MEMORY_FACTOR_MAX
 
-#: Shared secret of the cluster, UTF-8, sent with every admin request.
-COOKIE_METADATA_KEY = "warren-cookie-bin"
+#: What the node has challenged the caller with, and the caller's answer (`cluster.transport.admin_proof`).
+CHALLENGE_METADATA_KEY = "warren-challenge-bin"
+PROOF_METADATA_KEY = "warren-proof-bin"
+#: Of the service: what a proof is made for begins with it.
+METHOD_PREFIX = "/warren.admin.Admin/"
 #: Exit code of a refused request, decimal, in the trailing metadata.
 EXIT_CODE_METADATA_KEY = "warren-exit-code"
 #: A listing of a million queues fits; a runaway answer does not.
@@ -26,6 +31,22 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
+
+OLDER_RELEASE = "is a node of an older release, which sends the cookie in the clear: use its own warrenctl"
+
+
+def answer_challenge(cookie: bytes, nonce: bytes, said: pb.ChallengeReply, method: str) -> list[tuple[str, bytes]]:
+    """Metadata for one request. Raises `ValueError` if the node does not know the cookie, or we have none."""
+    if not hmac.compare_digest(said.proof, node_proof(cookie, nonce, said.nonce)):
+        raise ValueError(
+            "wrong cookie: the node belongs to another cluster"
+            if cookie
+            else "no cookie was given, and the node asks for its cluster's"
+        )
+    return [
+        (CHALLENGE_METADATA_KEY, said.nonce),
+        (PROOF_METADATA_KEY, caller_proof(cookie, nonce, said.nonce, method)),
+    ]
 
 
 def table_to_wire(table: Table) -> pb.Table:

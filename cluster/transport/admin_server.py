@@ -1,21 +1,23 @@
 """The Admin service: unpacks requests, calls the `AdminPort`, packs answers, turns errors into statuses.
 
-It is added to the mesh's gRPC server (`Mesh.start(services=...)`), so a node has one cluster port.
+It is added to the gRPC server of the mesh, so a node has one cluster port.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Any, NoReturn, TypeVar
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, cast
 
 import grpc
 import grpc.aio
 
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Table, exit_code_of
+from cluster.transport.admin_proof import Challenges
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from node.errors import WarrenError
@@ -43,19 +45,28 @@ async def _refuse(context: _Context, exit_code: ExitCode, message: str) -> NoRet
 
 
 class AdminService(AdminServicer):
-    """One node's admin service. ``cookie`` is the secret that callers must present."""
+    """One node's admin service. ``cookie`` is the secret that callers must prove to know."""
 
     def __init__(self, port: AdminPort, cookie: str) -> None:
         self._port = port
-        self._cookie = cookie.encode()
+        self._challenges = Challenges(cookie.encode(), time.monotonic, secrets.token_bytes)
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
-        add_AdminServicer_to_server(self, server)
+        """Every request but `Challenge` is looked at by `_Guard` first: none can be added without."""
+        collected = _Collected()
+        add_AdminServicer_to_server(self, cast(grpc.aio.Server, collected))
+        server.add_generic_rpc_handlers(tuple(_Guard(each, self._challenges) for each in collected.handlers))
+
+    async def Challenge(self, request: pb.ChallengeRequest, context: _Context) -> pb.ChallengeReply:
+        try:
+            nonce, proof = self._challenges.challenge(request.nonce)
+        except ValueError as error:
+            await _refuse(context, ExitCode.USAGE, str(error))
+        return pb.ChallengeReply(nonce=nonce, proof=proof)
 
     # --- policies ---
 
     async def SetPolicy(self, request: pb.Policy, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         try:
             policy = codec.policy_from_wire(request)
         except ValueError as error:
@@ -63,22 +74,18 @@ class AdminService(AdminServicer):
         return await self._done(self._port.set_policy(policy), context)
 
     async def ClearPolicy(self, request: pb.PolicyName, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.clear_policy(request.vhost, request.name), context)
 
     async def ListPolicies(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_policies(request.vhost, list(request.columns)), context)
 
     # --- queues ---
 
     async def ListQueues(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         selection = codec.selection_from_wire(request)
         return await self._table(self._port.list_queues(request.vhost, list(request.columns), selection), context)
 
     async def SyncQueue(self, request: pb.QueueRef, context: _Context) -> AsyncIterator[pb.SyncProgress]:
-        await self._check_cookie(context)
         try:
             async for progress in self._port.sync_queue(request.vhost, request.name):
                 yield codec.progress_to_wire(progress)
@@ -86,19 +93,15 @@ class AdminService(AdminServicer):
             await _refuse(context, exit_code_of(error), str(error))
 
     async def CancelSyncQueue(self, request: pb.QueueRef, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.cancel_sync_queue(request.vhost, request.name), context)
 
     async def ForcePromote(self, request: pb.ForcePromoteRequest, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.force_promote(request.vhost, request.name, request.node), context)
 
     async def PurgeQueue(self, request: pb.QueueRef, context: _Context) -> pb.MessageCount:
-        await self._check_cookie(context)
         return pb.MessageCount(messages=await self._run(self._port.purge_queue(request.vhost, request.name), context))
 
     async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: _Context) -> pb.MessageCount:
-        await self._check_cookie(context)
         deletion = self._port.delete_queue(
             request.vhost, request.name, if_empty=request.if_empty, if_unused=request.if_unused
         )
@@ -107,19 +110,15 @@ class AdminService(AdminServicer):
     # --- node and cluster ---
 
     async def ClusterStatus(self, request: pb.Nothing, context: _Context) -> pb.Document:
-        await self._check_cookie(context)
         return await self._document(self._port.cluster_status(), context)
 
     async def Status(self, request: pb.Nothing, context: _Context) -> pb.Document:
-        await self._check_cookie(context)
         return await self._document(self._port.status(), context)
 
     async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.shutdown(), context)
 
     async def SetMemoryWatermark(self, request: pb.ResourceLimit, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         try:
             watermark = codec.watermark_from_wire(request)
         except ValueError as error:
@@ -127,7 +126,6 @@ class AdminService(AdminServicer):
         return await self._done(self._port.set_memory_watermark(watermark), context)
 
     async def SetDiskFreeLimit(self, request: pb.ResourceLimit, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         try:
             limit = codec.disk_limit_from_wire(request)
         except ValueError as error:
@@ -137,93 +135,61 @@ class AdminService(AdminServicer):
     # --- listings ---
 
     async def ListConnections(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_connections(list(request.columns), local=request.local), context)
 
     async def ListChannels(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_channels(list(request.columns), local=request.local), context)
 
     async def ListFlow(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_flow(list(request.columns), local=request.local), context)
 
     async def ListConsumers(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         listing = self._port.list_consumers(request.vhost, list(request.columns), local=request.local)
         return await self._table(listing, context)
 
     async def ListExchanges(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_exchanges(request.vhost, list(request.columns)), context)
 
     async def ListBindings(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_bindings(request.vhost, list(request.columns)), context)
 
     async def ListVhosts(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_vhosts(list(request.columns)), context)
 
     async def ListUsers(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_users(list(request.columns)), context)
 
     async def ListPermissions(self, request: pb.Listing, context: _Context) -> pb.Table:
-        await self._check_cookie(context)
         return await self._table(self._port.list_permissions(request.vhost, list(request.columns)), context)
 
     # --- users and vhosts ---
 
     async def AddUser(self, request: pb.User, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.add_user(request.name, request.password, list(request.tags)), context)
 
     async def DeleteUser(self, request: pb.User, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.delete_user(request.name), context)
 
     async def ChangePassword(self, request: pb.User, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.change_password(request.name, request.password), context)
 
     async def SetUserTags(self, request: pb.User, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.set_user_tags(request.name, list(request.tags)), context)
 
     async def SetPermissions(self, request: pb.Permissions, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         change = self._port.set_permissions(request.vhost, request.user, request.configure, request.write, request.read)
         return await self._done(change, context)
 
     async def ClearPermissions(self, request: pb.Permissions, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.clear_permissions(request.vhost, request.user), context)
 
     async def AddVhost(self, request: pb.Vhost, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.add_vhost(request.name), context)
 
     async def DeleteVhost(self, request: pb.Vhost, context: _Context) -> pb.Done:
-        await self._check_cookie(context)
         return await self._done(self._port.delete_vhost(request.name), context)
 
     # --- plumbing ---
-
-    async def _check_cookie(self, context: _Context) -> None:
-        given = b""
-        for key, value in context.invocation_metadata() or ():
-            if key == codec.COOKIE_METADATA_KEY:
-                given = value if isinstance(value, bytes) else value.encode()
-        if not hmac.compare_digest(given, self._cookie):
-            what = "wrong cookie" if given else "no cookie"
-            logger.warning("admin request from %s refused: %s", context.peer(), what)
-            text = (
-                "wrong cookie: the node belongs to another cluster"
-                if given
-                else "no cookie was given, and the node asks for its cluster's"
-            )
-            await _refuse(context, ExitCode.UNAVAILABLE, text)
 
     async def _run(self, work: Awaitable[_Result], context: _Context) -> _Result:
         try:
@@ -243,3 +209,58 @@ class AdminService(AdminServicer):
 
     async def _document(self, work: Awaitable[Mapping[str, Any]], context: _Context) -> pb.Document:
         return pb.Document(json=json.dumps(dict(await self._run(work, context))))
+
+
+class _Collected:
+    """Takes the handlers that the generated code would give to a server."""
+
+    def __init__(self) -> None:
+        self.handlers: list[grpc.GenericRpcHandler[Any, Any]] = []
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+        self.handlers += handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """The same once more, for servers that look for methods by name; it would go round the guard."""
+
+
+class _Guard(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Lets requests through to ``guarded`` whose caller has answered a challenge."""
+
+    def __init__(self, guarded: grpc.GenericRpcHandler[Any, Any], challenges: Challenges) -> None:
+        self._guarded = guarded
+        self._challenges = challenges
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method
+        handler: Any = self._guarded.service(handler_call_details)
+        if handler is None or method == f"{codec.METHOD_PREFIX}Challenge":
+            return handler
+        given: dict[str, Any] = dict(handler_call_details.invocation_metadata or ())
+        nonce = given.get(codec.CHALLENGE_METADATA_KEY, b"")
+        proof = given.get(codec.PROOF_METADATA_KEY, b"")
+        if nonce and self._challenges.is_proven(nonce, proof, method):
+            return handler
+        return _refusing(handler, "wrong cookie" if nonce else "no proof of the cookie")
+
+
+def _refusing(handler: Any, what: str) -> Any:
+    """A handler of the same kind that refuses."""
+
+    async def refuse(_request: object, context: _Context) -> None:
+        logger.warning("admin request from %s refused: %s", context.peer(), what)
+        await _refuse(context, ExitCode.UNAVAILABLE, _REFUSALS[what])
+
+    async def refuse_stream(request: object, context: _Context) -> AsyncIterator[None]:
+        await refuse(request, context)
+        yield
+
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(refuse_stream, handler.request_deserializer)
+    return grpc.unary_unary_rpc_method_handler(refuse, handler.request_deserializer)
+
+
+_REFUSALS = {
+    "wrong cookie": "wrong cookie: the node belongs to another cluster",
+    "no proof of the cookie": "the node asks for a proof of its cluster's cookie: use the warrenctl of its release",
+}

@@ -35,8 +35,8 @@ from typing import Any, Protocol
 from cluster.transport.admin_port import AdminPort
 from node.errors import WarrenError
 
-#: The largest frame: one message of the largest size that clients may publish (128 MiB) and what surrounds it.
-LARGEST_FRAME_BYTES = 160 * 1024 * 1024
+#: The largest frame, which is all that a stranger can make a node hold per stream: larger ones cross in parts of a MiB.
+LARGEST_FRAME_BYTES = 1024 * 1024 + 64 * 1024
 
 
 class StreamKind(Enum):
@@ -107,7 +107,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdminEndpoint:
-    """The admin service that a node offers at the same address; callers must present ``cookie``."""
+    """The admin service that a node offers at the same address; callers must prove that they know ``cookie``."""
 
     port: AdminPort
     cookie: str

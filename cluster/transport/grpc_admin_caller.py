@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_proof import CHALLENGE_TIMEOUT_S, NONCE_BYTES
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 
 
 class GrpcAdminCaller:
-    """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for."""
+    """Implements `cluster.transport.admin_caller.AdminCaller`. ``cookie`` is what the nodes ask for.
 
-    def __init__(self, cookie: str) -> None:
-        self._metadata = ((codec.COOKIE_METADATA_KEY, cookie.encode()),)
+    ``channel_credentials`` secures the connections (TLS); without them they are plain.
+    """
+
+    def __init__(self, cookie: str, channel_credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._channel_credentials = channel_credentials
+        self._cookie = cookie.encode()
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def close(self) -> None:
@@ -38,7 +46,8 @@ class GrpcAdminCaller:
         return document
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
-        call = self._stub(address).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=self._metadata)
+        metadata = await self._prove(address, "SyncQueue", CHALLENGE_TIMEOUT_S)
+        call = self._stub(address).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=metadata)
         try:
             async for progress in call:
                 yield codec.progress_from_wire(progress)
@@ -49,16 +58,37 @@ class GrpcAdminCaller:
         await self._ask(address, "CancelSyncQueue", pb.QueueRef(vhost=vhost, name=name), timeout_s)
 
     async def _ask(self, address: str, method: str, request: object, timeout_s: float) -> Any:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        metadata = await self._prove(address, method, timeout_s)
         ask = getattr(self._stub(address), method)
         try:
-            return await ask(request, timeout=timeout_s, metadata=self._metadata)
+            return await ask(request, timeout=max(0.0, until_s - loop.time()), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
+
+    async def _prove(self, address: str, method: str, timeout_s: float) -> list[tuple[str, bytes]]:
+        """Metadata that answer a challenge of the node, which has proved that it knows the cookie."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        try:
+            said = await self._stub(address).Challenge(pb.ChallengeRequest(nonce=nonce), timeout=timeout_s)
+            return codec.answer_challenge(self._cookie, nonce, said, f"{codec.METHOD_PREFIX}{method}")
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} {codec.OLDER_RELEASE}") from None
+            raise _refused(error) from None
+        except ValueError as error:
+            raise AdminRefused(ExitCode.UNAVAILABLE, str(error)) from None
 
     def _stub(self, address: str) -> Any:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+            credentials = self._channel_credentials
+            if credentials is None:
+                channel = grpc.aio.insecure_channel(address, codec.CHANNEL_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, credentials, codec.CHANNEL_OPTIONS)
+            self._channels[address] = channel
         return AdminStub(channel)
 
 

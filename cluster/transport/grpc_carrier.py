@@ -23,6 +23,7 @@ from cluster.transport.carrier import (
     StreamBroken,
     StreamKind,
 )
+from cluster.transport.grpc_tls import TlsCredentials
 from cluster.transport.probe import bind_failure, probe
 
 SERVICE_NAME = "warren.mesh.Mesh"
@@ -33,16 +34,10 @@ _ServerContext = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcCarrier:
-    """Implements `cluster.transport.carrier.Carrier`. Credentials make it mutual TLS; without them it is plain."""
+    """Implements `cluster.transport.carrier.Carrier`; plain without ``tls``."""
 
-    def __init__(
-        self,
-        *,
-        server_credentials: grpc.ServerCredentials | None = None,
-        channel_credentials: grpc.ChannelCredentials | None = None,
-    ) -> None:
-        self._server_credentials = server_credentials
-        self._channel_credentials = channel_credentials
+    def __init__(self, tls: TlsCredentials | None = None) -> None:
+        self._tls = tls
         self._server: grpc.aio.Server | None = None
 
     async def serve(
@@ -57,10 +52,10 @@ class GrpcCarrier:
         if admin is not None:
             AdminService(admin.port, admin.cookie).add_to_server(server)
         try:
-            if self._server_credentials is None:
+            if self._tls is None:
                 port = server.add_insecure_port(address)
             else:
-                port = server.add_secure_port(address, self._server_credentials)
+                port = server.add_secure_port(address, self._tls.server)
         except RuntimeError as error:
             # gRPC does not say why: ask the system.
             raise await bind_failure(address) or OSError(str(error)) from None
@@ -78,9 +73,9 @@ class GrpcCarrier:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
         ]
-        if self._channel_credentials is None:
+        if self._tls is None:
             return _GrpcConnection(grpc.aio.insecure_channel(address, options=options))
-        return _GrpcConnection(grpc.aio.secure_channel(address, self._channel_credentials, options=options))
+        return _GrpcConnection(grpc.aio.secure_channel(address, self._tls.channel, options=options))
 
     async def probe(self, address: str, timeout_s: float) -> ProbeResult:
         return await probe(address, timeout_s)
@@ -166,7 +161,6 @@ def _options(silence_timeout_ms: int) -> list[tuple[str, Any]]:
     ping_after_ms = max(1, silence_timeout_ms // 3)
     answer_within_ms = max(1, silence_timeout_ms - silence_timeout_ms // 3)
     return [
-        ("grpc.max_send_message_length", LARGEST_FRAME_BYTES),
         ("grpc.max_receive_message_length", LARGEST_FRAME_BYTES),
         ("grpc.keepalive_time_ms", ping_after_ms),
         ("grpc.keepalive_timeout_ms", answer_within_ms),

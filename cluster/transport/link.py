@@ -4,15 +4,16 @@ Each node speaks only on the connection that it dialed and hears the other on th
 *link* is such a pair, and has a number, so that what was said before a break never mixes with what is said after it::
 
       opener (its name sorts first)                     other
-        | dial, Hello(link=7) on both streams  ----------> |  closes whatever link it had with the opener
-        | <---------- HelloReply on both streams           |
+        | dial, Hello(link=7) on both streams  ----------> |
+        | <------ proofs on both streams, and back ------> |  closes whatever link it had with the opener
         | <----------  dial back, Hello(link=7), both      |
-        | HelloReply on both streams  -------------------> |  up: it has every answer and every hello
+        | <------ proofs on both streams, and back ------> |  up: each has proved itself on every stream
         |  up: likewise                                    |
 
-A side that is up may speak at once; the other does not read the frames before it is up itself. When any of the four
-streams ends, or is silent for too long (the carrier sees to that), the whole link is closed and the opener tries the
-next number. So both sides see the same sequence of links, and a link up on both sides has lost nothing so far.
+`cluster.transport.handshake` tells of the proofs. A side that is up may speak at once; the other does not read the
+frames before it is up itself. When any of the four streams ends, or is silent for too long (the carrier sees to that),
+the whole link is closed and the opener tries the next number. So both sides see the same sequence of links, and a link
+up on both sides has lost nothing so far.
 
 Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own. A consensus
 stream that has nothing to say says so, with an empty frame: a peer whose loop is stuck may still answer the carrier.
@@ -25,13 +26,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cluster.transport.carrier import Connection, OutgoingStream, StreamBroken, StreamKind
+from cluster.transport.handshake import HandshakeError, answer, check_verdict
 from cluster.transport.outbox import Outbox, OutboxLimits
-from cluster.wire.convert import Hello, WireError, decode_hello_reply, encode_hello
+from cluster.wire.convert import PART_BYTES, parts_of
+from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_answer, encode_hello, encode_proof
+from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
 
-
-class HandshakeError(Exception):
-    """The peer did not accept the hello; the text says why."""
+_UNKNOWN_KINDS_MAX = 16
 
 
 class Link:
@@ -52,6 +54,8 @@ class Link:
         self.number = number
         #: Which start of the peer this is; 0 until its first word.
         self.peer_incarnation = Incarnation(0)
+        #: What both speak; 0 until it is agreed on.
+        self.protocol = 0
         self.is_up = False
         self.is_closed = False
         #: Set by whichever comes first; tells who waits that `is_up` or `is_closed` changed.
@@ -69,43 +73,63 @@ class Link:
         #: Handlers of the peer's streams to us.
         self._incoming: dict[StreamKind, asyncio.Task[Any]] = {}
         self._is_dialed = False
+        #: Kinds of messages that the peer sent and we do not know, see `is_news`.
+        self._unknown_kinds: dict[tuple[StreamKind, int], None] = {}
         #: A dict for its order: in which tasks are cancelled must not depend on where they lie in memory.
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # --- handshake ---
 
-    def dial(self, connection: Connection, hello: Hello) -> None:
-        """Open our two streams on ``connection`` (now ours) and say hello. If that fails the link is closed."""
+    def dial(self, connection: Connection, hello: Hello, secret: bytes) -> None:
+        """Open our two streams on ``connection`` (now ours) and shake hands. If that fails the link is closed."""
         assert self._connection is None, "a link is dialed once"
         self._connection = connection
-        self._spawn(self._shake_hands(connection, hello))
+        self._spawn(self._shake_hands(connection, hello, secret))
 
-    async def _shake_hands(self, connection: Connection, hello: Hello) -> None:
+    async def _shake_hands(self, connection: Connection, hello: Hello, secret: bytes) -> None:
         try:
             for kind in StreamKind:
                 stream = self._outgoing[kind] = connection.open_stream(kind)
                 await stream.write(encode_hello(hello))
+            for kind, stream in self._outgoing.items():
+                await stream.write(encode_proof(answer(secret, kind, hello, await self._hear(stream))))
             for stream in self._outgoing.values():
-                self._check_reply(await stream.read())
+                check_verdict(await self._hear(stream))
         except (StreamBroken, WireError, HandshakeError) as error:
             self.close(str(error) or repr(error))
             return
         self._is_dialed = True
         self._become_up_if_complete()
 
-    def _check_reply(self, answer: bytes | None) -> None:
-        if answer is None:
-            raise HandshakeError("the peer ended the stream instead of answering the hello")
-        reply = decode_hello_reply(answer)
-        if reply.refused:
-            raise HandshakeError(f"refused by the peer: {reply.refused}")
-        self.note_incarnation(reply.incarnation)
+    async def _hear(self, stream: OutgoingStream) -> Challenge | Verdict:
+        """What the acceptor says next."""
+        frame = await stream.read()
+        if frame is None:
+            raise HandshakeError("the peer ended the stream instead of answering")
+        said = decode_answer(frame)
+        if isinstance(said, Challenge):
+            self.note_incarnation(said.incarnation)
+            self.note_protocol(said.protocol)
+        return said
+
+    def note_protocol(self, protocol: int) -> None:
+        """What was agreed on for a stream of the link. Raises `HandshakeError`."""
+        if self.protocol not in (0, protocol):
+            raise HandshakeError("the two streams were to speak two protocols")
+        self.protocol = protocol
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
         """All words within a link come from the same start of the peer. Raises `HandshakeError`."""
         if self.peer_incarnation not in (0, incarnation):
             raise HandshakeError("the peer was restarted during the handshake")
         self.peer_incarnation = incarnation
+
+    def is_news(self, kind: StreamKind, field: int) -> bool:
+        """Is this the first message of this unknown kind? Of the first few kinds only, so a peer cannot fill us."""
+        news = (kind, field) not in self._unknown_kinds and len(self._unknown_kinds) < _UNKNOWN_KINDS_MAX
+        if news:
+            self._unknown_kinds[kind, field] = None
+        return news
 
     def has_incoming(self, kind: StreamKind) -> bool:
         return kind in self._incoming
@@ -149,7 +173,11 @@ class Link:
                 frame = outbox.take_frame()
                 if was_congested and not outbox.is_congested:
                     self._on_uncongested(self)
-                await stream.write(frame)
+                if len(frame) <= PART_BYTES:
+                    await stream.write(frame)
+                    continue
+                for part in parts_of(frame):
+                    await stream.write(part)
 
     async def _wake_or_beat(self, wake: asyncio.Event, stream: OutgoingStream) -> None:
         """Wait until there is something to write; say that we live if there is nothing for a while."""

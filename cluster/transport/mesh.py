@@ -14,41 +14,57 @@ the link after `MeshTiming.silence_timeout_ms` (`on_link_down` only; whether the
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
-from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
-from cluster.transport.link import HandshakeError, Link
+from cluster.transport.carrier import (
+    AdminEndpoint,
+    Carrier,
+    IncomingStream,
+    StreamBroken,
+    StreamKind,
+)
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, HandshakeError, challenge, check, printable
+from cluster.transport.link import Link
 from cluster.transport.mesh_port import MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
 from cluster.transport.peer import HomeNode, Peer
 from cluster.wire.convert import (
-    Hello,
-    HelloReply,
+    Assembler,
+    NotUnderstood,
     QueueEncoder,
     QueueFrameMessage,
-    WireError,
     decode_consensus,
-    decode_hello,
     decode_queue_frame,
     encode_consensus,
-    encode_hello_reply,
+    encode_not_understood,
 )
+from cluster.wire.convert_handshake import (
+    Hello,
+    Verdict,
+    decode_hello,
+    decode_proof,
+    encode_challenge,
+    encode_verdict,
+)
+from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
+
+#: A frame and all its parts: one message of the largest size that clients may publish (128 MiB) and what surrounds it.
+_WHOLE_FRAME_BYTES_MAX = 160 * 1024 * 1024
 
 
 class Mesh:
     """Links of node ``node`` in its start ``incarnation`` to ``peers`` (name -> ``host:port``).
 
-    ``cookie`` is the cluster's shared secret.
+    ``cookie`` is the cluster's shared secret, ``random_bytes`` gives what nobody can guess.
     """
 
     def __init__(
@@ -60,6 +76,7 @@ class Mesh:
         handler: MeshHandler,
         carrier: Carrier,
         *,
+        random_bytes: Callable[[int], bytes],
         cookie: str = "",
         timing: MeshTiming | None = None,
         limits: OutboxLimits | None = None,
@@ -77,6 +94,7 @@ class Mesh:
             node,
             incarnation,
             cookie.encode(),
+            random_bytes,
             carrier,
             handler,
             self._timing,
@@ -149,6 +167,11 @@ class Mesh:
         link = self._up_link(peer)
         return link is not None and link.outboxes[StreamKind.QUEUES].is_congested
 
+    def protocol_of(self, peer: NodeName) -> int:
+        """What is spoken with the peer (`cluster.transport.handshake`); 0 while the link is down."""
+        link = self._up_link(peer)
+        return 0 if link is None else link.protocol
+
     def send_consensus(self, peer: NodeName, messages: Sequence[RaftMessage]) -> None:
         """Append to the consensus stream; dropped if the link is down."""
         link = self._up_link(peer)
@@ -201,26 +224,18 @@ class Mesh:
         assert task is not None, "a stream is served by a task"
         self._serving[task] = None
         task.add_done_callback(self._serving.pop)
-        try:
-            async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
-                first = await stream.read()
-        except (TimeoutError, StreamBroken):
-            return
-        if first is None:
-            return
-        try:
-            link = self._accept(kind, decode_hello(first), task)
-        except (WireError, HandshakeError) as error:
-            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, error)
-            with suppress(StreamBroken):
-                await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation, str(error))))
+        link = await self._shake_hands(kind, stream, task)
+        if link is None:
             return
         reason = "ended by the peer"
+        assembler = Assembler(_WHOLE_FRAME_BYTES_MAX)
         try:
-            await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation)))
+            await stream.write(encode_verdict(Verdict(self.node, self.incarnation)))
             await link.up_or_closed.wait()
             while not link.is_closed and (frame := await stream.read()) is not None:
-                self._deliver(link, kind, frame)
+                whole = assembler.add(frame)
+                if whole is not None:
+                    self._deliver(link, kind, whole)
         except WireError as error:
             reason = f"the peer sent something unreadable: {error}"
         except StreamBroken as error:
@@ -228,12 +243,48 @@ class Mesh:
         finally:
             link.close(reason)
 
+    async def _shake_hands(self, kind: StreamKind, stream: IncomingStream, task: asyncio.Task[Any]) -> Link | None:
+        """The link that the stream now belongs to, if whoever dialed proves to be one of us in time."""
+        try:
+            async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
+                return await self._hear_out(kind, stream, task)
+        except (TimeoutError, StreamBroken):
+            return None
+        except (WireError, HandshakeError) as error:
+            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, error)
+            with suppress(StreamBroken):
+                await stream.write(
+                    encode_verdict(Verdict(self.node, self.incarnation, str(error), protocol=NEWEST_PROTOCOL))
+                )
+            return None
+
+    async def _hear_out(self, kind: StreamKind, stream: IncomingStream, task: asyncio.Task[Any]) -> Link | None:
+        """See `cluster.transport.handshake`. Raises `HandshakeError`, `WireError`, `StreamBroken`."""
+        first = await stream.read()
+        if first is None:
+            return None
+        hello = decode_hello(first)
+        nonce = self._home.random_bytes(NONCE_BYTES)
+        said = challenge(self._home.secret, kind, hello, self.node, self.incarnation, nonce)
+        await stream.write(encode_challenge(said))
+        second = await stream.read()
+        if second is None:
+            name = printable(hello.sender)
+            raise HandshakeError(f"{name} hung up instead of proving that it is one of us; is its cookie another?")
+        check(self._home.secret, kind, hello, said, decode_proof(second))
+        link = self._accept(kind, hello, task)
+        link.note_protocol(said.protocol)
+        return link
+
     def _deliver(self, link: Link, kind: StreamKind, frame: bytes) -> None:
+        strange: list[Any] = []
         try:
             if kind is StreamKind.CONSENSUS:
-                self._handler.on_consensus(link.peer, decode_consensus(frame, link.peer, self.node))
+                self._handler.on_consensus(link.peer, decode_consensus(frame, link.peer, self.node, strange))
             else:
-                self._handler.on_queue_frames(link.peer, decode_queue_frame(frame))
+                self._handler.on_queue_frames(link.peer, decode_queue_frame(frame, strange))
+            if strange:
+                self._wonder(link, kind, strange)
         except WireError:
             raise
         except Exception as error:
@@ -241,14 +292,25 @@ class Mesh:
             asyncio.get_running_loop().call_exception_handler(context)
             link.close(f"the handler failed: {error!r}")
 
+    def _wonder(self, link: Link, kind: StreamKind, strange: Sequence[int | NotUnderstood]) -> None:
+        """Answer what nobody here understands, log what the peer did not; once per link and kind of message."""
+        unknown = []
+        for each in strange:
+            if isinstance(each, NotUnderstood):
+                fields = ", ".join(map(str, each.fields))
+                logger.error("%s did not understand %s messages of ours, fields %s", link.peer, each.stream, fields)
+            elif link.is_news(kind, each):
+                unknown.append(each)
+        if unknown:
+            fields = ", ".join(map(str, unknown))
+            logger.error("%s messages of %s, fields %s, are of no kind known here", kind.value, link.peer, fields)
+            if link.is_up and not link.is_closed:
+                self._send(link, StreamKind.QUEUES, [encode_not_understood(NotUnderstood(kind.value, tuple(unknown)))])
+
     def _accept(self, kind: StreamKind, hello: Hello, task: asyncio.Task[Any]) -> Link:
         """The link that the stream with this hello now belongs to. Raises `HandshakeError` if it is refused."""
         if self._is_stopping:
             raise HandshakeError("this node is stopping")
-        if not hmac.compare_digest(hello.cookie, self._home.cookie):
-            raise HandshakeError("wrong cookie: the nodes belong to different clusters")
-        if hello.receiver != self.node:
-            raise HandshakeError(f"this is {self.node}, not {hello.receiver}: an address is wrong")
         peer = self._peers.get(hello.sender)
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")

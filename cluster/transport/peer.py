@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.transport.carrier import Carrier, ProbeResult
-from cluster.transport.link import HandshakeError, Link
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, OLDEST_PROTOCOL, HandshakeError
+from cluster.transport.link import Link
 from cluster.transport.mesh_port import MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
-from cluster.wire.convert import Hello
+from cluster.wire.convert_handshake import Hello
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ class HomeNode:
 
     name: NodeName
     incarnation: Incarnation
-    cookie: bytes
+    secret: bytes
+    random_bytes: Callable[[int], bytes]
     carrier: Carrier
     handler: MeshHandler
     timing: MeshTiming
@@ -163,8 +165,18 @@ class Peer:
 
     def _dial(self, link: Link) -> None:
         home = self._home
-        hello = Hello(home.cookie, home.name, home.incarnation, self.name, link.peer_incarnation, link.number)
-        link.dial(home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms), hello)
+        hello = Hello(
+            home.name,
+            home.incarnation,
+            self.name,
+            link.peer_incarnation,
+            link.number,
+            OLDEST_PROTOCOL,
+            NEWEST_PROTOCOL,
+            home.random_bytes(NONCE_BYTES),
+        )
+        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
+        link.dial(connection, hello, home.secret)
 
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False

@@ -34,6 +34,11 @@ class AdminStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Challenge = channel.unary_unary(
+                '/warren.admin.Admin/Challenge',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.ChallengeRequest.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.ChallengeReply.FromString,
+                _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/warren.admin.Admin/SetPolicy',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Policy.SerializeToString,
@@ -193,6 +198,13 @@ class AdminStub:
 
 class AdminServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def Challenge(self, request, context):
+        """Before every other request (cluster/transport/admin_proof.py).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -384,6 +396,11 @@ class AdminServicer:
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Challenge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Challenge,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.ChallengeRequest.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.ChallengeReply.SerializeToString,
+            ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Policy.FromString,
@@ -549,6 +566,33 @@ def add_AdminServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Admin:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Challenge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/Challenge',
+            cluster_dot_wire_dot_admin__pb2.ChallengeRequest.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.ChallengeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def SetPolicy(request,

@@ -35,6 +35,8 @@ class AdminStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
+    Challenge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChallengeRequest, _admin_pb2.ChallengeReply]
+    """Before every other request (cluster/transport/admin_proof.py)."""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Policy, _admin_pb2.Done]
     ClearPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PolicyName, _admin_pb2.Done]
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]
@@ -71,6 +73,8 @@ class AdminStub:
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Challenge: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChallengeRequest, _admin_pb2.ChallengeReply]  # type: ignore[assignment]
+    """Before every other request (cluster/transport/admin_proof.py)."""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.Policy, _admin_pb2.Done]  # type: ignore[assignment]
     ClearPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.PolicyName, _admin_pb2.Done]  # type: ignore[assignment]
     ListPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.Listing, _admin_pb2.Table]  # type: ignore[assignment]
@@ -105,6 +109,14 @@ class AdminAsyncStub(AdminStub):
     DeleteVhost: _aio.UnaryUnaryMultiCallable[_admin_pb2.Vhost, _admin_pb2.Done]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
+    @_abc_1.abstractmethod
+    def Challenge(
+        self,
+        request: _admin_pb2.ChallengeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChallengeReply, _abc.Awaitable[_admin_pb2.ChallengeReply]]:
+        """Before every other request (cluster/transport/admin_proof.py)."""
+
     @_abc_1.abstractmethod
     def SetPolicy(
         self,

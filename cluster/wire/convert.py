@@ -6,7 +6,10 @@ the concatenation of items: nothing is encoded twice on its way into a frame, an
 before it is built. In the same way the ops of a queue, the same for all its mirrors, are encoded once and spliced
 behind each mirror's own numbers.
 
-Bulk (message envelopes) is never looked into here. Whatever a peer sends that we cannot read is `WireError`.
+A frame that is larger than a peer lets in at once crosses in parts, see `parts_of` and `Assembler`.
+
+Bulk (message envelopes) is never looked into here. Whatever a peer sends that we cannot read is `WireError`; but a
+message of a kind that we do not know is passed over and reported, so that it can be answered (`NotUnderstood`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from cluster.membership.messages import NodeAlarms
 from cluster.mirroring.messages import MirrorMessage, MirrorOp, Ops
@@ -24,12 +28,14 @@ from cluster.sessions.messages import SessionMessage
 from cluster.wire import convert_membership, convert_mirroring, convert_sessions, mirroring_pb2
 from cluster.wire import mesh_pb2 as pb
 from cluster.wire.convert_consensus import consensus_from_wire, consensus_to_wire
-from node.errors import WarrenError
-from node.ids import Incarnation, NodeName
+from cluster.wire.errors import WireError
+from node.ids import NodeName
 
 QueueFrameMessage = MirrorMessage | SessionMessage | NodeAlarms
 
 _LENGTH_DELIMITED = 2
+#: Of a frame that crosses in parts, so many bytes are in each.
+PART_BYTES = 1024 * 1024
 
 
 def _tag(descriptor: Any, field: str) -> bytes:
@@ -42,6 +48,9 @@ def _tag(descriptor: Any, field: str) -> bytes:
 _CONSENSUS_ITEM_TAG = _tag(pb.LinkFrame.DESCRIPTOR, "consensus")
 _QUEUE_ITEM_TAG = _tag(pb.LinkFrame.DESCRIPTOR, "queues")
 _OPS_MESSAGE_TAG = _tag(pb.QueueMessage.DESCRIPTOR, "ops")
+_PART_TAG = _tag(pb.LinkFrame.DESCRIPTOR, "part")
+_LAST_PART_TAG = _tag(pb.LinkFrame.DESCRIPTOR, "last_part")
+_PART_TAGS = (_PART_TAG, _LAST_PART_TAG)
 _OP_LIST_TAG = _tag(mirroring_pb2.Ops.DESCRIPTOR, "ops")
 
 _TO_WIRE: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {
@@ -56,31 +65,6 @@ _FROM_WIRE: dict[str, Callable[[Any], QueueFrameMessage]] = {
 }
 
 
-class WireError(WarrenError):
-    """A peer sent bytes that are no frame of ours: another version, or damage."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """First frame of a stream; the fields are explained in ``proto/mesh.proto``."""
-
-    cookie: bytes
-    sender: NodeName
-    sender_incarnation: Incarnation
-    receiver: NodeName
-    receiver_incarnation: Incarnation
-    link: int
-
-
-@dataclass(frozen=True, slots=True)
-class HelloReply:
-    """Answer to a `Hello`; ``refused`` is empty if it is accepted."""
-
-    node: NodeName
-    incarnation: Incarnation
-    refused: str = ""
-
-
 def _length(size: int) -> bytes:
     """``size`` as a protobuf varint."""
     encoded = bytearray()
@@ -91,45 +75,12 @@ def _length(size: int) -> bytes:
     return bytes(encoded)
 
 
-def encode_hello(hello: Hello) -> bytes:
-    """The frame."""
-    return pb.LinkFrame(
-        hello=pb.Hello(
-            cookie=hello.cookie,
-            sender=hello.sender,
-            sender_incarnation=hello.sender_incarnation,
-            receiver=hello.receiver,
-            receiver_incarnation=hello.receiver_incarnation,
-            link=hello.link,
-        )
-    ).SerializeToString()
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """The sender passed over messages with these fields of the stream's message: it does not know their kind."""
 
-
-def decode_hello(frame: bytes) -> Hello:
-    wire = _parse_frame(frame)
-    if not wire.HasField("hello"):
-        raise WireError("a stream begins with a hello")
-    hello = wire.hello
-    return Hello(
-        hello.cookie,
-        NodeName(hello.sender),
-        Incarnation(hello.sender_incarnation),
-        NodeName(hello.receiver),
-        Incarnation(hello.receiver_incarnation),
-        hello.link,
-    )
-
-
-def encode_hello_reply(reply: HelloReply) -> bytes:
-    return pb.HelloReply(node=reply.node, incarnation=reply.incarnation, refused=reply.refused).SerializeToString()
-
-
-def decode_hello_reply(answer: bytes) -> HelloReply:
-    try:
-        wire = pb.HelloReply.FromString(answer)
-    except DecodeError as error:
-        raise WireError(f"not an answer to a hello: {error}") from None
-    return HelloReply(NodeName(wire.node), Incarnation(wire.incarnation), wire.refused)
+    stream: str
+    fields: tuple[int, ...]
 
 
 def encode_consensus(message: RaftMessage) -> bytes:
@@ -138,12 +89,28 @@ def encode_consensus(message: RaftMessage) -> bytes:
     return _CONSENSUS_ITEM_TAG + _length(len(encoded)) + encoded
 
 
-def decode_consensus(frame: bytes, sender: NodeName, receiver: NodeName) -> list[RaftMessage]:
-    """The messages of a frame of the consensus stream from ``sender`` to ``receiver``."""
+def decode_consensus(frame: bytes, sender: NodeName, receiver: NodeName, unknown: list[int]) -> list[RaftMessage]:
+    """The messages of a frame of the consensus stream from ``sender`` to ``receiver``.
+
+    Fields of messages of kinds that we do not know are appended to ``unknown``.
+    """
+    messages = []
     try:
-        return [consensus_from_wire(item, sender, receiver) for item in _parse_frame(frame).consensus]
+        for item in _parse_frame(frame).consensus:
+            if item.WhichOneof("message") is None:
+                unknown += _unknown_fields(item)
+            else:
+                messages.append(consensus_from_wire(item, sender, receiver))
     except ValueError as error:
         raise WireError(str(error)) from None
+    return messages
+
+
+def encode_not_understood(complaint: NotUnderstood) -> bytes:
+    """One item of a frame of the queue stream."""
+    wire = pb.NotUnderstood(stream=complaint.stream, fields=complaint.fields)
+    encoded = pb.QueueMessage(not_understood=wire).SerializeToString()
+    return _QUEUE_ITEM_TAG + _length(len(encoded)) + encoded
 
 
 class QueueEncoder:
@@ -190,19 +157,75 @@ class QueueEncoder:
         return b"".join((item_header, ops_header, numbers, op_list))
 
 
-def decode_queue_frame(frame: bytes) -> list[QueueFrameMessage]:
-    """The messages of a frame of the queue stream."""
+def decode_queue_frame(frame: bytes, strange: list[int | NotUnderstood]) -> list[QueueFrameMessage]:
+    """The messages of a frame of the queue stream.
+
+    Appended to ``strange``: fields of messages of kinds that we do not know, and what the peer did not understand.
+    """
+    messages = []
     try:
-        return [_queue_message_from_wire(item) for item in _parse_frame(frame).queues]
+        for item in _parse_frame(frame).queues:
+            field = item.WhichOneof("message")
+            if field is None:
+                strange += _unknown_fields(item)
+            elif field == "not_understood":
+                strange.append(NotUnderstood(item.not_understood.stream, tuple(item.not_understood.fields)))
+            else:
+                messages.append(_FROM_WIRE[field](getattr(item, field)))
     except ValueError as error:
         raise WireError(str(error)) from None
+    return messages
 
 
-def _queue_message_from_wire(wire: pb.QueueMessage) -> QueueFrameMessage:
-    field = wire.WhichOneof("message")
-    if field is None:
-        raise ValueError("a queue message of an unknown kind")
-    return _FROM_WIRE[field](getattr(wire, field))
+def _unknown_fields(item: Any) -> list[int]:
+    """Numbers of the fields in which a newer node has put what it says. Raises `ValueError` if it says nothing."""
+    unknown: Any = UnknownFieldSet(item)  # its type stub lacks iteration
+    fields = [each.field_number for each in unknown]
+    if not fields:
+        raise ValueError("an empty message")
+    return fields
+
+
+def parts_of(frame: bytes) -> list[bytes]:
+    """Frames of `PART_BYTES` and a little each, of which an `Assembler` makes ``frame`` again."""
+    view = memoryview(frame)
+    starts = range(0, len(frame), PART_BYTES)
+    return [
+        b"".join((_LAST_PART_TAG if start + PART_BYTES >= len(frame) else _PART_TAG, _length(len(part)), part))
+        for start in starts
+        for part in (view[start : start + PART_BYTES],)
+    ]
+
+
+class Assembler:
+    """Makes whole frames of what comes on one stream; a frame may have ``largest_bytes``."""
+
+    __slots__ = ("_largest_bytes", "_parts", "_size")
+
+    def __init__(self, largest_bytes: int) -> None:
+        self._largest_bytes = largest_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, frame: bytes) -> bytes | None:
+        """A frame that has come as a whole, or whose last part this is. Raises `WireError`."""
+        if frame[:1] not in _PART_TAGS:
+            if self._parts:
+                raise WireError("a frame begins before the last part of another")
+            return frame
+        wire = _parse_frame(frame)
+        is_last = wire.HasField("last_part")
+        part = wire.last_part if is_last else wire.part
+        self._size += len(part)
+        if self._size > self._largest_bytes or not part:
+            raise WireError(f"a frame in parts of 1 to {self._largest_bytes} bytes in all was expected")
+        self._parts.append(part)
+        if not is_last:
+            return None
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return whole
 
 
 def _parse_frame(frame: bytes) -> pb.LinkFrame:

@@ -27,7 +27,7 @@ from cluster.wire import mirroring_pb2 as cluster_dot_wire_dot_mirroring__pb2
 from cluster.wire import sessions_pb2 as cluster_dot_wire_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63luster/wire/mesh.proto\x12\x0bwarren.mesh\x1a\x1c\x63luster/wire/consensus.proto\x1a\x1c\x63luster/wire/mirroring.proto\x1a\x1b\x63luster/wire/sessions.proto\"\x90\x01\n\tLinkFrame\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.warren.mesh.Hello\x12\x35\n\tconsensus\x18\x02 \x03(\x0b\x32\".warren.consensus.ConsensusMessage\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.warren.mesh.QueueMessage\"\x81\x01\n\x05Hello\x12\x0e\n\x06\x63ookie\x18\x01 \x01(\x0c\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x1a\n\x12sender_incarnation\x18\x03 \x01(\x04\x12\x10\n\x08receiver\x18\x04 \x01(\t\x12\x1c\n\x14receiver_incarnation\x18\x05 \x01(\x04\x12\x0c\n\x04link\x18\x06 \x01(\x04\"@\n\nHelloReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\t\"\xbe\x07\n\x0cQueueMessage\x12*\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x18.warren.mirroring.AttachH\x00\x12\x35\n\x0c\x61ttach_reply\x18\x02 \x01(\x0b\x32\x1d.warren.mirroring.AttachReplyH\x00\x12\x39\n\x0e\x61ttach_refused\x18\x03 \x01(\x0b\x32\x1f.warren.mirroring.AttachRefusedH\x00\x12$\n\x03ops\x18\x04 \x01(\x0b\x32\x15.warren.mirroring.OpsH\x00\x12+\n\x07ops_ack\x18\x05 \x01(\x0b\x32\x18.warren.mirroring.OpsAckH\x00\x12-\n\x0csession_open\x18\n \x01(\x0b\x32\x15.warren.sessions.OpenH\x00\x12\x33\n\x0fsession_publish\x18\x0b \x01(\x0b\x32\x18.warren.sessions.PublishH\x00\x12\x31\n\x0esession_settle\x18\x0c \x01(\x0b\x32\x17.warren.sessions.SettleH\x00\x12/\n\rsession_grant\x18\r \x01(\x0b\x32\x16.warren.sessions.GrantH\x00\x12@\n\x16session_channel_closed\x18\x0e \x01(\x0b\x32\x1e.warren.sessions.ChannelClosedH\x00\x12-\n\x0csession_call\x18\x0f \x01(\x0b\x32\x15.warren.sessions.CallH\x00\x12\x31\n\x0esession_opened\x18\x10 \x01(\x0b\x32\x17.warren.sessions.OpenedH\x00\x12\x33\n\x0fsession_deliver\x18\x11 \x01(\x0b\x32\x18.warren.sessions.DeliverH\x00\x12\x33\n\x0fsession_confirm\x18\x12 \x01(\x0b\x32\x18.warren.sessions.ConfirmH\x00\x12H\n\x1asession_consumer_cancelled\x18\x13 \x01(\x0b\x32\".warren.sessions.ConsumerCancelledH\x00\x12/\n\rsession_reply\x18\x14 \x01(\x0b\x32\x16.warren.sessions.ReplyH\x00\x12\x31\n\x0esession_credit\x18\x15 \x01(\x0b\x32\x17.warren.sessions.CreditH\x00\x12.\n\x0bnode_alarms\x18\x1e \x01(\x0b\x32\x17.warren.mesh.NodeAlarmsH\x00\x42\t\n\x07message\"\x1f\n\nNodeAlarms\x12\x11\n\tresources\x18\x01 \x03(\t2\x87\x01\n\x04Mesh\x12@\n\tConsensus\x12\x16.warren.mesh.LinkFrame\x1a\x17.warren.mesh.HelloReply(\x01\x30\x01\x12=\n\x06Queues\x12\x16.warren.mesh.LinkFrame\x1a\x17.warren.mesh.HelloReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63luster/wire/mesh.proto\x12\x0bwarren.mesh\x1a\x1c\x63luster/wire/consensus.proto\x1a\x1c\x63luster/wire/mirroring.proto\x1a\x1b\x63luster/wire/sessions.proto\"\xd3\x01\n\tLinkFrame\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x12.warren.mesh.Hello\x12\x35\n\tconsensus\x18\x02 \x03(\x0b\x32\".warren.consensus.ConsensusMessage\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.warren.mesh.QueueMessage\x12\r\n\x05proof\x18\x04 \x01(\x0c\x12\x0c\n\x04part\x18\x05 \x01(\x0c\x12\x16\n\tlast_part\x18\x06 \x01(\x0cH\x00\x88\x01\x01\x42\x0c\n\n_last_part\"\xc0\x01\n\x05Hello\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x1a\n\x12sender_incarnation\x18\x03 \x01(\x04\x12\x10\n\x08receiver\x18\x04 \x01(\t\x12\x1c\n\x14receiver_incarnation\x18\x05 \x01(\x04\x12\x0c\n\x04link\x18\x06 \x01(\x04\x12\x17\n\x0foldest_protocol\x18\x07 \x01(\r\x12\x17\n\x0fnewest_protocol\x18\x08 \x01(\r\x12\r\n\x05nonce\x18\t \x01(\x0cJ\x04\x08\x01\x10\x02R\x06\x63ookie\"p\n\nHelloReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\r\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\r\n\x05proof\x18\x06 \x01(\x0c\"\xf4\x07\n\x0cQueueMessage\x12*\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x18.warren.mirroring.AttachH\x00\x12\x35\n\x0c\x61ttach_reply\x18\x02 \x01(\x0b\x32\x1d.warren.mirroring.AttachReplyH\x00\x12\x39\n\x0e\x61ttach_refused\x18\x03 \x01(\x0b\x32\x1f.warren.mirroring.AttachRefusedH\x00\x12$\n\x03ops\x18\x04 \x01(\x0b\x32\x15.warren.mirroring.OpsH\x00\x12+\n\x07ops_ack\x18\x05 \x01(\x0b\x32\x18.warren.mirroring.OpsAckH\x00\x12-\n\x0csession_open\x18\n \x01(\x0b\x32\x15.warren.sessions.OpenH\x00\x12\x33\n\x0fsession_publish\x18\x0b \x01(\x0b\x32\x18.warren.sessions.PublishH\x00\x12\x31\n\x0esession_settle\x18\x0c \x01(\x0b\x32\x17.warren.sessions.SettleH\x00\x12/\n\rsession_grant\x18\r \x01(\x0b\x32\x16.warren.sessions.GrantH\x00\x12@\n\x16session_channel_closed\x18\x0e \x01(\x0b\x32\x1e.warren.sessions.ChannelClosedH\x00\x12-\n\x0csession_call\x18\x0f \x01(\x0b\x32\x15.warren.sessions.CallH\x00\x12\x31\n\x0esession_opened\x18\x10 \x01(\x0b\x32\x17.warren.sessions.OpenedH\x00\x12\x33\n\x0fsession_deliver\x18\x11 \x01(\x0b\x32\x18.warren.sessions.DeliverH\x00\x12\x33\n\x0fsession_confirm\x18\x12 \x01(\x0b\x32\x18.warren.sessions.ConfirmH\x00\x12H\n\x1asession_consumer_cancelled\x18\x13 \x01(\x0b\x32\".warren.sessions.ConsumerCancelledH\x00\x12/\n\rsession_reply\x18\x14 \x01(\x0b\x32\x16.warren.sessions.ReplyH\x00\x12\x31\n\x0esession_credit\x18\x15 \x01(\x0b\x32\x17.warren.sessions.CreditH\x00\x12.\n\x0bnode_alarms\x18\x1e \x01(\x0b\x32\x17.warren.mesh.NodeAlarmsH\x00\x12\x34\n\x0enot_understood\x18\x1f \x01(\x0b\x32\x1a.warren.mesh.NotUnderstoodH\x00\x42\t\n\x07message\"/\n\rNotUnderstood\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x66ields\x18\x02 \x03(\r\"\x1f\n\nNodeAlarms\x12\x11\n\tresources\x18\x01 \x03(\t2\x87\x01\n\x04Mesh\x12@\n\tConsensus\x12\x16.warren.mesh.LinkFrame\x1a\x17.warren.mesh.HelloReply(\x01\x30\x01\x12=\n\x06Queues\x12\x16.warren.mesh.LinkFrame\x1a\x17.warren.mesh.HelloReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cluster.wire.mesh_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LINKFRAME']._serialized_start=130
-  _globals['_LINKFRAME']._serialized_end=274
-  _globals['_HELLO']._serialized_start=277
-  _globals['_HELLO']._serialized_end=406
-  _globals['_HELLOREPLY']._serialized_start=408
-  _globals['_HELLOREPLY']._serialized_end=472
-  _globals['_QUEUEMESSAGE']._serialized_start=475
-  _globals['_QUEUEMESSAGE']._serialized_end=1433
-  _globals['_NODEALARMS']._serialized_start=1435
-  _globals['_NODEALARMS']._serialized_end=1466
-  _globals['_MESH']._serialized_start=1469
-  _globals['_MESH']._serialized_end=1604
+  _globals['_LINKFRAME']._serialized_end=341
+  _globals['_HELLO']._serialized_start=344
+  _globals['_HELLO']._serialized_end=536
+  _globals['_HELLOREPLY']._serialized_start=538
+  _globals['_HELLOREPLY']._serialized_end=650
+  _globals['_QUEUEMESSAGE']._serialized_start=653
+  _globals['_QUEUEMESSAGE']._serialized_end=1665
+  _globals['_NOTUNDERSTOOD']._serialized_start=1667
+  _globals['_NOTUNDERSTOOD']._serialized_end=1714
+  _globals['_NODEALARMS']._serialized_start=1716
+  _globals['_NODEALARMS']._serialized_end=1747
+  _globals['_MESH']._serialized_start=1750
+  _globals['_MESH']._serialized_end=1885
 # @@protoc_insertion_point(module_scope)

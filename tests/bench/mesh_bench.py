@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from random import Random
 
 import uvloop
 
@@ -26,6 +27,8 @@ from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, QueueId, Seq
 from node.message import Message as PublishedMessage
 from node.message import pack_envelopes
 from tests.support.messages import make_msg_id
+
+RANDOM_BYTES = Random(1).randbytes
 
 SENDER, RECEIVER = NodeName("n1"), NodeName("n2")
 BODY_BYTES = 1024
@@ -77,7 +80,15 @@ class Counter:
 
 async def receive(addresses: dict[NodeName, str]) -> None:
     handler = Counter()
-    handler.mesh = Mesh(RECEIVER, Incarnation(1), addresses[RECEIVER], addresses, handler, GrpcCarrier())
+    handler.mesh = Mesh(
+        RECEIVER,
+        Incarnation(1),
+        addresses[RECEIVER],
+        addresses,
+        handler,
+        GrpcCarrier(),
+        random_bytes=RANDOM_BYTES,
+    )
     await handler.mesh.start()
     await asyncio.to_thread(sys.stdin.read)  # the sender closes our standard input when it is done
     await handler.mesh.stop()
@@ -86,7 +97,9 @@ async def receive(addresses: dict[NodeName, str]) -> None:
 async def send(addresses: dict[NodeName, str], messages: int, batch: int) -> float:
     """Seconds from the first batch until the last is acknowledged."""
     handler = Counter()
-    mesh = handler.mesh = Mesh(SENDER, Incarnation(1), addresses[SENDER], addresses, handler, GrpcCarrier())
+    mesh = handler.mesh = Mesh(
+        SENDER, Incarnation(1), addresses[SENDER], addresses, handler, GrpcCarrier(), random_bytes=RANDOM_BYTES
+    )
     await mesh.start()
     await handler.up.wait()
     origin = OriginId(b"benchmrk")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from cluster.transport.carrier import (
+    LARGEST_FRAME_BYTES,
     Carrier,
     Connection,
     IncomingStream,
@@ -102,10 +104,22 @@ class CarrierContract:
     async def test_a_frame_may_be_large(self, house: House) -> None:
         await house.serve()
         stream, visit = await house.visit(house.connect(), StreamKind.QUEUES)
-        large = bytes(range(256)) * 80_000
+        large = bytes(range(256)) * (LARGEST_FRAME_BYTES // 256)
         writing = asyncio.ensure_future(stream.write(large))
         assert await visit.stream.read() == large
         await writing
+
+    async def test_a_frame_that_is_too_large_does_not_arrive_and_breaks_the_stream(self, house: House) -> None:
+        """Whoever knocks makes nobody hold more."""
+        await house.serve()
+        stream, visit = await house.visit(house.connect(), StreamKind.QUEUES)
+        with suppress(StreamBroken):
+            await stream.write(bytes(LARGEST_FRAME_BYTES + 1))
+        with suppress(StreamBroken):
+            assert await visit.stream.read() is None
+        visit.leave.set()
+        with pytest.raises(StreamBroken):
+            await stream.read()
 
     async def test_a_writer_waits_for_the_reader_and_only_on_its_own_stream(self, house: House) -> None:
         await house.serve()

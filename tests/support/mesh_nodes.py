@@ -60,6 +60,7 @@ class MeshNodes:
             self.addresses,
             self.listeners[name],
             self.carriers[name],
+            random_bytes=Random(name).randbytes,
             cookie=cookie,
             timing=TIMING,
             limits=limits,

@@ -13,11 +13,15 @@ from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExist
 from cluster.metadata.records import PolicyRecord
 from cluster.raft.core import ProposalRefusedError
 from cluster.transport.admin_client import AdminClient, AdminError
+from cluster.transport.admin_codec import CHALLENGE_METADATA_KEY, PROOF_METADATA_KEY
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress
+from cluster.transport.admin_proof import NONCE_BYTES
 from cluster.transport.admin_server import AdminService
 from cluster.transport.carrier import AdminEndpoint, IncomingStream, StreamKind
 from cluster.transport.grpc_admin_caller import GrpcAdminCaller
 from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.wire import admin_pb2
+from cluster.wire.admin_pb2_grpc import AdminStub
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import ChannelError
 from tests.support.admin_caller_contract import COOKIE, AdminCallerContract, Office
@@ -168,6 +172,69 @@ async def test_a_wrong_cookie_is_refused_before_the_port_is_asked(served: tuple[
             await ask(address, lambda c: c.shutdown(), cookie=cookie)
         assert caught.value.exit_code == 69
     assert port.calls == []
+
+
+@pytest.mark.parametrize("method", [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods])
+@pytest.mark.parametrize("has_guessed", [False, True])
+async def test_nothing_but_a_challenge_is_answered_without_a_proof(
+    served: tuple[RecordingPort, str], method: str, has_guessed: bool
+) -> None:
+    port, address = served
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = AdminStub(channel)
+        said = await stub.Challenge(admin_pb2.ChallengeRequest(nonce=bytes(NONCE_BYTES)))
+        if method == "Challenge":
+            assert said.nonce
+            return
+        guess = ((CHALLENGE_METADATA_KEY, said.nonce), (PROOF_METADATA_KEY, bytes(32)))
+        taken = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name[method].input_type
+        request = getattr(admin_pb2, taken.name)()
+        call = getattr(stub, method)(request, metadata=guess if has_guessed else ())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await (anext(aiter(call)) if method == "SyncQueue" else call)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert ("wrong cookie" if has_guessed else "asks for a proof") in (caught.value.details() or "")
+    assert port.calls == []
+
+
+async def test_the_secret_is_not_said_to_whoever_listens_there() -> None:
+    """An impostor takes what comes, and claims to know the secret."""
+    heard: list[bytes] = []
+
+    class Impostor(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            heard.append(repr((handler_call_details.method, handler_call_details.invocation_metadata)).encode())
+
+            async def take(request: bytes, _context: object) -> bytes:
+                heard.append(request)
+                return admin_pb2.ChallengeReply(nonce=request[2:], proof=request[2:]).SerializeToString()
+
+            return grpc.unary_unary_rpc_method_handler(take)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Impostor(),))
+    number = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{number}"
+    with pytest.raises(AdminError, match="wrong cookie"):
+        await ask(address, lambda c: c.add_user("u", "password"))
+    caller = GrpcAdminCaller(COOKIE)
+    with pytest.raises(AdminRefused, match="wrong cookie"):
+        await caller.status(address, timeout_s=5)
+    await caller.close()
+    await server.stop(grace=None)
+    assert len(heard) == 4, "two challenges, each by method and request"
+    assert all(COOKIE.encode() not in each and b"password" not in each for each in heard)
+
+
+async def test_a_node_of_an_older_release_is_told_by_its_silence() -> None:
+    server = grpc.aio.server()
+    number = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with pytest.raises(AdminError, match="is a node of an older release") as caught:
+        await ask(f"127.0.0.1:{number}", lambda c: c.status())
+    assert caught.value.exit_code == 69
+    await server.stop(grace=None)
 
 
 async def test_no_node_is_exit_code_69() -> None:

@@ -19,6 +19,13 @@ PROGRAMS = Path(sys.executable).parent
 EXIT_CONFIG = 78
 
 
+@pytest.fixture(autouse=True)
+def _home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node alone makes its cookie in the home of its user."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
 def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("WARREN_")}
 
@@ -116,3 +123,19 @@ def test_a_node_without_a_majority_has_not_started_up(tmp_path: Path) -> None:
         node.wait(30)
     assert exit_code == 75
     assert "it runs, but serves no clients" in errors
+
+
+def test_a_node_alone_has_a_secret_too(tmp_path: Path) -> None:
+    """Its user's tools find it in the home; another user is refused."""
+    given = settings(tmp_path / "data")
+    node = subprocess.Popen(command(given), stderr=subprocess.DEVNULL, env=environment())
+    try:
+        assert warrenctl(given["cluster.listener"], "await_startup", "-t", "30", "-q")[0] == 0
+        (tmp_path / "other").write_text("guessed by another user")
+        exit_code, errors = warrenctl(given["cluster.listener"], "status", cookie=tmp_path / "other")
+        assert exit_code == 69
+        assert "wrong cookie" in errors
+    finally:
+        node.terminate()
+        node.wait(30)
+    assert (tmp_path / "home" / ".warren.cookie").stat().st_mode & 0o077 == 0

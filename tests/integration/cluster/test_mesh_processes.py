@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,6 +21,8 @@ from cluster.wire.convert import QueueFrameMessage
 from node.ids import Incarnation, NodeName
 from tests.support.ports import free_port
 
+RANDOM_BYTES = Random(1).randbytes
+
 pytestmark = pytest.mark.integration
 
 US, VICTIM = NodeName("n1"), NodeName("n2")
@@ -29,6 +32,7 @@ TIMING = MeshTiming(silence_timeout_ms=900, backoff_min_ms=5, backoff_max_ms=50,
 VICTIM_PROGRAM = textwrap.dedent(
     """
     import asyncio, sys
+    from random import Random
     from cluster.transport.grpc_carrier import GrpcCarrier
     from cluster.transport.mesh import Mesh
 
@@ -37,7 +41,11 @@ VICTIM_PROGRAM = textwrap.dedent(
             return lambda *arguments: None
 
     async def main(us, victim, incarnation):
-        await Mesh("n2", int(incarnation), victim, {"n1": us}, Deaf(), GrpcCarrier()).start()
+        chance = Random(1)
+        mesh = Mesh(
+            "n2", int(incarnation), victim, {"n1": us}, Deaf(), GrpcCarrier(), random_bytes=chance.randbytes
+        )
+        await mesh.start()
         await asyncio.Event().wait()
 
     asyncio.run(main(*sys.argv[1:]))
@@ -51,7 +59,16 @@ class World:
     def __init__(self) -> None:
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in (US, VICTIM)}
         self.told: asyncio.Queue[str] = asyncio.Queue()
-        self.mesh = Mesh(US, Incarnation(1), self.addresses[US], self.addresses, self, GrpcCarrier(), timing=TIMING)
+        self.mesh = Mesh(
+            US,
+            Incarnation(1),
+            self.addresses[US],
+            self.addresses,
+            self,
+            GrpcCarrier(),
+            random_bytes=RANDOM_BYTES,
+            timing=TIMING,
+        )
         self.process: subprocess.Popen[bytes] | None = None
 
     def start_victim(self, incarnation: int) -> subprocess.Popen[bytes]:

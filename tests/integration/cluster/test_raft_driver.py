@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -23,6 +24,8 @@ from node.ids import Incarnation, NodeName
 from node.store.disk.disk import RealDisk
 from tests.support.ports import free_port
 from tests.support.waiting import eventually_async
+
+RANDOM_BYTES = Random(1).randbytes
 
 pytestmark = pytest.mark.integration
 
@@ -66,7 +69,16 @@ class Node:
         self.state = Words()
         self.reports: list[str] = []
         storage, restored = RaftStorage.open(RealDisk(), str(directory / name), NAMES)
-        self.mesh = Mesh(name, Incarnation(incarnation), addresses[name], addresses, self, GrpcCarrier(), timing=TIMING)
+        self.mesh = Mesh(
+            name,
+            Incarnation(incarnation),
+            addresses[name],
+            addresses,
+            self,
+            GrpcCarrier(),
+            random_bytes=RANDOM_BYTES,
+            timing=TIMING,
+        )
         self.driver = RaftDriver(
             RaftConfig(name, heartbeat_interval_ms=30, election_timeout_min_ms=300, election_timeout_max_ms=600),
             storage,

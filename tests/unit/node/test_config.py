@@ -283,6 +283,9 @@ def test_every_field_is_reached_by_some_key() -> None:
         data_dir = /d
         listeners.tcp.default = 1.2.3.4:1
         cluster.listener = 1.2.3.4:2
+        cluster.ssl_options.cacertfile = /a.pem
+        cluster.ssl_options.certfile = /c.pem
+        cluster.ssl_options.keyfile = /k.pem
         default_user = u
         default_pass = p
         default_vhost = v
@@ -339,3 +342,12 @@ def test_credit_that_could_never_be_granted_is_refused() -> None:
         "node.conf, line 1: `credit_flow_default_credit.more_after` is 201; it must not be more than "
         "`credit_flow_default_credit.initial` (200), or a sender that has used up its credit would wait for ever"
     )
+
+
+def test_tls_needs_all_three_files() -> None:
+    prefix = "cluster.ssl_options"
+    lines = [f"{prefix}.cacertfile = /a.pem", f"{prefix}.certfile = /c.pem", f"{prefix}.keyfile = /k.pem"]
+    assert config_of("\n".join(lines)).cluster_tls == (Path("/a.pem"), Path("/c.pem"), Path("/k.pem"))
+    assert config_of("").cluster_tls is None
+    with pytest.raises(ConfigError, match=r"`cluster\.ssl_options\.certfile` is missing"):
+        config_of("\n".join(lines[::2]))

@@ -359,9 +359,10 @@ def test_a_missing_cookie_is_told_from_a_wrong_one(
     tool: Tool, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.error = AdminError(69, "no cookie was given, and the node asks for its cluster's")
+    monkeypatch.setenv("HOME", str(tmp_path))
     missing = (
-        "No cookie was found: WARREN_COOKIE and WARREN_COOKIE_FILE are not set, and no cluster directory was found "
-        f"(--dir,\nWARREN_CLUSTER_DIR, .warren in {tmp_path} or above).\n"
+        "No cookie was found: WARREN_COOKIE and WARREN_COOKIE_FILE are not set, no cluster directory was found "
+        f"(--dir,\nWARREN_CLUSTER_DIR, .warren in {tmp_path} or above), and there is no ~/.warren.cookie.\n"
     )
     result = tool("-n", "127.0.0.1:1", "status")
     assert (result.exit_code, missing in result.err) == (69, True), result.err

@@ -82,3 +82,23 @@ def test_removing_a_cluster_leaves_what_is_not_its_own(home: Path) -> None:
     (path / "diary").write_text("mine")
     read_cluster_directory(path).remove()
     assert [file.name for file in path.iterdir()] == ["diary"]
+
+
+def test_without_a_cluster_directory_the_cookie_is_that_of_the_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {"HOME": str(home)}
+    assert resolve_target("h:1", None, environment, tmp_path).cookie == ""
+    cookie = home / ".warren.cookie"
+    cookie.touch(0o600)
+    cookie.write_text("of a node alone")
+    assert resolve_target("h:1", None, environment, tmp_path).cookie == "of a node alone"
+    assert resolve_target("h:1", None, environment | {"WARREN_COOKIE": "hush"}, tmp_path).cookie == "hush"
+
+
+def test_tls_files_are_the_environments_all_or_none(tmp_path: Path) -> None:
+    given = {"WARREN_SSL_CACERTFILE": "/a", "WARREN_SSL_CERTFILE": "/c", "WARREN_SSL_KEYFILE": "/k"}
+    assert resolve_target("h:1", None, given, tmp_path).tls == (Path("/a"), Path("/c"), Path("/k"))
+    assert resolve_target("h:1", None, {}, tmp_path).tls is None
+    with pytest.raises(ConfigError, match="WARREN_SSL_CERTFILE is not set; TLS needs all of"):
+        resolve_target("h:1", None, given | {"WARREN_SSL_CERTFILE": ""}, tmp_path)

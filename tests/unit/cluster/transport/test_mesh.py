@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -14,6 +15,8 @@ from node.ids import Incarnation, NodeName
 from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener, ops
 from tests.support.mesh_nodes import N1, N2, N3, TIMING, MeshNodes
+
+RANDOM_BYTES = Random(1).randbytes
 
 
 async def test_a_link_carries_both_streams_in_order_in_both_directions(pair: MeshNodes) -> None:
@@ -219,6 +222,14 @@ async def test_no_callback_comes_after_stopping_began(pair: MeshNodes) -> None:
 
 async def test_an_address_in_use_is_said_so(pair: MeshNodes) -> None:
     await pair.start(N1)
-    second = Mesh(N2, Incarnation(1), pair.addresses[N1], pair.addresses, Listener(), pair.carriers[N1])
+    second = Mesh(
+        N2,
+        Incarnation(1),
+        pair.addresses[N1],
+        pair.addresses,
+        Listener(),
+        pair.carriers[N1],
+        random_bytes=RANDOM_BYTES,
+    )
     with pytest.raises(OSError, match="already"):
         await second.start()

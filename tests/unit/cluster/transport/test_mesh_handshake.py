@@ -1,18 +1,37 @@
-"""Whom the mesh lets speak: cookies, addresses, members, and words that come late."""
+"""Whom the mesh lets speak: proofs, protocols, addresses, members, and words that come late."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
-from cluster.transport.carrier import IncomingStream, StreamKind
+from cluster.sessions.messages import SessionReply
+from cluster.transport.carrier import IncomingStream, OutgoingStream, StreamKind
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, HandshakeError, Side, answer, challenge, prove
 from cluster.transport.mesh import Mesh
-from cluster.wire.convert import Hello, HelloReply, decode_hello_reply, encode_hello
-from node.ids import Incarnation, NodeName
+from cluster.wire import mesh_pb2
+from cluster.wire.convert import PART_BYTES
+from cluster.wire.convert_handshake import (
+    Challenge,
+    Hello,
+    Verdict,
+    decode_answer,
+    decode_hello,
+    decode_proof,
+    encode_challenge,
+    encode_hello,
+    encode_proof,
+)
+from node.ids import Incarnation, NodeName, QueueId
 from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener
 from tests.support.mesh_nodes import N1, N2, N3, TIMING, MeshNodes, now
+
+RANDOM_BYTES = Random(1).randbytes
 
 
 async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
@@ -20,9 +39,8 @@ async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: MeshNodes, capl
         await pair.start(N1)
         await pair.start(N2, cookie="other")
         await pass_time(10)
-    refusal = "wrong cookie: the nodes belong to different clusters"
-    assert f"refused a Consensus stream from memory:n1: {refusal}" in caplog.text
-    assert caplog.text.count(f"no link to n2: refused by the peer: {refusal}") == 1
+    assert "n1 hung up instead of proving that it is one of us; is its cookie another?" in caplog.text
+    assert caplog.text.count("no link to n2: wrong cookie: the nodes belong to different clusters") == 1
     assert all(listener.happened == [] for listener in pair.listeners.values())
 
 
@@ -30,7 +48,7 @@ async def test_a_swapped_address_is_refused(pair: MeshNodes, caplog: pytest.LogC
     """The port of n2 in n1's configuration belongs to another node."""
     listener, carrier = Listener(), pair.network.carrier(N2)
     address, known = pair.addresses[N2], pair.addresses
-    wrong = Mesh(N3, Incarnation(1), address, known, listener, carrier, cookie="secret")
+    wrong = Mesh(N3, Incarnation(1), address, known, listener, carrier, random_bytes=RANDOM_BYTES, cookie="secret")
     with caplog.at_level(logging.WARNING):
         await wrong.start()
         await pair.start(N1)
@@ -48,6 +66,7 @@ async def test_a_node_that_is_no_member_is_refused(pair: MeshNodes, caplog: pyte
         {NodeName(name): address for name, address in stranger.items()},
         Listener(),
         pair.network.carrier("n0"),
+        random_bytes=RANDOM_BYTES,
         cookie="secret",
     )
     with caplog.at_level(logging.WARNING):
@@ -68,20 +87,33 @@ async def test_an_older_start_of_a_node_is_refused(pair: MeshNodes, caplog: pyte
     assert pair.listeners[N1].count("up") == 0
 
 
-async def greet(pair: MeshNodes, hello: Hello, kind: StreamKind = StreamKind.CONSENSUS) -> HelloReply:
-    """Say hello to a node as somebody who came late might."""
+async def dial(pair: MeshNodes, hello: Hello, kind: StreamKind = StreamKind.CONSENSUS) -> OutgoingStream:
+    """A stream on which somebody has said hello."""
     carrier = pair.carriers[hello.sender]
     connection = carrier.connect(pair.addresses[hello.receiver], silence_timeout_ms=TIMING.silence_timeout_ms)
     stream = connection.open_stream(kind)
     await stream.write(encode_hello(hello))
-    answer = await stream.read()
-    assert answer is not None, "a hello is answered"
-    await connection.close()
-    return decode_hello_reply(answer)
+    return stream
+
+
+async def hear(stream: OutgoingStream) -> Challenge | Verdict:
+    said = await stream.read()
+    assert said is not None, "whoever shakes hands is answered"
+    return decode_answer(said)
+
+
+async def greet(pair: MeshNodes, hello: Hello, secret: bytes = b"secret") -> Challenge | Verdict:
+    """The last that a node says to somebody who says hello and knows a secret."""
+    stream = await dial(pair, hello)
+    said = await hear(stream)
+    if isinstance(said, Verdict):
+        return said
+    await stream.write(encode_proof(answer(secret, StreamKind.CONSENSUS, hello, said)))
+    return await hear(stream)
 
 
 def hello_of(sender: NodeName, start: int, receiver: NodeName, receiver_start: int, link: int) -> Hello:
-    return Hello(b"secret", sender, Incarnation(start), receiver, Incarnation(receiver_start), link)
+    return Hello(sender, Incarnation(start), receiver, Incarnation(receiver_start), link, 2, 2, bytes(NONCE_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +137,9 @@ async def test_a_straggler_is_refused_and_the_present_link_lives_on(
     await pair.until_all_up(1)
     pair.meshes[N1].reset_link(N2, "test")
     await pair.until_all_up(2)
-    reply = await greet(pair, hello)
-    assert (reply.node, reply.refused) == (hello.receiver, refused)
+    said = await greet(pair, hello)
+    assert isinstance(said, Verdict)
+    assert (said.node, said.refused) == (hello.receiver, refused)
     await pass_time(10)
     assert all(listener.count("down") == 1 for listener in pair.listeners.values())
     pair.check_invariants()
@@ -127,3 +160,188 @@ async def test_a_peer_that_accepts_and_never_answers_costs_a_handshake_timeout(
         await pair.until(lambda: "no link to n2: no complete handshake in time" in caplog.text)
     assert now() - began == pytest.approx(TIMING.handshake_timeout_ms / 1000, abs=0.01)
     assert pair.listeners[N1].happened == []
+
+
+# --- proofs and protocols ---
+
+HELLO = hello_of(N1, 5, N2, 0, 9)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sender": "n3"},
+        {"sender_incarnation": 6},
+        {"receiver": "n1"},
+        {"receiver_incarnation": 1},
+        {"link": 10},
+        {"oldest_protocol": 1},
+        {"newest_protocol": 3},
+        {"nonce": b"x" * NONCE_BYTES},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_proof_is_for_one_hello_only(changed: dict[str, Any]) -> None:
+    said = (N2, Incarnation(7), 2, b"nonce")
+    proof = prove(b"secret", Side.DIALER, StreamKind.QUEUES, HELLO, *said)
+    assert proof != prove(b"secret", Side.DIALER, StreamKind.QUEUES, replace(HELLO, **changed), *said)
+
+
+def test_a_proof_is_for_one_side_stream_secret_and_challenge_only() -> None:
+    terms: dict[str, Any] = dict(secret=b"secret", side=Side.DIALER, kind=StreamKind.QUEUES, hello=HELLO, acceptor=N2)
+    terms |= dict(incarnation=Incarnation(7), protocol=2, nonce=b"nonce")
+    changes: dict[str, Any] = dict(secret=b"Secret", side=Side.ACCEPTOR, kind=StreamKind.CONSENSUS, acceptor=N3)
+    changes |= dict(incarnation=Incarnation(8), protocol=3, nonce=b"Nonce")
+    proofs = {prove(**terms), *(prove(**terms | {name: value}) for name, value in changes.items())}
+    assert len(proofs) == 1 + len(changes)
+
+
+async def test_whoever_takes_the_place_of_a_dead_node_learns_nothing_that_opens_a_door(
+    pair: MeshNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An impostor at the address of n2 hears hellos, and sends each of n1's own words back to it."""
+    heard: list[bytes] = []
+
+    async def impostor(kind: StreamKind, stream: IncomingStream) -> None:
+        hello_frame = await stream.read()
+        assert hello_frame is not None
+        heard.append(hello_frame)
+        hello = decode_hello(hello_frame)
+        forged = Challenge(N2, Incarnation(1), NEWEST_PROTOCOL, hello.nonce, hello.nonce)
+        await stream.write(encode_challenge(forged))
+        if (proof := await stream.read()) is not None:
+            heard.append(proof)
+
+    carrier = pair.network.carrier(N2)
+    await carrier.serve(pair.addresses[N2], impostor, silence_timeout_ms=TIMING.silence_timeout_ms)
+    with caplog.at_level(logging.WARNING):
+        await pair.start(N1)
+        await pair.until(lambda: "no link to n2: wrong cookie" in caplog.text)
+    assert all(b"secret" not in frame for frame in heard)
+    assert all(decode_proof(frame) == b"" for frame in heard), "n1 proves nothing to whoever proves nothing"
+    assert pair.listeners[N1].happened == []
+
+
+async def test_a_recorded_handshake_opens_nothing_a_second_time(pair: MeshNodes) -> None:
+    await pair.start(N1, incarnation=5)
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    stream = await dial(pair, HELLO)
+    said = await hear(stream)
+    assert isinstance(said, Challenge)
+    recorded = encode_proof(answer(b"secret", StreamKind.CONSENSUS, HELLO, said))
+    again = await dial(pair, HELLO)
+    await hear(again)
+    await again.write(recorded)
+    assert await hear(again) == Verdict(
+        N2, Incarnation(1), "wrong cookie: the nodes belong to different clusters", NEWEST_PROTOCOL
+    )
+    assert all(listener.count("down") == 0 for listener in pair.listeners.values())
+
+
+async def test_somebody_without_the_secret_changes_nothing(pair: MeshNodes) -> None:
+    """A hello that would close the present link, and name a newer one, counts for nothing before its proof."""
+    await pair.start(N1, incarnation=5)
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    stream = await dial(pair, replace(HELLO, sender_incarnation=Incarnation(2**40), link=2**40))
+    assert isinstance(await hear(stream), Challenge)
+    await stream.write(encode_proof(b"guess"))
+    said = await hear(stream)
+    assert isinstance(said, Verdict)
+    assert said.refused.startswith("wrong cookie")
+    pair.meshes[N1].reset_link(N2, "test")
+    await pair.until_all_up(2)
+
+
+def test_a_verdict_without_a_challenge_is_not_believed() -> None:
+    with pytest.raises(HandshakeError, match="without a proof that it is one of us"):
+        answer(b"secret", StreamKind.QUEUES, HELLO, Verdict(N2, Incarnation(1)))
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "spoken"),
+    [
+        (2, 2, 2),
+        (1, 5, 2),
+        (2, 9, 2),
+        (3, 9, "n1 speaks protocols 3 to 9, n2 protocol 2"),
+        (0, 0, "n1 speaks protocol 1"),
+    ],
+)
+def test_two_nodes_speak_the_newest_protocol_that_both_know(oldest: int, newest: int, spoken: int | str) -> None:
+    hello = replace(HELLO, oldest_protocol=oldest, newest_protocol=newest)
+    terms = (b"secret", StreamKind.QUEUES, hello, N2, Incarnation(1), bytes(NONCE_BYTES))
+    if isinstance(spoken, int):
+        assert challenge(*terms).protocol == spoken
+        return
+    with pytest.raises(HandshakeError, match=spoken):
+        challenge(*terms)
+
+
+async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: MeshNodes) -> None:
+    """Its hello has the secret in field 1, and no protocols."""
+    await pair.start(N1)
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    connection = pair.carriers[N1].connect(pair.addresses[N2], silence_timeout_ms=TIMING.silence_timeout_ms)
+    stream = connection.open_stream(StreamKind.QUEUES)
+    await stream.write(mesh_pb2.LinkFrame(hello=mesh_pb2.Hello.FromString(b"\x0a\x06secret")).SerializeToString())
+    said = await hear(stream)
+    assert isinstance(said, Verdict)
+    assert "speaks protocol 1, n2 protocol 2: these releases cannot be mixed" in said.refused
+
+
+def test_the_refusal_of_a_node_of_protocol_1_says_what_may_be_behind_it() -> None:
+    refusal = Verdict(N2, Incarnation(1), "wrong cookie: the nodes belong to different clusters")
+    with pytest.raises(HandshakeError, match=r"which may speak protocol 1: .* these releases cannot be mixed"):
+        answer(b"secret", StreamKind.QUEUES, HELLO, refusal)
+
+
+def test_what_a_stranger_says_reaches_the_log_short_and_in_one_line() -> None:
+    hello = replace(HELLO, receiver=NodeName("n1\nERROR all is lost" + "x" * 10_000))
+    with pytest.raises(HandshakeError) as caught:
+        challenge(b"secret", StreamKind.QUEUES, hello, N2, Incarnation(1), bytes(NONCE_BYTES))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+async def test_a_message_of_an_unknown_kind_is_answered_and_the_link_lives_on(
+    pair: MeshNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node of a later release says something of its own, in field 200, twice."""
+    await pair.start(N1)
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    link = pair.meshes[N1]._peers[N2].link
+    assert link is not None
+    for _ in range(2):
+        link.send(StreamKind.QUEUES, [b"\x1a\x04\xc2\x0c\x01\x05"])
+        link.send(StreamKind.CONSENSUS, [b"\x12\x04\xc2\x0c\x01\x05"])
+    await pair.until(lambda: caplog.text.count("n2 did not understand") == 2)
+    await pass_time(1)
+    assert caplog.text.count("of n1, fields 200, are of no kind known here") == 2, "once for each stream"
+    assert "n2 did not understand Queues messages of ours, fields 200" in caplog.text
+    assert all(listener.count("down") == 0 for listener in pair.listeners.values())
+
+
+async def test_a_frame_larger_than_a_part_crosses_in_parts(pair: MeshNodes) -> None:
+    await pair.start(N1)
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    sizes: list[int] = []
+    link = pair.meshes[N1]._peers[N2].link
+    assert link is not None
+    stream = link._outgoing[StreamKind.QUEUES]
+    write = stream.write
+
+    async def measured(frame: bytes) -> None:
+        sizes.append(len(frame))
+        await write(frame)
+
+    stream.write = measured  # type: ignore[method-assign]
+    reply = SessionReply(QueueId(1), 2, 3, envelope=bytes(5_000_000))
+    pair.meshes[N1].send_queue_frames(N2, [reply])
+    await pair.until(lambda: reply in pair.listeners[N2].queues)
+    assert len(sizes) == 5
+    assert max(sizes) <= PART_BYTES + 5

@@ -1,0 +1,130 @@
+"""The words of a handshake as frames of a link, and back. What they mean: `cluster.transport.handshake`.
+
+Whatever a stranger sends that we cannot read is `WireError`. Nothing here is believed before the proofs are checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from cluster.wire import mesh_pb2 as pb
+from cluster.wire.errors import WireError
+from node.ids import Incarnation, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The dialer's first frame; the fields are explained in ``proto/mesh.proto``."""
+
+    sender: NodeName
+    sender_incarnation: Incarnation
+    receiver: NodeName
+    receiver_incarnation: Incarnation
+    link: int
+    oldest_protocol: int
+    newest_protocol: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The acceptor's answer to a hello: who it is, what will be spoken, its proof, what the dialer's is made for."""
+
+    node: NodeName
+    incarnation: Incarnation
+    protocol: int
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The acceptor's last word before it only listens; ``refused`` is empty if the dialer is accepted.
+
+    ``protocol`` is the newest that it speaks, where it refuses because of that; 0 from nodes that speak protocol 1.
+    """
+
+    node: NodeName
+    incarnation: Incarnation
+    refused: str = ""
+    protocol: int = 0
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The frame."""
+    return pb.LinkFrame(
+        hello=pb.Hello(
+            sender=hello.sender,
+            sender_incarnation=hello.sender_incarnation,
+            receiver=hello.receiver,
+            receiver_incarnation=hello.receiver_incarnation,
+            link=hello.link,
+            oldest_protocol=hello.oldest_protocol,
+            newest_protocol=hello.newest_protocol,
+            nonce=hello.nonce,
+        )
+    ).SerializeToString()
+
+
+def decode_hello(frame: bytes) -> Hello:
+    wire = _parse_frame(frame)
+    if not wire.HasField("hello"):
+        raise WireError("a stream begins with a hello")
+    hello = wire.hello
+    return Hello(
+        NodeName(hello.sender),
+        Incarnation(hello.sender_incarnation),
+        NodeName(hello.receiver),
+        Incarnation(hello.receiver_incarnation),
+        hello.link,
+        hello.oldest_protocol,
+        hello.newest_protocol,
+        hello.nonce,
+    )
+
+
+def encode_proof(proof: bytes) -> bytes:
+    """The dialer's second frame."""
+    return pb.LinkFrame(proof=proof).SerializeToString()
+
+
+def decode_proof(frame: bytes) -> bytes:
+    """Empty if there is none in the frame."""
+    return _parse_frame(frame).proof
+
+
+def encode_challenge(challenge: Challenge) -> bytes:
+    return pb.HelloReply(
+        node=challenge.node,
+        incarnation=challenge.incarnation,
+        protocol=challenge.protocol,
+        nonce=challenge.nonce,
+        proof=challenge.proof,
+    ).SerializeToString()
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    return pb.HelloReply(
+        node=verdict.node, incarnation=verdict.incarnation, refused=verdict.refused, protocol=verdict.protocol
+    ).SerializeToString()
+
+
+def decode_answer(answer: bytes) -> Challenge | Verdict:
+    """Whatever an acceptor says. What is neither complete nor a refusal is taken for a verdict."""
+    try:
+        wire = pb.HelloReply.FromString(answer)
+    except DecodeError as error:
+        raise WireError(f"not an answer to a hello: {error}") from None
+    node, incarnation = NodeName(wire.node), Incarnation(wire.incarnation)
+    if wire.nonce and not wire.refused:
+        return Challenge(node, incarnation, wire.protocol, wire.nonce, wire.proof)
+    return Verdict(node, incarnation, wire.refused, wire.protocol)
+
+
+def _parse_frame(frame: bytes) -> pb.LinkFrame:
+    try:
+        return pb.LinkFrame.FromString(frame)
+    except DecodeError as error:
+        raise WireError(f"not a link frame: {error}") from None
