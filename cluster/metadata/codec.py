@@ -16,7 +16,7 @@ c  code count  fields of a registered command, in the order of their declaration
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -32,6 +32,10 @@ from node.topology import commands as topology
 MAX_DEPTH = 80
 #: Bytes of one integer: more digits than anybody can mean, fewer than Python refuses to print, and no time to read.
 INTEGER_BYTES_MAX = 1024
+#: Encoding this much takes a few milliseconds.
+PIECE_BYTES = 16 * 1024
+#: In a snapshot of the metadata the longest lists, those of bindings, are at this depth.
+_PIECES_DEPTH = 5
 _FLOAT = struct.Struct(">d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -88,6 +92,38 @@ def encode(value: Any) -> bytes:
     except (UnicodeEncodeError, OverflowError) as error:
         raise CodecError(f"cannot be encoded: {error}") from error
     return bytes(out)
+
+
+def encode_in_pieces(value: Any) -> Iterator[bytes]:
+    """What `encode` gives, in pieces of about `PIECE_BYTES` each: whoever holds a loop can take one at a time.
+
+    Only the dicts and sequences of the uppermost `_PIECES_DEPTH` levels are taken apart. Raises as `encode` does.
+    """
+    out = bytearray()
+    try:
+        yield from _put_in_pieces(out, value, 0)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise CodecError(f"cannot be encoded: {error}") from error
+    yield bytes(out)
+
+
+def _put_in_pieces(out: bytearray, value: Any, depth: int) -> Iterator[bytes]:
+    if depth >= _PIECES_DEPTH or isinstance(value, str | bytes) or not isinstance(value, Mapping | Sequence):
+        _put(out, value, depth)
+    elif isinstance(value, Mapping):
+        out += b"m"
+        _put_length(out, len(value))
+        for key, item in value.items():
+            _put(out, key, depth + 1)
+            yield from _put_in_pieces(out, item, depth + 1)
+    else:
+        out += b"u" if isinstance(value, tuple) else b"l"
+        _put_length(out, len(value))
+        for item in value:
+            yield from _put_in_pieces(out, item, depth + 1)
+            if len(out) >= PIECE_BYTES:
+                yield bytes(out)
+                out.clear()
 
 
 def decode(data: bytes) -> Any:
@@ -178,8 +214,8 @@ def _put(out: bytearray, value: Any, depth: int) -> None:  # noqa: C901 - one br
         for key, item in value.items():
             _put(out, key, depth + 1)
             _put(out, item, depth + 1)
-    elif isinstance(value, list | tuple):
-        out += b"l" if isinstance(value, list) else b"u"
+    elif isinstance(value, Sequence):
+        out += b"u" if isinstance(value, tuple) else b"l"
         _put_length(out, len(value))
         for item in value:
             _put(out, item, depth + 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from cluster.metadata.mastership import check_record
 from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
+from node.lazy_list import LazyList
 
 
 class Masterships:
@@ -17,7 +18,7 @@ class Masterships:
     def __init__(self) -> None:
         #: Always this object: who reads records may keep it.
         self.records: dict[QueueId, MastershipRecord] = {}
-        #: Per queue and mirror: index of the entry that took the mirror into the record.
+        #: Per queue and mirror: index of the entry that took the mirror into the record. What is in it never changes.
         self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
         #: Queues per node: as master, and as master or mirror. Derived from `records`.
         self.master_count: Counter[NodeName] = Counter()
@@ -44,18 +45,20 @@ class Masterships:
 
     def mirror_begins_anew(self, queue_id: QueueId, node: NodeName, index: int) -> None:
         """It stays in the record, with another life than before ``index``."""
-        self._mirror_since[queue_id][node] = index
+        self._mirror_since[queue_id] = {**self._mirror_since[queue_id], node: index}
 
     def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
         self.master_count[record.master] += change
         for node in (record.master, *record.mirrors):
             self.replica_count[node] += change
 
-    def mirror_since_snapshot(self) -> list[Any]:
+    def mirror_since_snapshot(self) -> Sequence[Any]:
         """What `restore` needs besides the records."""
-        return [[queue_id, sorted(since.items())] for queue_id, since in sorted(self._mirror_since.items())]
+        return LazyList(
+            [(queue_id, self._mirror_since[queue_id]) for queue_id in sorted(self._mirror_since)], _beginnings
+        )
 
-    def restore(self, records: Iterable[MastershipRecord], mirror_since: list[Any]) -> None:
+    def restore(self, records: Iterable[MastershipRecord], mirror_since: Sequence[Any]) -> None:
         self.records.clear()
         self.records.update((record.queue_id, record) for record in records)
         self._mirror_since = {queue_id: dict(since) for queue_id, since in mirror_since}
@@ -76,3 +79,8 @@ class Masterships:
             assert set(self._mirror_since[queue_id]) == set(record.mirrors), "every mirror has a beginning"
         assert masters == +self.master_count, "the derived counters agree with the records"
         assert replicas == +self.replica_count, "as above, for all copies"
+
+
+def _beginnings(entry: tuple[QueueId, dict[NodeName, int]]) -> list[Any]:
+    queue_id, since = entry
+    return [queue_id, sorted(since.items())]

@@ -18,12 +18,12 @@ identifies the connection there. When the node dies its connections are dead, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
-from cluster.metadata.codec import decode, decode_request, encode, encode_request
+from cluster.metadata.codec import decode, decode_request, encode_in_pieces, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
@@ -76,7 +76,7 @@ from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecor
 from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.user_changes import change_users
 from cluster.metadata.wellformed import check_command
-from cluster.policy.matching import matching_policy
+from cluster.policy.matching import PolicyMatches
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
 from node.auth import UserDirectory
@@ -116,8 +116,9 @@ class MetadataState:
         self.users = users if users is not None else UserDirectory()
         #: Every node that was ever up and is not forgotten.
         self.members: dict[NodeName, MemberRecord] = {}
-        #: By (vhost, name).
-        self.policies: dict[tuple[str, str], PolicyRecord] = {}
+        self._matches = PolicyMatches()
+        #: By (vhost, name), for readers.
+        self.policies: Mapping[tuple[str, str], PolicyRecord] = self._matches.policies
         self._table = Masterships()
         #: The records, for readers.
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
@@ -138,10 +139,10 @@ class MetadataState:
         return sorted(up, key=lambda node: (self._table.replica_count[node], node))
 
     def policy_of_queue(self, queue: QueueRecord) -> PolicyRecord | None:
-        return matching_policy(self.policies.values(), queue.vhost, queue.name, "queue")
+        return self._matches.of(queue.vhost, queue.name, "queue")
 
     def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
-        return matching_policy(self.policies.values(), vhost, name, "exchange")
+        return self._matches.of(vhost, name, "exchange")
 
     def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
         """What holds for an exchange, arguments and policy merged; ``alternate-exchange`` is the key of interest."""
@@ -259,8 +260,8 @@ class MetadataState:
         deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
         for queue in deleted:
             self._queue_is_gone(queue)
-        for key in [key for key in self.policies if key[0] == command.vhost]:
-            del self.policies[key]
+        for vhost, name in [key for key in self.policies if key[0] == command.vhost]:
+            self._matches.remove(vhost, name)
         self.users.forget_vhost(command.vhost)
         return deleted
 
@@ -517,11 +518,11 @@ class MetadataState:
         validate_policy(policy)
         if not self.topology.has_vhost(policy.vhost):
             raise NoSuchVhostError(policy.vhost)
-        self.policies[policy.vhost, policy.name] = policy
+        self._matches.put(policy)
         self._policies_changed(policy.vhost)
 
     def _clear_policy(self, command: ClearPolicy) -> None:
-        if self.policies.pop((command.vhost, command.name), None) is None:
+        if self._matches.remove(command.vhost, command.name) is None:
             raise NoSuchPolicyError
         self._policies_changed(command.vhost)
 
@@ -535,7 +536,11 @@ class MetadataState:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes: equal on all nodes that have applied the same entries."""
-        return encode(
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """What `snapshot` gives, piece by piece: the state as it was at this call, whatever is applied meanwhile."""
+        return encode_in_pieces(
             {
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
@@ -560,7 +565,7 @@ class MetadataState:
         self.topology.restore(content["topology"])
         self.users.restore(content["users"])
         self.members = {member.node: member for member in content["members"]}
-        self.policies = {(policy.vhost, policy.name): policy for policy in content["policies"]}
+        self._matches.restore(content["policies"])
         records = content["masterships"]
         if version < SNAPSHOT_VERSION:
             records = [rules.as_in_version_1(record) for record in records]
@@ -583,6 +588,7 @@ class MetadataState:
             if record.master in self.members:
                 is_up = self.members[record.master].is_up
                 assert is_up or record.is_down, "a queue whose master is down is down itself"
+        self._matches.check_invariants()
         for vhost, _ in self.policies:
             assert self.topology.has_vhost(vhost), "policies go with their vhost"
 

@@ -21,11 +21,12 @@ cluster agrees on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import QueueId
+from node.lazy_list import LazyList
 from node.topology.arguments import (
     COMPARED_EXCHANGE_ARGUMENTS,
     COMPARED_QUEUE_ARGUMENTS,
@@ -387,14 +388,17 @@ class Topology:
     # --- snapshot ---
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole state as plain data (dict, list, str, int, bytes, float, bool, None), for `restore`."""
+        """The whole state as plain data (dict, sequences, str, int, bytes, float, bool, None), for `restore`.
+
+        Taken in the time that it takes to copy references: the sequences make their items when they are asked for.
+        """
         return {
             "vhosts": [
                 {
                     "name": name,
-                    "exchanges": [_plain(exchange) for exchange in content.exchanges.values()],
-                    "queues": [_plain(queue) for queue in content.queues.values()],
-                    "bindings": [_plain(binding) for binding in content.bindings],
+                    "exchanges": LazyList(content.exchanges.values(), _plain),
+                    "queues": LazyList(content.queues.values(), _plain),
+                    "bindings": LazyList(content.bindings, _plain),
                 }
                 for name, content in self._vhosts.items()
             ]
@@ -407,15 +411,15 @@ class Topology:
         for entry in data["vhosts"]:
             vhost = entry["name"]
             content = self._vhosts[vhost] = _Vhost()
-            for fields in entry["exchanges"]:
-                exchange = ExchangeRecord(vhost=vhost, **fields)
+            for plain in entry["exchanges"]:
+                exchange = ExchangeRecord(vhost=vhost, **plain)
                 content.exchanges[exchange.name] = exchange
-            for fields in entry["queues"]:
-                queue = QueueRecord(vhost=vhost, **fields)
+            for plain in entry["queues"]:
+                queue = QueueRecord(vhost=vhost, **plain)
                 content.queues[queue.name] = queue
                 self._queues_by_id[queue.queue_id] = queue
-            for fields in entry["bindings"]:
-                content.bindings.add(BindingRecord(vhost=vhost, **fields))
+            for plain in entry["bindings"]:
+                content.bindings.add(BindingRecord(vhost=vhost, **plain))
         for observer in self._observers:
             observer.topology_restored()
 
@@ -441,6 +445,10 @@ def _is_durable(command: DeclareQueue) -> bool:
 
 
 def _plain(record: ExchangeRecord | QueueRecord | BindingRecord) -> dict[str, Any]:
-    fields = asdict(record)
-    del fields["vhost"]
-    return fields
+    return {name: getattr(record, name) for name in _FIELDS[type(record)]}
+
+
+_FIELDS: Mapping[type, tuple[str, ...]] = {
+    record: tuple(each.name for each in fields(record) if each.name != "vhost")
+    for record in (ExchangeRecord, QueueRecord, BindingRecord)
+}

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.metadata import codec
-from cluster.metadata.codec import CodecError, decode, decode_request, encode, encode_request
+from cluster.metadata.codec import (
+    PIECE_BYTES,
+    CodecError,
+    decode,
+    decode_request,
+    encode,
+    encode_in_pieces,
+    encode_request,
+)
 from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, NodeDown, Request, RequestId, SetPolicy
 from cluster.metadata.records import PolicyRecord
 from node.amqp.values import Timestamp
@@ -81,6 +89,20 @@ values = st.recursive(
 @given(values)
 def test_every_plain_value_comes_back(value: Any) -> None:
     assert decode(encode(value)) == value
+
+
+@given(values)
+def test_pieces_are_the_whole(value: Any) -> None:
+    assert b"".join(encode_in_pieces(value)) == encode(value)
+
+
+def test_pieces_are_small_however_long_the_lists() -> None:
+    value = {"vhosts": [{"bindings": [{"key": "k" * 100, "number": number} for number in range(5_000)]}]}
+    pieces = list(encode_in_pieces(value))
+    assert b"".join(pieces) == encode(value)
+    assert max(map(len, pieces)) < PIECE_BYTES + 200
+    with pytest.raises(CodecError, match="a object cannot be encoded"):
+        list(encode_in_pieces([[object()]]))
 
 
 @given(st.binary(max_size=60))

@@ -25,7 +25,7 @@ from cluster.policy.validation import PolicyError
 from node.errors import ChannelError, ConfigError
 from node.ids import Incarnation, NodeName
 from node.queues.options import queue_settings
-from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost, Unbind
 from tests.support.metadata_state import StateUnderTest
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -46,6 +46,30 @@ def test_a_repeated_request_is_applied_once() -> None:
     state.apply(2, delete)
     assert state.apply(3, create) == Applied()
     assert not state.topology.has_vhost("/")
+
+
+def test_a_snapshot_in_pieces_is_of_the_moment_at_which_it_was_begun() -> None:
+    """Everything that a snapshot holds changes between its first piece and its last."""
+    cluster = StateUnderTest("n1", "n2")
+    cluster.policy({"ha-mode": "all"})
+    cluster.declare("q")
+    cluster.declare("gone")
+    cluster.serve()
+    assert cluster.record("q").mirrors == (N2,)
+    cluster.apply(ChangeTopology(DeclareExchange("/", "x", "direct"), N1))
+    cluster.apply(ChangeTopology(Bind("/", "x", "q", "queue", "k", {}), N1))
+    cluster.apply(AddUser("alice", "hash", ()))
+    at_its_beginning = cluster.state.snapshot()
+    pieces = cluster.state.snapshot_pieces()
+    cluster.policy({"max-length": 3})
+    cluster.apply(ChangeTopology(DeleteQueue("/", "gone"), N1))
+    cluster.apply(ChangeTopology(Unbind("/", "x", "q", "queue", "k", {}), N1))
+    cluster.apply(DeleteUser("alice"))
+    cluster.declare("new")
+    cluster.up("n2", 2)
+    cluster.up("n3")
+    cluster.serve()
+    assert b"".join(pieces) == at_its_beginning != cluster.state.snapshot()
 
 
 def test_a_repeat_is_known_after_a_snapshot_too() -> None:

@@ -223,7 +223,7 @@ def test_patterns_on_which_the_compiler_breaks_are_refused(cluster: StateUnderTe
 
 
 def test_a_stored_pattern_that_cannot_be_used_matches_nothing(cluster: StateUnderTest) -> None:
-    cluster.state.policies["/", "old"] = PolicyRecord("/", "old", "a{4294967295}", {"max-length": 5}, 9, "all")
+    cluster.state._matches.put(PolicyRecord("/", "old", "a{4294967295}", {"max-length": 5}, 9, "all"))
     cluster.declare("new")
     queue = cluster.state.topology.queue("/", "new")
     assert queue is not None

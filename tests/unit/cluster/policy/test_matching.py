@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.metadata.records import PolicyRecord
-from cluster.policy.matching import matching_policy
+from cluster.policy.matching import PolicyMatches, matching_policy
 from node.queues.options import queue_settings
 
 
@@ -36,6 +36,32 @@ def policy(name: str, pattern: str, priority: int = 0, apply_to: str = "all", vh
 def test_the_highest_priority_that_matches_wins(policies: list[PolicyRecord], kind: Any, winner: str | None) -> None:
     found = matching_policy(policies, "/", "orders", kind)
     assert (found.name if found else None) == winner
+
+
+def test_what_is_remembered_follows_every_change_of_the_policies() -> None:
+    """As policies come, change and go the same two objects are asked for each time."""
+    matches = PolicyMatches()
+
+    def found() -> list[str | None]:
+        matches.check_invariants()
+        holding = [matches.of("/", name, "queue") for name in ("orders", "events")]
+        return [None if policy is None else f"{policy.name}{policy.priority}" for policy in holding]
+
+    assert found() == [None, None]
+    matches.put(policy("a", "^"))
+    assert found() == ["a0", "a0"]
+    matches.put(policy("b", "^ord", 5))
+    assert found() == ["b5", "a0"]
+    matches.put(policy("a", "^", 7))
+    assert found() == ["a7", "a7"]
+    removed = matches.remove("/", "a")
+    assert removed is not None
+    assert removed.name == "a"
+    assert matches.remove("/", "a") is None
+    assert found() == ["b5", None]
+    matches.restore([policy("c", "ev")])
+    assert found() == [None, "c0"]
+    assert [*matches.policies] == [("/", "c")]
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def test_a_snapshot_is_plain_and_restores_everything(bench: Bench) -> None:
     copy = Topology()
     recorder = Recorder()
     copy.observe(recorder)
-    copy.restore(json.loads(json.dumps(data)))
+    copy.restore(json.loads(json.dumps(data, default=list)))
     copy.check_invariants()
     assert copy.snapshot() == data
     assert recorder.heard == ["restored"]
