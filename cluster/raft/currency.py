@@ -21,16 +21,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
 #: As of which a node is current that has no proof at all.
 NEVER_MS = -1
 
 
 class _Claim(NamedTuple):
-    """Whoever has applied up to ``index`` is current as of ``as_of_ms``."""
+    """Whoever has applied up to ``committed`` is current as of ``as_of_ms``."""
 
     as_of_ms: int
-    index: int
+    committed: int
 
 
 class Currency:
@@ -42,23 +41,23 @@ class Currency:
         self._first: _Claim | None = None
         self._latest: _Claim | None = None
 
-    def note(self, as_of_ms: int, index: int) -> None:
-        """At ``as_of_ms`` nothing above ``index`` was committed."""
+    def note(self, as_of_ms: int, committed: int) -> None:
+        """At ``as_of_ms`` nothing above ``committed`` was committed."""
         if as_of_ms <= self._proven_ms:
             return
         if self._first is None:
-            self._first = _Claim(as_of_ms, index)
-        elif index <= self._first.index:
-            self._first = _Claim(max(as_of_ms, self._first.as_of_ms), self._first.index)
+            self._first = _Claim(as_of_ms, committed)
+        elif committed <= self._first.committed:
+            self._first = _Claim(max(as_of_ms, self._first.as_of_ms), self._first.committed)
         elif self._latest is None or as_of_ms > self._latest.as_of_ms:
-            self._latest = _Claim(as_of_ms, index)
+            self._latest = _Claim(as_of_ms, committed)
 
     def as_of_ms(self, applied_index: int) -> int:
         """As of when a node that has applied up to ``applied_index`` is current; `NEVER_MS` before the first proof."""
-        if self._latest is not None and self._latest.index <= applied_index:
+        if self._latest is not None and self._latest.committed <= applied_index:
             self._proven_ms = max(self._proven_ms, self._latest.as_of_ms)
             self._first = self._latest = None
-        elif self._first is not None and self._first.index <= applied_index:
+        elif self._first is not None and self._first.committed <= applied_index:
             self._proven_ms = max(self._proven_ms, self._first.as_of_ms)
             self._first, self._latest = self._latest, None
         return self._proven_ms
@@ -67,9 +66,9 @@ class Currency:
     def missing_index(self) -> int | None:
         """Known to be committed and, when last looked at, not applied; ``None`` if nothing is."""
         claim = self._latest or self._first
-        return None if claim is None else claim.index
+        return None if claim is None else claim.committed
 
     def check_invariants(self) -> None:
         if self._latest is not None:
             assert self._first is not None, "there is a latest only besides a first"
-            assert self._latest.index > self._first.index, "what the first implies needs no second"
+            assert self._latest.committed > self._first.committed, "what the first implies needs no second"

@@ -214,7 +214,7 @@ class Membership:
         """The link is gone, with an unknown part of what was last said."""
         self._act_on(self._detector.link_reset(peer))
         self._linked_lives.pop(peer, None)
-        self._metadata.consensus.peers_changed()
+        self._metadata.consensus.link_down(peer)
         self._queues.link_down(peer)
         self._channels.link_down(peer)
         self._alarms.link_lost(peer)

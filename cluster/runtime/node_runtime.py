@@ -94,9 +94,7 @@ class NodeRuntime:
 
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
-        self.metadata = MetadataGroup(
-            self.node, incarnation, UserDirectory(config.loopback_users), self.links.linked_nodes
-        )
+        self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users))
         self.records = Records(config, self.metadata.state)
         self.flow = FlowControl(
             in_process=config.credit_flow_default_credit,

@@ -423,8 +423,8 @@ class ConnectionShell(asyncio.Protocol):
             self.internal_error()
 
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
-        """Close the connection with ``error``."""
-        if self._is_lost:
+        """Close the connection with ``error``, unless somebody has begun to."""
+        if self._is_lost or self.machine.is_ending:
             return
         log.warning("%s closed by an error: %s", self.name, error)
         self._held = None

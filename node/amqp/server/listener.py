@@ -49,7 +49,8 @@ class AmqpServer:
     """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves.
 
     ``chance`` makes consumer tags. ``clock`` (seconds) says when a turn of the connections is over: it must go on while
-    the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still).
+    the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still). ``may_read``
+    is asked in every turn that would read what clients have sent: see `node.amqp.server.turns`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class AmqpServer:
         listen: Listen,
         chance: random.Random,
         clock: Callable[[], float],
+        may_read: Callable[[], bool] = lambda: True,
     ) -> None:
         self.broker = broker
         self.limits = config.limits
@@ -67,7 +69,7 @@ class AmqpServer:
         self._config = config
         self._listen = listen
         # The server may be made before its loop runs.
-        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock)
+        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock, may_read)
         #: Both are dicts for their order.
         self._connections: dict[ConnectionShell, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -90,13 +92,19 @@ class AmqpServer:
         self._schedule_tick()
         log.info("listening for AMQP on %s:%d", host, self._port)
 
-    async def stop(self, text: str = "broker forced connection closure with reason 'shutdown'") -> None:
-        """Close all connections with 320 and wait for them, at most ``stop_timeout_s``; then drop the rest."""
+    def refuse(self, text: str) -> None:
+        """From this moment on nobody gets in, and no connection does anything but close (320), for the reason given."""
         if self._listener is None:
             return
         self._listener.close()
         for connection in list(self._connections):
             connection.close(320, text)
+
+    async def stop(self, text: str = "broker forced connection closure with reason 'shutdown'") -> None:
+        """`refuse`, and wait for all connections, at most ``stop_timeout_s``; then drop the rest."""
+        if self._listener is None:
+            return
+        self.refuse(text)
         try:
             await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
         except TimeoutError:

@@ -104,7 +104,7 @@ async def test_a_link_begins_every_conversation_anew() -> None:
     assert bench.since() == ["consensus link_up", "links send", "queues link_up", "channels link_up"]
     bench.membership.link_down(N2)
     assert bench.since() == [
-        "consensus peers_changed",
+        "consensus link_down",
         "queues link_down",
         "channels link_down",
         "alarms link_lost",
