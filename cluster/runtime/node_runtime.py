@@ -87,7 +87,8 @@ class NodeRuntime:
         self.incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self._files = files
-        self._now_ms = now_ms
+        #: The clock that its deadlines go by.
+        self.now_ms = self._now_ms = now_ms
         self._on_fatal = on_fatal
         self._started_ms = now_ms()
         clock = surroundings.clock
