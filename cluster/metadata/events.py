@@ -61,6 +61,8 @@ class MemberChanged:
 
     node: NodeName
     new: MemberRecord | None
+    #: It went down, and had said so before.
+    is_stopped: bool = False
 
 
 Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged

@@ -461,7 +461,7 @@ class MetadataState:
         old = self.members.get(node)
         if old is None or not old.is_up or old.incarnation != command.incarnation:
             return  # it is down already, or back in another life
-        self._put_member(replace(old, is_up=False))
+        self._put_member(replace(old, is_up=False), is_stopped=command.reason == "shutdown")
         for queue in self._queues():
             if self._is_owned_by_connection_of(queue, node):
                 self._delete_queue(queue)
@@ -506,10 +506,10 @@ class MetadataState:
         del self.members[node]
         self._events.append(MemberChanged(node, None))
 
-    def _put_member(self, new: MemberRecord) -> None:
+    def _put_member(self, new: MemberRecord, *, is_stopped: bool = False) -> None:
         if new != self.members.get(new.node):
             self.members[new.node] = new
-            self._events.append(MemberChanged(new.node, new))
+            self._events.append(MemberChanged(new.node, new, is_stopped))
 
     # --- policies
 

@@ -131,9 +131,13 @@ class MetadataGroup:
         A peer that has not in time serves no clients meanwhile, see `cluster.runtime.standing`.
         """
         result = await self.change(command)
-        if not await self.consensus.wait_visible(self._live_peers):
+        if not await self.wait_visible():
             log.warning("a peer is behind: it does not know yet of %s", command)
         return result
+
+    async def wait_visible(self) -> bool:
+        """Until all peers that are up have applied what is applied here; false if one has not in time."""
+        return await self.consensus.wait_visible(self._live_peers)
 
     def _live_peers(self) -> Collection[NodeName]:
         return [member.node for member in self.state.members.values() if member.is_up and member.node != self._node]

@@ -19,6 +19,7 @@ from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Tabl
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from node.errors import WarrenError
+from node.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class AdminService(AdminServicer):
     def __init__(self, port: AdminPort, cookie: str) -> None:
         self._port = port
         self._cookie = cookie.encode()
+        self._refusals = ThrottledLog(logger)
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
         add_AdminServicer_to_server(self, server)
@@ -217,7 +219,7 @@ class AdminService(AdminServicer):
                 given = value if isinstance(value, bytes) else value.encode()
         if not hmac.compare_digest(given, self._cookie):
             what = "wrong cookie" if given else "no cookie"
-            logger.warning("admin request from %s refused: %s", context.peer(), what)
+            self._refusals.write(what, f"admin request from {context.peer()} refused: {what}")
             text = (
                 "wrong cookie: the node belongs to another cluster"
                 if given

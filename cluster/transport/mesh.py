@@ -41,6 +41,7 @@ from cluster.wire.convert import (
     encode_hello_reply,
 )
 from node.ids import Incarnation, NodeName
+from node.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Mesh:
             itertools.count(1),
             self._spawn,
         )
+        self._refusals = ThrottledLog(logger)
         self._peers = {name: Peer(self._home, name, address) for name, address in peers.items() if name != node}
         self._encoder = QueueEncoder()
         self._is_turn_end_scheduled = False
@@ -211,7 +213,7 @@ class Mesh:
         try:
             link = self._accept(kind, decode_hello(first), task)
         except (WireError, HandshakeError) as error:
-            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, error)
+            self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
             with suppress(StreamBroken):
                 await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation, str(error))))
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pika
 import pytest
@@ -24,10 +25,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         yield running
 
 
-def status(cluster: LiveCluster) -> dict[str, object]:
+def status(cluster: LiveCluster) -> dict[str, Any]:
     code, text, errors = cluster.warrenctl("-n", "n1", "--formatter", "json", "cluster_status")
     assert code == 0, errors
-    document: dict[str, object] = json.loads(text)
+    document: dict[str, Any] = json.loads(text)
     return document
 
 
