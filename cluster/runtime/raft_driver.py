@@ -270,6 +270,7 @@ class RaftDriver:
             return
         now_ms = self._now_ms()
         for message in messages:
+            self._standing.peer_heard(message.sender)
             if isinstance(message, AppliedUpTo):
                 self._applied_watch.heard(message.sender, message.index)
             else:
