@@ -199,6 +199,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         broker.delete_abandoned_queues,
         ending,
     )
+    runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
     mesh = Mesh(
         config.node_name,

@@ -54,6 +54,9 @@ class Authenticator(Protocol):
     def check_password(self, user: str, password: str) -> bool:
         """True if this user exists and has this password."""
 
+    def knows(self, user: str) -> bool:
+        """True if this user exists."""
+
     def is_loopback_only(self, user: str) -> bool:
         """True if the user may connect from this machine only."""
 
@@ -108,6 +111,9 @@ class UserDirectory:
     def check_password(self, user: str, password: str) -> bool:
         record = self._users.get(user)
         return record is not None and matches_password(password, record.password_hash)
+
+    def knows(self, user: str) -> bool:
+        return user in self._users
 
     def is_loopback_only(self, user: str) -> bool:
         return user in self._loopback_users

@@ -65,4 +65,9 @@ class MemberChanged:
     is_stopped: bool = False
 
 
-Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged
+@dataclass(frozen=True, slots=True)
+class AccessEnded:
+    """A user or a vhost was deleted: whoever is connected as that user, or to that vhost, is so no longer rightly."""
+
+
+Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged | AccessEnded

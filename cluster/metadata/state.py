@@ -61,6 +61,7 @@ from cluster.metadata.errors import (
     StillServedError,
 )
 from cluster.metadata.events import (
+    AccessEnded,
     ChangeReason,
     Event,
     MastershipChanged,
@@ -226,7 +227,7 @@ class MetadataState:
             case ClearPolicy():
                 return self._clear_policy(command)
             case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return change_users(self.users, self.topology, command)
+                return change_users(self.users, self.topology, command, self._events)
             case _:
                 return self._change_mirrors(command)
 
@@ -262,6 +263,7 @@ class MetadataState:
         for key in [key for key in self.policies if key[0] == command.vhost]:
             del self.policies[key]
         self.users.forget_vhost(command.vhost)
+        self._events.append(AccessEnded())
         return deleted
 
     def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:

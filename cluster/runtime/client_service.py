@@ -35,6 +35,9 @@ class ClientServer(Protocol):
     async def stop(self, text: str = ...) -> None:
         """Close all connections, for the reason that clients read."""
 
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        """Close every connection whose user and vhost meet with an objection."""
+
     def connections(self) -> Sequence[ConnectionListing]: ...
 
 
@@ -73,6 +76,11 @@ class ClientService:
     def has_roles(self) -> bool:
         """This node has joined its cluster, and would serve clients but for a pause."""
         return self._may_serve
+
+    def access_ended(self, objection: Callable[[str, str], str | None]) -> None:
+        """A user or a vhost may be gone: ``objection`` says of each whether, and why, its connections must end."""
+        if self._server is not None:
+            self._server.close_objectionable(objection)
 
     async def open(self, pause: Pause | None) -> None:
         """This node has its roles: serve, now or when the pause has ended. Raises `ConfigError`."""

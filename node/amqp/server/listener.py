@@ -128,6 +128,13 @@ class AmqpServer:
                 self._all_closed.clear()
                 await self._all_closed.wait()
 
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        """Close (320) every connection whose user and vhost (empty: it has entered none yet) meet with an objection."""
+        for connection in list(self._connections):
+            machine = connection.machine
+            if machine.user and (text := objection(machine.user, machine.vhost)) is not None:
+                connection.close(320, text)
+
     def connections(self) -> list[ConnectionListing]:
         """The connections that exist, also those in their handshake."""
         return [connection.listing() for connection in self._connections]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cluster.runtime.client_service import ClientService
 from cluster.runtime.ending import Ending
@@ -26,6 +26,7 @@ class Server:
         self.failure = failure
         self.said = self.refused = ""
         self.is_running = False
+        self.objections: list[str | None] = []
 
     async def start(self, host: str, port: int) -> None:
         await asyncio.sleep(0)
@@ -39,6 +40,9 @@ class Server:
     async def stop(self, text: str = "shutdown") -> None:
         self.is_running = False
         self.said = text
+
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        self.objections.append(objection("u", "v"))
 
     def connections(self) -> Sequence[ConnectionListing]:
         return []
@@ -146,3 +150,11 @@ async def test_clients_are_not_listened_to_from_the_moment_of_the_pause() -> Non
     assert not bench.service.is_serving
     await bench.quorum(True)
     assert bench.running() == [False, True]
+
+
+async def test_connections_that_lost_their_user_or_vhost_are_looked_for_where_there_are_any() -> None:
+    bench = Bench()
+    bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
+    await bench.service.open(None)
+    bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
+    assert bench.servers[0].objections == ["u v"]
