@@ -53,11 +53,7 @@ class Broker:
         self._numbers = itertools.count(1)
 
     def authenticate(self, mechanism: str, response: bytes, peer_host: str) -> str:
-        try:
-            return log_in(self.parts.authenticator, mechanism, response, peer_host)
-        except ConnectionFailure as error:
-            log.warning("login from %s refused: %s", peer_host, error)
-            raise
+        return log_in(self.parts.authenticator, mechanism, response, peer_host)
 
     def open_connection(self, info: ConnectionInfo, control: ConnectionControl) -> Connection:
         if not self.parts.catalogue.topology.has_vhost(info.vhost):

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from node.amqp.connection import ConnectionLimits
+from node.amqp.login_throttle import LoginThrottle
 from node.amqp.ports import BrokerPort
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
 from node.amqp.server.sockets import Listen, Listener
 from node.amqp.server.turns import InputTurns
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ TICK_INTERVAL_S = 0.25
 BACKLOG = 128
 #: A connection costs a descriptor and some tens of kilobytes; this stays below the usual limit of descriptors.
 CONNECTIONS_MAX = 50_000
+#: Of these so many may be in their handshake, strangers among them: more than come back at once after a failover, and
+#: in memory some tens of megabytes.
+HANDSHAKES_MAX = 2048
 STOP_TIMEOUT_S = 10.0
 
 
@@ -39,6 +44,8 @@ class AmqpServerConfig:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Further connections are dropped at once.
     connections_max: int = CONNECTIONS_MAX
+    #: Likewise while so many have not entered a vhost yet.
+    handshakes_max: int = HANDSHAKES_MAX
     #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
     stop_timeout_s: float = STOP_TIMEOUT_S
     #: Serve TLS instead of plain TCP.
@@ -70,9 +77,12 @@ class AmqpServer:
         self._listen = listen
         # The server may be made before its loop runs.
         self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock, may_read)
-        #: Both are dicts for their order.
+        #: Dicts for their order; the last has those of the first that have not entered a vhost yet.
         self._connections: dict[ConnectionShell, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[ConnectionShell, None] = {}
+        self.logins = LoginThrottle()
+        self.refusals = ThrottledLog(log)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0
@@ -142,11 +152,16 @@ class AmqpServer:
     # --- `ConnectionOwner` ---
 
     def connection_opened(self, connection: ConnectionShell) -> bool:
-        self._connections[connection] = None
-        return len(self._connections) <= self._config.connections_max
+        self._connections[connection] = self._handshakes[connection] = None
+        config = self._config
+        return len(self._connections) <= config.connections_max and len(self._handshakes) <= config.handshakes_max
+
+    def handshake_ended(self, connection: ConnectionShell) -> None:
+        self._handshakes.pop(connection, None)
 
     def connection_closed(self, connection: ConnectionShell) -> None:
         self._connections.pop(connection, None)
+        self._handshakes.pop(connection, None)
         if not self._connections:
             self._all_closed.set()
 
