@@ -26,8 +26,9 @@ cleanly, mesh and metadata log go last.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -193,9 +194,10 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     ending = Ending()
     runtime = _runtime(config, world, incarnation, ending)
     broker = _broker(config, world, runtime)
+    connection_numbers = itertools.count(1)
     clients = ClientService(
         config.amqp_listener,
-        lambda: _amqp_server(config, world, broker, raft.may_read_clients),
+        lambda: _amqp_server(config, world, broker, raft.may_read_clients, connection_numbers),
         broker.delete_abandoned_queues,
         ending,
     )
@@ -289,7 +291,9 @@ def _broker(config: NodeConfig, world: World, runtime: NodeRuntime) -> Broker:
     return broker
 
 
-def _amqp_server(config: NodeConfig, world: World, broker: Broker, may_read: Callable[[], bool]) -> AmqpServer:
+def _amqp_server(
+    config: NodeConfig, world: World, broker: Broker, may_read: Callable[[], bool], numbers: Iterator[int]
+) -> AmqpServer:
     limits = ConnectionLimits(
         frame_max=config.frame_max_bytes,
         channel_max=config.channel_max,
@@ -303,6 +307,7 @@ def _amqp_server(config: NodeConfig, world: World, broker: Broker, may_read: Cal
         listen=world.listen,
         chance=world.chance,
         clock=world.clock,
+        numbers=numbers,
         may_read=may_read if config.pauses_minority else lambda: True,
     )
 

@@ -34,6 +34,7 @@ from cluster.runtime.admin_rows import (
     binding_row,
     channel_rows,
     check_columns,
+    connection_id,
     connection_row,
     consumer_rows,
     exchange_row,
@@ -256,26 +257,21 @@ class NodeAdmin:
         node, incarnation = self._runtime.node, self._runtime.incarnation
         chosen = check_columns(LISTINGS["list_connections"], columns)
         rows = [
-            connection_row(node, incarnation, number, each)
-            for number, each in enumerate(self._clients.connections(), 1)
+            connection_row(node, incarnation, each, self._system.time_of_day()) for each in self._clients.connections()
         ]
         return table("list_connections", chosen, rows + await self._of_peers("ListConnections", "", chosen, local))
 
     async def list_channels(self, columns: Sequence[str], *, local: bool = False) -> Table:
         node, incarnation = self._runtime.node, self._runtime.incarnation
         chosen = check_columns(LISTINGS["list_channels"], columns)
-        rows = [
-            row
-            for number, each in enumerate(self._clients.connections(), 1)
-            for row in channel_rows(node, incarnation, number, each)
-        ]
+        rows = [row for each in self._clients.connections() for row in channel_rows(node, incarnation, each)]
         return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
 
     async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
         chosen = check_columns(LISTINGS["list_flow"], columns)
         rows: list[Row] = []
-        for number, connection in enumerate(self._clients.connections(), 1):
-            pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+        for connection in self._clients.connections():
+            pid = connection_id(self._runtime.node, self._runtime.incarnation, connection)
             if connection.alarmed_ms is not None:
                 alarms = self._runtime.alarms.listing()
                 node = self._runtime.node

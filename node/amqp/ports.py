@@ -166,6 +166,10 @@ class BrokerChannel(Protocol):
     """One open channel, seen from the server."""
 
     @property
+    def channel_id(self) -> int:
+        """Of its `node.ids.ChannelKey`."""
+
+    @property
     def definitions(self) -> BrokerDefinitions:
         """Those of its connection."""
 

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Protocol, cast
 
 from pamqp import commands
@@ -77,6 +77,10 @@ class ConnectionOwner(Protocol):
         """Shared by all connections."""
 
     @property
+    def numbers(self) -> Iterator[int]:
+        """For connections, never one twice."""
+
+    @property
     def logins(self) -> LoginThrottle: ...
 
     @property
@@ -100,9 +104,11 @@ class ConnectionShell(asyncio.Protocol):
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
+        self.number = next(owner.numbers)
         self.turns = owner.turns
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self._connected_s = self._loop.time()
         self._output: list[bytes] = []
         self._channels: dict[int, ChannelShell] = {}
         #: Ends of channels that the server closed, by number.
@@ -516,6 +522,8 @@ class ConnectionShell(asyncio.Protocol):
         if machine.state is ConnectionState.RUNNING and self._broker is not None:
             state = self._broker.state
         return ConnectionListing(
+            number=self.number,
+            age_s=self._loop.time() - self._connected_s,
             name=self.name,
             peer_host=self._peer[0],
             peer_port=self._peer[1],

@@ -7,10 +7,11 @@ the clock of the turns. Its timers and tasks are those of the running loop.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +58,8 @@ class AmqpServer:
 
     ``chance`` makes consumer tags. ``clock`` (seconds) says when a turn of the connections is over: it must go on while
     the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still). ``may_read``
-    is asked in every turn that would read what clients have sent: see `node.amqp.server.turns`.
+    is asked in every turn that would read what clients have sent: see `node.amqp.server.turns`. ``numbers``: for
+    connections, if others have had some before.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class AmqpServer:
         chance: random.Random,
         clock: Callable[[], float],
         may_read: Callable[[], bool] = lambda: True,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.broker = broker
         self.limits = config.limits
         self.chance = chance
+        self.numbers = itertools.count(1) if numbers is None else numbers
         self._config = config
         self._listen = listen
         # The server may be made before its loop runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -216,6 +217,7 @@ async def test_a_node_that_does_not_answer_is_left_out_of_versions_and_listeners
     assert list(document["versions"]) == list(document["listeners"]) == ["n1"]
 
 
+REFUSAL = NoQuorumError("no")
 NO_QUORUM = Pause(Hindrance.NO_QUORUM, "it has no quorum: it reaches no majority of the members", 3_000)
 FULL = Pause(Hindrance.STORAGE, "its disk does not take the log of the cluster's metadata (no space)", 3_000)
 ASKED: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
@@ -291,8 +293,26 @@ async def test_a_change_is_given_up_when_the_node_finds_itself_without_a_quorum(
 
 
 def connection(name: str, alarmed_ms: int | None) -> ConnectionListing:
+    number = 4 if alarmed_ms is None else 7
     return ConnectionListing(
-        name, "127.0.0.1", 1, 5001, "guest", "/", "blocking", (), 60, 131072, 2047, 0, 0, 0, {}, alarmed_ms=alarmed_ms
+        number,
+        name,
+        "127.0.0.1",
+        1,
+        5001,
+        "guest",
+        "/",
+        "blocking",
+        (),
+        5.0,
+        60,
+        131072,
+        2047,
+        0,
+        0,
+        0,
+        {},
+        alarmed_ms=alarmed_ms,
     )
 
 
@@ -306,4 +326,18 @@ async def test_the_flow_lists_publishers_that_an_alarm_has_stopped_and_nobody_el
     connections = [connection("consumer", None), connection("publisher", 900)]
     admin = node_admin(runtime, connections=connections)
     table = await admin.list_flow(("connection", "name", "slowest_hop", "blocked_ms", "state"), local=True)
-    assert table.rows == (("<n1.1.2.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)
+    assert table.rows == (("<n1.1.7.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)
+
+
+async def test_a_connection_keeps_its_process_id_and_shows_its_octets_and_its_beginning() -> None:
+    first, second = connection("first", None), connection("second", 5)
+    second = replace(second, received_bytes=10, sent_bytes=20, send_pending_bytes=3)
+    runtime = SimpleNamespace(
+        node=NodeName("n1"), incarnation=Incarnation(1), metadata=RefusingGroup(NoQuorumError(""))
+    )
+    columns = ("pid", "recv_oct", "send_oct", "send_pend", "connected_at")
+    for connections in ([first, second], [second]):
+        admin = node_admin(runtime, connections=connections)
+        admin._system = replace(admin._system, time_of_day=lambda: 1000.0)
+        table = await admin.list_connections(columns, local=True)
+        assert table.rows[-1] == ("<n1.1.7.0>", 10, 20, 3, 995_000), "whoever else comes or goes"

@@ -1,4 +1,4 @@
-"""A user or a vhost is deleted while somebody is connected: on a whole node, from the operator's word to the wire."""
+"""The connections of a whole node: how they end with a user or a vhost, what they may do, how they are listed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.composition import Node, compose_node
 from node.amqp.connection import ConnectionState
 from node.amqp.frames import PROTOCOL_HEADER
 from tests.support.amqp_frames import publish_bytes
-from tests.support.server_client import Channel, Client, Connection
+from tests.support.server_client import Basic, Channel, Client, Connection, Queue
 from tests.support.small_world import SmallWorld, small_config
 
 
@@ -112,3 +112,14 @@ async def test_permissions_count_from_the_next_operation_on(node: Node, small: S
     assert await client.send(data=publish) == []
     await node.admin.clear_permissions("a", "ann")
     assert await client.send(data=publish) == ["Channel.Close"]
+
+
+async def test_a_consumer_names_its_channel_as_the_list_of_channels_does(node: Node, small: SmallWorld) -> None:
+    client = await entered(small, "ann", "a")
+    await client.send(Channel.Open(), channel=2)
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), channel=2)
+    await client.settle()
+    consumers = (await node.admin.list_consumers("a", ("channel_pid",), local=True)).rows
+    channels = dict((await node.admin.list_channels(("number", "pid"), local=True)).rows)
+    assert consumers == ((channels[2],),)
+    assert len(set(channels.values())) == 2
