@@ -26,8 +26,9 @@ cleanly, mesh and metadata log go last.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -43,7 +44,7 @@ from cluster.runtime.founding import found
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.queue_files import NodeQueueFiles
-from cluster.runtime.raft_driver import RaftDriver
+from cluster.runtime.raft_driver import DriverConfig, RaftDriver
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.admin_port import exit_code_of
 from cluster.transport.carrier import Carrier
@@ -157,7 +158,7 @@ class Node:
         try:
             await self.runtime.activate()
             await found(self.config, self.runtime.metadata, self._world.chance)
-            await self.clients.open(has_quorum=self.raft.has_quorum)
+            await self.clients.open(self.raft.pause if self.config.pauses_minority else None)
         except WarrenError as error:
             self._ending.fail(str(error), exit_code_of(error))
 
@@ -193,9 +194,14 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     ending = Ending()
     runtime = _runtime(config, world, incarnation, ending)
     broker = _broker(config, world, runtime)
+    connection_numbers = itertools.count(1)
     clients = ClientService(
-        config.amqp_listener, lambda: _amqp_server(config, world, broker), broker.delete_abandoned_queues, ending
+        config.amqp_listener,
+        lambda: _amqp_server(config, world, broker, raft.may_read_clients, connection_numbers),
+        broker.delete_abandoned_queues,
+        ending,
     )
+    runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
     mesh = Mesh(
         config.node_name,
@@ -208,9 +214,12 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         cookie=config.cluster_cookie,
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
     )
-    pauses = config.cluster_partition_handling == "pause_minority"
     events = ConsensusEvents(
-        runtime.queues, runtime.membership, pauses=pauses, on_quorum=clients.quorum_changed, on_fatal=ending.fail
+        runtime.queues,
+        runtime.membership,
+        pauses=config.pauses_minority,
+        on_pause=clients.pause_changed,
+        on_fatal=ending.fail,
     )
     raft = _raft(config, world, runtime, mesh, events)
     keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
@@ -283,7 +292,9 @@ def _broker(config: NodeConfig, world: World, runtime: NodeRuntime) -> Broker:
     return broker
 
 
-def _amqp_server(config: NodeConfig, world: World, broker: Broker) -> AmqpServer:
+def _amqp_server(
+    config: NodeConfig, world: World, broker: Broker, may_read: Callable[[], bool], numbers: Iterator[int]
+) -> AmqpServer:
     limits = ConnectionLimits(
         frame_max=config.frame_max_bytes,
         channel_max=config.channel_max,
@@ -291,7 +302,21 @@ def _amqp_server(config: NodeConfig, world: World, broker: Broker) -> AmqpServer
         max_message_size_bytes=config.max_message_size_bytes,
         handshake_timeout_s=config.handshake_timeout_ms / 1000,
     )
-    return AmqpServer(broker, AmqpServerConfig(limits), listen=world.listen, chance=world.chance, clock=world.clock)
+    return AmqpServer(
+        broker,
+        AmqpServerConfig(limits),
+        listen=world.listen,
+        chance=world.chance,
+        clock=world.clock,
+        numbers=numbers,
+        may_read=may_read if config.pauses_minority else lambda: True,
+    )
+
+
+def _quorum_grace_ms(config: NodeConfig) -> int:
+    """A node pauses before the others declare it down for its silence: see `cluster.runtime.standing`."""
+    longest_ms = config.cluster_silence_timeout_ms - 2 * config.raft_election_timeout_ms
+    return max(0, min(DriverConfig().quorum_grace_ms, longest_ms))
 
 
 def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents) -> RaftDriver:
@@ -310,5 +335,6 @@ def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, ev
         listener=events,
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
+        driver_config=DriverConfig(quorum_grace_ms=_quorum_grace_ms(config)),
         seed=world.chance.getrandbits(64),
     )

@@ -14,6 +14,7 @@ import uvloop
 from cluster.composition import Node, compose_node
 from cluster.home_cookie import read_or_make_home_cookie
 from cluster.real_world.collector import tune_collector
+from cluster.real_world.native_lines import capture_native_lines
 from cluster.real_world.system_probe import raise_open_files_limit
 from cluster.real_world.world import real_world
 from cluster.transport.admin_port import ExitCode
@@ -67,6 +68,7 @@ def configure_logging(config: NodeConfig) -> None:
 
 def run(config: NodeConfig) -> int:
     """Run one node in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    capture_native_lines()
     try:
         configure_logging(config)
     except OSError as error:

@@ -34,7 +34,7 @@ LISTINGS: dict[str, Listing] = {
     "list_connections": _listing(
         "user peer_host peer_port state",
         "pid name host port peer_host peer_port protocol channels channel_max frame_max timeout user vhost "
-        "client_properties connected_at state",
+        "client_properties connected_at recv_oct send_oct send_pend state",
     ),
     "list_channels": _listing(
         "pid user consumer_count messages_unacknowledged",

@@ -25,6 +25,8 @@ from node.patterns import is_found, pattern_problem
 Action = Literal["configure", "write", "read"]
 SALT_BYTES = 4
 DEFAULT_USER = "guest"
+#: Of a name that somebody claims, so much is written to the log.
+SHOWN_NAME_CHARACTERS = 64
 #: The default exchange has no name; permissions speak of it by this one.
 DEFAULT_EXCHANGE_ALIAS = "amq.default"
 
@@ -53,6 +55,9 @@ class Authenticator(Protocol):
 
     def check_password(self, user: str, password: str) -> bool:
         """True if this user exists and has this password."""
+
+    def knows(self, user: str) -> bool:
+        """True if this user exists."""
 
     def is_loopback_only(self, user: str) -> bool:
         """True if the user may connect from this machine only."""
@@ -83,6 +88,10 @@ def matches_password(password: str, password_hash: str) -> bool:
     return hmac.compare_digest(hashlib.sha256(salt + password.encode()).digest(), digest)
 
 
+#: Of a password that cannot be sent: it is not text.
+_HASH_OF_NOBODY = base64.b64encode(bytes(SALT_BYTES + hashlib.sha256().digest_size)).decode()
+
+
 def check_pattern(pattern: str) -> None:
     """Raises `ConfigError` if a permission expression cannot be used."""
     if problem := pattern_problem(pattern):
@@ -107,7 +116,12 @@ class UserDirectory:
 
     def check_password(self, user: str, password: str) -> bool:
         record = self._users.get(user)
-        return record is not None and matches_password(password, record.password_hash)
+        # Whoever does not exist is hashed for, too, or the time of the answer would tell who does.
+        is_right = matches_password(password, _HASH_OF_NOBODY if record is None else record.password_hash)
+        return is_right and record is not None
+
+    def knows(self, user: str) -> bool:
+        return user in self._users
 
     def is_loopback_only(self, user: str) -> bool:
         return user in self._loopback_users
@@ -186,7 +200,7 @@ def parse_login(mechanism: str, response: bytes) -> tuple[str, str]:
     if mechanism == "PLAIN":
         parts = response.split(b"\0")
         if len(parts) != 3:
-            raise login_refused(mechanism)
+            raise _unreadable(mechanism)
         # RFC 4616: authorization identity (ignored, as in the reference), user, password.
         return _text(parts[1], mechanism), _text(parts[2], mechanism)
     if mechanism == "AMQPLAIN":
@@ -194,10 +208,10 @@ def parse_login(mechanism: str, response: bytes) -> tuple[str, str]:
         try:
             table = decode.field_table(len(response).to_bytes(4, "big") + response)[1]
         except (ValueError, IndexError, OverflowError, OSError, RecursionError) as error:
-            raise login_refused(mechanism) from error
+            raise _unreadable(mechanism) from error
         user, password = table.get("LOGIN"), table.get("PASSWORD")
         if not isinstance(user, str) or not isinstance(password, str):
-            raise login_refused(mechanism)
+            raise _unreadable(mechanism)
         return user, password
     raise ConnectionFailure(503, f"unknown authentication mechanism '{mechanism}'")
 
@@ -206,15 +220,21 @@ def _text(raw: bytes, mechanism: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise login_refused(mechanism) from error
+        raise _unreadable(mechanism) from error
 
 
-def login_refused(mechanism: str) -> ConnectionFailure:
-    """The refusal, which says nothing about what was wrong."""
-    return ConnectionFailure(
-        403,
-        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
-    )
+class LoginRefused(ConnectionFailure):
+    """The refusal (403), which tells the client nothing about what was wrong; ``details`` are for the log."""
+
+    def __init__(self, mechanism: str, details: str) -> None:
+        self.details = details
+        super().__init__(
+            403, f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+        )
+
+
+def _unreadable(mechanism: str) -> LoginRefused:
+    return LoginRefused(mechanism, f"the {mechanism} response cannot be read")
 
 
 def is_loopback(peer_host: str) -> bool:
@@ -229,10 +249,12 @@ def is_loopback(peer_host: str) -> bool:
 
 
 def log_in(authenticator: Authenticator, mechanism: str, response: bytes, peer_host: str) -> str:
-    """The user name of a successful login. Raises `ConnectionFailure` 403 or 503; never shows a password."""
+    """The user name of a successful login. Raises `LoginRefused`, or `ConnectionFailure` 503; shows no password."""
     user, password = parse_login(mechanism, response)
+    # A stranger chooses the name: nothing in it may look like another line of the log.
+    shown = f"user {user[:SHOWN_NAME_CHARACTERS]!r}"
     if not authenticator.check_password(user, password):
-        raise login_refused(mechanism)
+        raise LoginRefused(mechanism, f"{shown}: unknown, or the password is wrong")
     if authenticator.is_loopback_only(user) and not is_loopback(peer_host):
-        raise ConnectionFailure(403, f"User '{user}' can only connect via localhost")
+        raise LoginRefused(mechanism, f"{shown} can only connect via localhost")
     return user

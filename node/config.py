@@ -127,6 +127,11 @@ class NodeConfig:
         """True if there are other members."""
         return len(self.members) > 1
 
+    @property
+    def pauses_minority(self) -> bool:
+        """True if the node serves no clients while it cannot know what the cluster decides."""
+        return self.cluster_partition_handling == "pause_minority"
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -183,12 +183,16 @@ def _hindrance(call: Call) -> str:
     """Why the node does not serve clients yet; empty once it does."""
     try:
         with call.client() as client:
-            is_serving = client.status()["is_serving"]
+            document = client.status()
     except AdminError as error:
         if error.exit_code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY):
             return error.message
         raise
-    return "" if is_serving else "it runs, but serves no clients: it needs a majority of the members, see its log"
+    if document["is_serving"]:
+        return ""
+    paused = document.get("paused")
+    reason = "it needs a majority of the members" if paused is None else paused["reason"]
+    return f"it runs, but serves no clients: {reason}; see its log"
 
 
 def _answers(call: Call) -> bool:

@@ -7,6 +7,7 @@ tool can ask an old node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -53,11 +54,30 @@ def _partitions(partitions: Mapping[str, Iterable[str]]) -> list[str]:
     return [f"Node {node} cannot communicate with {', '.join(others)}" for node, others in partitions.items()]
 
 
+def _paused(paused: Mapping[str, Document]) -> list[str]:
+    lines = []
+    for node, standing in paused.items():
+        seconds = standing["seconds"]
+        since = "" if seconds is None else f", since {_ago(seconds)} ({seconds} seconds)"
+        state = "serves clients" if standing["serves_clients"] else "serves no clients"
+        lines.append(f"Node {node} {state}{since}: {standing['reason']}")
+        for key, title in (("reaches", "It reaches"), ("lacks", "It lacks")):
+            lines.append(f"{title}: {', '.join(standing[key]) or 'nobody'}")
+    return lines
+
+
+def _ago(seconds: int) -> str:
+    """The time of day on this machine."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def cluster_status_text(document: Document) -> str:
     """Sections in rabbitmqctl's order."""
     sections = []
     if "cluster_name" in document:
         sections.append(_section("Basics", [f"Cluster name: {document['cluster_name']}"]))
+    if document.get("paused"):
+        sections.append(_section("Paused", _paused(document["paused"])))
     for key, title in (("disk_nodes", "Disk Nodes"), ("running_nodes", "Running Nodes")):
         if key in document:
             sections.append(_section(title, document[key]))
@@ -130,6 +150,8 @@ def status_text(document: Document) -> str:
     """Sections of a node's own status."""
     sections = [_section(title, lines) for title, names in _STATUS_SECTIONS if (lines := _pairs(document, names))]
     sections += [_section(title, document[key]) for key, title in _LIST_SECTIONS if key in document]
+    if document.get("paused"):
+        sections.insert(0, _section("Paused", _paused({document["node_name"]: document["paused"]})))
     if "alarms" in document:
         sections.append(_section("Alarms", _alarms(document["alarms"])))
     if "memory" in document:

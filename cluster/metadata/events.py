@@ -61,6 +61,13 @@ class MemberChanged:
 
     node: NodeName
     new: MemberRecord | None
+    #: It went down, and had said so before.
+    is_stopped: bool = False
 
 
-Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged
+@dataclass(frozen=True, slots=True)
+class AccessEnded:
+    """A user or a vhost was deleted: whoever is connected as that user, or to that vhost, is so no longer rightly."""
+
+
+Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged | AccessEnded

@@ -61,6 +61,7 @@ from cluster.metadata.errors import (
     StillServedError,
 )
 from cluster.metadata.events import (
+    AccessEnded,
     ChangeReason,
     Event,
     MastershipChanged,
@@ -227,7 +228,7 @@ class MetadataState:
             case ClearPolicy():
                 return self._clear_policy(command)
             case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return change_users(self.users, self.topology, command)
+                return change_users(self.users, self.topology, command, self._events)
             case _:
                 return self._change_mirrors(command)
 
@@ -263,6 +264,7 @@ class MetadataState:
         for vhost, name in [key for key in self.policies if key[0] == command.vhost]:
             self._matches.remove(vhost, name)
         self.users.forget_vhost(command.vhost)
+        self._events.append(AccessEnded())
         return deleted
 
     def _place_new_queue(self, queue: QueueRecord, origin: NodeName) -> None:
@@ -462,7 +464,7 @@ class MetadataState:
         old = self.members.get(node)
         if old is None or not old.is_up or old.incarnation != command.incarnation:
             return  # it is down already, or back in another life
-        self._put_member(replace(old, is_up=False))
+        self._put_member(replace(old, is_up=False), is_stopped=command.reason == "shutdown")
         for queue in self._queues():
             if self._is_owned_by_connection_of(queue, node):
                 self._delete_queue(queue)
@@ -507,10 +509,10 @@ class MetadataState:
         del self.members[node]
         self._events.append(MemberChanged(node, None))
 
-    def _put_member(self, new: MemberRecord) -> None:
+    def _put_member(self, new: MemberRecord, *, is_stopped: bool = False) -> None:
         if new != self.members.get(new.node):
             self.members[new.node] = new
-            self._events.append(MemberChanged(new.node, new))
+            self._events.append(MemberChanged(new.node, new, is_stopped))
 
     # --- policies
 

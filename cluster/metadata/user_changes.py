@@ -14,11 +14,12 @@ from cluster.metadata.commands import (
     UserCommand,
 )
 from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExistsError
+from cluster.metadata.events import AccessEnded, Event
 from node.auth import PermissionRecord, UserDirectory, UserRecord
 from node.topology.topology import Topology
 
 
-def change_users(users: UserDirectory, topology: Topology, command: UserCommand) -> None:
+def change_users(users: UserDirectory, topology: Topology, command: UserCommand, events: list[Event]) -> None:
     """Carry the command out, or raise a `RefusedChangeError` and change nothing."""
     name = command.user if isinstance(command, SetPermissions | ClearPermissions) else command.name
     user = users.user(name)
@@ -30,6 +31,8 @@ def change_users(users: UserDirectory, topology: Topology, command: UserCommand)
         raise NoSuchUserError(name)
     else:
         _change_user(users, topology, user, command)
+        if isinstance(command, DeleteUser):
+            events.append(AccessEnded())
 
 
 def _change_user(users: UserDirectory, topology: Topology, user: UserRecord, command: UserCommand) -> None:

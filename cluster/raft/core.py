@@ -27,6 +27,7 @@ from contextlib import suppress
 from random import Random
 
 from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState, Role, founding_state
+from cluster.raft.currency import Currency
 from cluster.raft.leadership import Leadership
 from cluster.raft.log import RETAINED_ENTRIES, RaftLog
 from cluster.raft.messages import (
@@ -65,6 +66,8 @@ class RaftCore:
         self.role = Role.FOLLOWER
         #: Leader of `term` as far as known.
         self.leader: NodeName | None = None
+        #: As of when this node has whatever is committed.
+        self.currency = Currency()
         #: While this node leads, what that takes.
         self._leadership: Leadership | None = None
         self._rng = rng
@@ -131,6 +134,7 @@ class RaftCore:
         if self._leadership is not None:
             if self.has_quorum(self._now_ms):
                 self._leadership.tick(self._now_ms)
+                self._note_currency_of_leader()
             else:
                 self._become_follower(self.term, None)
         elif self._now_ms >= self._election_deadline_ms:
@@ -163,6 +167,7 @@ class RaftCore:
             case HeartbeatResponse():
                 if self._leadership is not None:
                     self._leadership.on_heartbeat_response(self._now_ms, message)
+                    self._note_currency_of_leader()
             case InstallSnapshot():
                 self._on_install_snapshot(message)
             case _:
@@ -467,10 +472,19 @@ class RaftCore:
         response = AppendResponse(self.node, request.sender, self.term, False, index, conflict_index, conflict_term)
         self._messages_after_append.append(response)
 
+    def _note_currency_of_leader(self) -> None:
+        if self._leadership is not None and (as_of_ms := self._leadership.current_as_of_ms(self._now_ms)) > 0:
+            self.currency.note(as_of_ms, self.log.commit)
+
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)
+        if heartbeat.stamp_ms == 0:
+            self.currency.note(self._now_ms, heartbeat.commit)  # a leader of a release without stamps
+        elif heartbeat.committed and 0 < heartbeat.echo_ms <= self._now_ms + 1:
+            self.currency.note(heartbeat.echo_ms - 1, heartbeat.committed)
         self.log.commit = max(self.log.commit, min(heartbeat.commit, self.log.last_index))
-        self._messages_now.append(HeartbeatResponse(self.node, heartbeat.sender, self.term))
+        response = HeartbeatResponse(self.node, heartbeat.sender, self.term, self._now_ms + 1, heartbeat.stamp_ms)
+        self._messages_now.append(response)
 
     def _on_install_snapshot(self, request: InstallSnapshot) -> None:
         self._follow(request.sender)
@@ -497,6 +511,7 @@ class RaftCore:
 
     def check_invariants(self) -> None:
         self.log.check_invariants()
+        self.currency.check_invariants()
         assert self.term >= self.log.last_term, "an entry's term is known before the entry is"
         assert (self.role is Role.LEADER) == (self.leader == self.node), "a leader knows that it leads"
         assert (self.role is Role.LEADER) == (self._leadership is not None), "who leads keeps track of the followers"

@@ -70,6 +70,13 @@ class Leadership:
         )
         return heard >= self._log.quorum
 
+    def current_as_of_ms(self, now_ms: int) -> int:
+        """The latest time at which a majority, the leader included, still took this node for its leader; 0: never."""
+        if self._log.commit < self._term_start_index:
+            return 0
+        stamps = [now_ms + 1 if voter == self.node else self._progress[voter].echo_ms for voter in self._log.voters]
+        return sorted(stamps, reverse=True)[self._log.quorum - 1] - 1
+
     def tick(self, now_ms: int) -> None:
         """Heartbeats, and an overdue transfer is given up."""
         if self._transfer_target is not None and now_ms >= self._transfer_deadline_ms:
@@ -82,14 +89,20 @@ class Leadership:
         progress = self._progress.get(peer)
         if progress is not None:
             progress.last_heard_ms = None
+            progress.forget_stamps()
             progress.become_probe(progress.match + 1)
 
     def _broadcast_heartbeat(self, now_ms: int) -> None:
         self.heartbeat_deadline_ms = now_ms + self._config.heartbeat_interval_ms
+        committed = self._log.commit if self._log.commit >= self._term_start_index else 0
+        leading_until_ms = self.current_as_of_ms(now_ms)
         for peer, progress in self._progress.items():
+            progress.note_leading(leading_until_ms)
             commit = min(self._log.commit, progress.match)
             progress.commit_sent = max(progress.commit_sent, commit)
-            self._messages.append(Heartbeat(self.node, peer, self.term, commit))
+            self._messages.append(
+                Heartbeat(self.node, peer, self.term, commit, committed, now_ms + 1, progress.stamp_ms)
+            )
 
     # ------------------------------------------------------------------ proposals
 
@@ -201,6 +214,7 @@ class Leadership:
         if progress is None:
             return
         progress.last_heard_ms = now_ms
+        progress.note_stamps(now_ms, response.stamp_ms, response.echo_ms)
         if progress.match >= self._log.last_index:
             return
         # Something is not acknowledged, perhaps lost: ask again. While streaming an empty request will do, because its

@@ -129,19 +129,32 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``commit`` never exceeds what the leader knows the receiver to hold."""
+    """``commit`` never exceeds what the leader knows the receiver to hold.
+
+    The rest is for `cluster.raft.currency`. Leaders of before that say 0.
+    """
 
     sender: NodeName
     receiver: NodeName
     term: int
     commit: int
+    #: What the leader has committed, whether or not the receiver holds it; 0 until it has committed in its term.
+    committed: int = 0
+    #: When it was sent, by the sender's clock.
+    stamp_ms: int = 0
+    #: The latest stamp that the leader has from the receiver; 0 if none.
+    echo_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
+    """``stamp_ms``: when it was sent, by the sender's clock; ``echo_ms``: the stamp of the heartbeat it answers."""
+
     sender: NodeName
     receiver: NodeName
     term: int
+    stamp_ms: int = 0
+    echo_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

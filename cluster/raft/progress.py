@@ -27,12 +27,15 @@ class Progress:
 
     __slots__ = (
         "commit_sent",
+        "echo_ms",
         "in_flight",
         "is_probe_sent",
         "last_heard_ms",
         "match",
         "next",
         "snapshot_sent_ms",
+        "stamp_heard",
+        "stamp_ms",
         "state",
     )
 
@@ -50,6 +53,13 @@ class Progress:
         self.commit_sent = 0
         #: When anything of the current term came from it; the leader's grace period begins at its election.
         self.last_heard_ms: int | None = now_ms
+        #: The latest of the leader's stamps that it has answered, 0 if none. For this and the next two see
+        #: `cluster.raft.currency`.
+        self.echo_ms = 0
+        #: The latest of its own stamps that may be sent back, 0 if none.
+        self.stamp_ms = 0
+        #: One that may not yet, behind the time when it was heard.
+        self.stamp_heard: tuple[int, int] | None = None
         #: In `SNAPSHOT`: since when it is on its way.
         self.snapshot_sent_ms = 0
 
@@ -92,6 +102,26 @@ class Progress:
         while self.in_flight and self.in_flight[0] <= index:
             self.in_flight.popleft()
         return is_news
+
+    def note_stamps(self, now_ms: int, stamp_ms: int, echo_ms: int) -> None:
+        """It has answered the heartbeat stamped ``echo_ms``. What a release of before answers has no stamps."""
+        if stamp_ms == 0:
+            self.echo_ms = now_ms + 1
+            return
+        self.echo_ms = max(self.echo_ms, min(echo_ms, now_ms + 1))
+        if self.stamp_heard is None:
+            self.stamp_heard = (now_ms, stamp_ms)
+
+    def note_leading(self, until_ms: int) -> None:
+        """Its leader has proof of having been the only one until then."""
+        if self.stamp_heard is not None and self.stamp_heard[0] <= until_ms:
+            self.stamp_ms = self.stamp_heard[1]
+            self.stamp_heard = None
+
+    def forget_stamps(self) -> None:
+        """Its process is gone."""
+        self.echo_ms = self.stamp_ms = 0
+        self.stamp_heard = None
 
     def check_invariants(self) -> None:
         assert self.match < self.next, "what is matched need not be sent"

@@ -52,7 +52,7 @@ def real_world(config: NodeConfig) -> World:
         disk=disk,
         lock=DataLock,
         probe=SystemProbe(disk, str(config.data_dir)),
-        system=SystemFacts(os.getpid(), platform.platform(), platform.python_version(), product_version()),
+        system=SystemFacts(os.getpid(), platform.platform(), platform.python_version(), product_version(), time.time),
         chance=random.SystemRandom(),
         clock=time.monotonic,
         worker=ThreadWorker,

@@ -34,6 +34,7 @@ from cluster.runtime.admin_rows import (
     binding_row,
     channel_rows,
     check_columns,
+    connection_id,
     connection_row,
     consumer_rows,
     exchange_row,
@@ -43,6 +44,7 @@ from cluster.runtime.admin_rows import (
     static_queue_row,
     table,
 )
+from cluster.runtime.admin_standing import AdminStanding
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts
 from cluster.runtime.queue_role import MasterRole
@@ -64,6 +66,9 @@ class ServedClients(Protocol):
 
     @property
     def is_serving(self) -> bool: ...
+
+    @property
+    def has_roles(self) -> bool: ...
 
     def connections(self) -> Sequence[ConnectionListing]: ...
 
@@ -89,6 +94,7 @@ class NodeAdmin:
         self._probe = probe
         self._system = system
         self._chance = chance
+        self._standing = AdminStanding(runtime, clients)
 
     # --- policies ---
 
@@ -186,8 +192,11 @@ class NodeAdmin:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
         configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
         running = [member.node for member in members if member.is_up]
-        peers = [node for node in running if node != self._runtime.node and self._runtime.links.is_up(node)]
-        own = {**self._versions(), "listeners": self._listeners()}
+        linked = sorted(self._runtime.links.linked_nodes())
+        if self._standing.has_no_quorum or not self._clients.has_roles:
+            running = sorted([self._runtime.node, *linked])  # the records say who was up
+        peers = [node for node in running if node in linked]
+        own = {**self._versions(), "listeners": self._listeners(), "paused": self._standing.document()}
         statuses = dict(sorted(({self._runtime.node: own} | await self._peers.statuses(peers)).items()))
         return {
             "cluster_name": f"warren@{configured[0]}",
@@ -197,6 +206,7 @@ class NodeAdmin:
                 node: {name: document.get(name) for name in self._versions()} for node, document in statuses.items()
             },
             "alarms": self._runtime.alarms.listing(),
+            "paused": {node: document["paused"] for node, document in statuses.items() if document.get("paused")},
             "partitions": {},
             "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.metadata.consensus.leader,
@@ -219,6 +229,7 @@ class NodeAdmin:
             "virtual_host_count": len(self._state.topology.vhosts()),
             "listeners": self._listeners(),
             "is_serving": self._clients.is_serving,
+            "paused": self._standing.document(),
         }
 
     def _versions(self) -> dict[str, str]:
@@ -246,26 +257,21 @@ class NodeAdmin:
         node, incarnation = self._runtime.node, self._runtime.incarnation
         chosen = check_columns(LISTINGS["list_connections"], columns)
         rows = [
-            connection_row(node, incarnation, number, each)
-            for number, each in enumerate(self._clients.connections(), 1)
+            connection_row(node, incarnation, each, self._system.time_of_day()) for each in self._clients.connections()
         ]
         return table("list_connections", chosen, rows + await self._of_peers("ListConnections", "", chosen, local))
 
     async def list_channels(self, columns: Sequence[str], *, local: bool = False) -> Table:
         node, incarnation = self._runtime.node, self._runtime.incarnation
         chosen = check_columns(LISTINGS["list_channels"], columns)
-        rows = [
-            row
-            for number, each in enumerate(self._clients.connections(), 1)
-            for row in channel_rows(node, incarnation, number, each)
-        ]
+        rows = [row for each in self._clients.connections() for row in channel_rows(node, incarnation, each)]
         return table("list_channels", chosen, rows + await self._of_peers("ListChannels", "", chosen, local))
 
     async def list_flow(self, columns: Sequence[str], *, local: bool = False) -> Table:
         chosen = check_columns(LISTINGS["list_flow"], columns)
         rows: list[Row] = []
-        for number, connection in enumerate(self._clients.connections(), 1):
-            pid = f"<{self._runtime.node}.{self._runtime.incarnation}.{number}.0>"
+        for connection in self._clients.connections():
+            pid = connection_id(self._runtime.node, self._runtime.incarnation, connection)
             if connection.alarmed_ms is not None:
                 alarms = self._runtime.alarms.listing()
                 node = self._runtime.node
@@ -312,9 +318,11 @@ class NodeAdmin:
         return table("list_bindings", columns, [binding_row(each) for each in self._state.topology.bindings(vhost)])
 
     async def list_vhosts(self, columns: Sequence[str]) -> Table:
+        self._standing.require()
         return table("list_vhosts", columns, [{"name": vhost} for vhost in sorted(self._state.topology.vhosts())])
 
     async def list_users(self, columns: Sequence[str]) -> Table:
+        self._standing.require()
         users = sorted(self._state.users.users(), key=lambda user: user.name)
         return table("list_users", columns, [{"user": user.name, "tags": list(user.tags)} for user in users])
 
@@ -358,7 +366,7 @@ class NodeAdmin:
 
     async def _change(self, command: Command) -> None:
         """Refusals go up as they are: `exit_code_of` knows what each is worth."""
-        await self._runtime.metadata.change_everywhere(command)
+        await self._standing.decided(lambda: self._runtime.metadata.change_everywhere(command))
 
     async def _change_topology(self, command: TopologyCommand) -> None:
         """Not as clients do (`MetadataGroup.submit`): they are not told whether it is worth trying again."""
@@ -373,6 +381,7 @@ class NodeAdmin:
         return hash_password(password, self._chance.randbytes(SALT_BYTES))
 
     def _require_vhost(self, vhost: str) -> None:
+        self._standing.require()
         if not self._state.topology.has_vhost(vhost):
             raise AdminRefused(ExitCode.DATA, f"Virtual host '{vhost}' does not exist")
 

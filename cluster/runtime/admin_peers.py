@@ -10,6 +10,7 @@ from typing import Any
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.admin_port import AdminRefused, SyncProgress, Table
 from node.ids import NodeName
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class AdminPeers:
     def __init__(self, address_of: Callable[[NodeName], str], caller: AdminCaller) -> None:
         self._address_of = address_of
         self._caller = caller
+        self._refusals = ThrottledLog(log)
 
     async def close(self) -> None:
         await self._caller.close()
@@ -41,7 +43,8 @@ class AdminPeers:
         try:
             return await self._caller.listing(address, listing, vhost, columns, timeout_s=PEER_TIMEOUT_S)
         except AdminRefused as refusal:
-            log.info("%s did not answer %s: %s", node, listing, refusal.message)
+            text = f"{node} did not answer {listing}: {refusal.message}"
+            self._refusals.write(f"{node} {listing}", text, logging.INFO)
             return Table((), ())
 
     async def statuses(self, nodes: Sequence[NodeName]) -> dict[NodeName, dict[str, Any]]:

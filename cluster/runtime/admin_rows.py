@@ -186,9 +186,15 @@ def consumer_rows(role: MasterRole, members: Mapping[NodeName, MemberRecord]) ->
     ]
 
 
-def connection_row(node: NodeName, incarnation: int, number: int, connection: ConnectionListing) -> Row:
+def connection_id(node: NodeName, incarnation: int, connection: ConnectionListing) -> str:
+    """The process id of a connection of this node."""
+    return f"<{node}.{incarnation}.{connection.number}.0>"
+
+
+def connection_row(node: NodeName, incarnation: int, connection: ConnectionListing, now_s: float | None) -> Row:
+    """``now_s``: the time of day, since the epoch, if it is known."""
     return {
-        "pid": f"<{node}.{incarnation}.{number}.0>",
+        "pid": connection_id(node, incarnation, connection),
         "name": connection.name,
         "host": connection.name.partition(" -> ")[2].rpartition(":")[0],
         "port": connection.local_port,
@@ -201,16 +207,20 @@ def connection_row(node: NodeName, incarnation: int, number: int, connection: Co
         "timeout": connection.heartbeat_s,
         "user": connection.user,
         "vhost": connection.vhost,
+        "connected_at": None if now_s is None else int((now_s - connection.age_s) * 1000),
+        "recv_oct": connection.received_bytes,
+        "send_oct": connection.sent_bytes,
+        "send_pend": connection.send_pending_bytes,
         "client_properties": {key: _plain(value) for key, value in connection.client_properties.items()},
         "state": connection.state,
     }
 
 
-def channel_rows(node: NodeName, incarnation: int, number: int, connection: ConnectionListing) -> list[Row]:
+def channel_rows(node: NodeName, incarnation: int, connection: ConnectionListing) -> list[Row]:
     return [
         {
-            "pid": f"<{node}.{incarnation}.{number}.{channel.number}>",
-            "connection": f"<{node}.{incarnation}.{number}.0>",
+            "pid": f"<{node}.{incarnation}.{channel.channel_id}.0>",  # as `consumer_rows` has it
+            "connection": connection_id(node, incarnation, connection),
             "name": f"{connection.name} ({channel.number})",
             "number": channel.number,
             "user": connection.user,

@@ -5,8 +5,10 @@ declares a queue here and publishes to it there would lose the message as unrout
 return when all running nodes have committed (Mnesia's sync transactions), and programs rely on it.
 
 So every node tells every peer the index it has applied, after each batch that it applies and when a link comes up, and
-a change of topology is answered when all peers that are up and linked have reached it. The wait is bounded: it makes
-changes visible, nothing depends on it for safety, and a frozen peer must not hold up the others for long.
+a change of topology is answered when all peers that are up have reached it. The wait is bounded, for a frozen peer must
+not hold up the others for ever; but it is longer than a peer that does not catch up goes on serving clients. How long
+that is, and why it is enough, stands in `cluster.runtime.standing`. A peer whose link is down cannot say how far it is,
+and need not be waited for when so much time has passed since the link broke.
 """
 
 from __future__ import annotations
@@ -16,35 +18,62 @@ from collections.abc import Callable, Collection
 
 from node.ids import NodeName
 
-#: A healthy peer answers within milliseconds; a frozen one is declared down after some seconds and waited for no more.
-VISIBILITY_TIMEOUT_S = 1.0
-
 
 class AppliedWatch:
-    """What the peers have said. Everything on the loop's thread."""
+    """What the peers have said. Everything on the loop's thread. ``now_s``: the loop's time."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self._timeout_s = timeout_s
         self._applied: dict[NodeName, int] = {}
         self._changed = asyncio.Event()
+        self._linked: dict[NodeName, None] = {}
+        #: When the link to each peer broke; those that never had one, when this began.
+        self._lost_s: dict[NodeName, float] = {}
+        self._began_s = now_s
 
     def heard(self, peer: NodeName, index: int) -> None:
         """``peer`` has applied everything up to ``index``; less than before if it has restarted and replays."""
         self._applied[peer] = index
         self._changed.set()
 
+    def link_up(self, peer: NodeName) -> None:
+        """It can say how far it is."""
+        self._linked[peer] = None
+        self._lost_s.pop(peer, None)
+        self._changed.set()
+
+    def link_down(self, peer: NodeName, now_s: float) -> None:
+        """It cannot."""
+        if peer in self._linked:
+            del self._linked[peer]
+            self._lost_s[peer] = now_s
+        self._changed.set()
+
     def peers_changed(self) -> None:
         """Whom to wait for may have changed: look again."""
         self._changed.set()
 
-    async def wait(
-        self, index: int, peers: Callable[[], Collection[NodeName]], timeout_s: float = VISIBILITY_TIMEOUT_S
-    ) -> bool:
-        """Until all of ``peers()`` have applied ``index``; false if they have not in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not all(self._applied.get(peer, 0) >= index for peer in peers()):
-                    self._changed.clear()
+    async def wait(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
+        """Until all of ``peers()``, those that are up, have applied ``index``; false if some have not in time."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        while behind := [peer for peer in peers() if self._applied.get(peer, 0) < index]:
+            ends_s = [end_s for peer in behind if (end_s := self._end_s(peer, deadline_s)) > loop.time()]
+            if not ends_s:
+                return False
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(min(ends_s)):
                     await self._changed.wait()
-        except TimeoutError:
-            return False
+            except TimeoutError:
+                continue
         return True
+
+    def _end_s(self, peer: NodeName, deadline_s: float) -> float:
+        """Until when this peer is waited for."""
+        if peer in self._linked:
+            return deadline_s
+        return min(deadline_s, self._lost_s.get(peer, self._began_s) + self._timeout_s)
+
+    def check_invariants(self) -> None:
+        assert not self._linked.keys() & self._lost_s.keys(), "a link is up or lost"

@@ -1,7 +1,8 @@
 """When AMQP clients are served: from the time this node has its roles, as long as it may (`pause_minority`).
 
 Before it has its roles clients would find neither vhosts nor queues. A node that pauses closes its connections and its
-listener, and begins with a new server when it has a quorum again.
+listener, as the reference does, and begins with a new server when it is current again. Why it would pause stands in
+`cluster.runtime.standing`. From the moment at which it does, no word of a client is acted upon any more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from cluster.runtime.ending import Ending
+from cluster.runtime.standing import Hindrance, Pause
 from cluster.transport.admin_port import exit_code_of
 from node.amqp.server.listing import ConnectionListing
 from node.config import Address
@@ -27,8 +29,14 @@ class ClientServer(Protocol):
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError` if the address is taken or not ours."""
 
+    def refuse(self, text: str) -> None:
+        """Let nobody in and listen to nobody any more; `stop` follows."""
+
     async def stop(self, text: str = ...) -> None:
         """Close all connections, for the reason that clients read."""
+
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        """Close every connection whose user and vhost meet with an objection."""
 
     def connections(self) -> Sequence[ConnectionListing]: ...
 
@@ -64,15 +72,28 @@ class ClientService:
         """The client connections of this node."""
         return [] if self._server is None else self._server.connections()
 
-    async def open(self, *, has_quorum: bool) -> None:
-        """This node has its roles: serve, now or as soon as there is a quorum. Raises `ConfigError`."""
+    @property
+    def has_roles(self) -> bool:
+        """This node has joined its cluster, and would serve clients but for a pause."""
+        return self._may_serve
+
+    def access_ended(self, objection: Callable[[str, str], str | None]) -> None:
+        """A user or a vhost may be gone: ``objection`` says of each whether, and why, its connections must end."""
+        if self._server is not None:
+            self._server.close_objectionable(objection)
+
+    async def open(self, pause: Pause | None) -> None:
+        """This node has its roles: serve, now or when the pause has ended. Raises `ConfigError`."""
         self._may_serve = True
-        if has_quorum:
+        if pause is None:
             await self._serve()
 
-    def quorum_changed(self, has_quorum: bool) -> None:
-        """Serve again, or stop serving, in the background."""
-        task = asyncio.get_running_loop().create_task(self._resume() if has_quorum else self._pause())
+    def pause_changed(self, pause: Pause | None) -> None:
+        """Stop serving at once, or (``None``) serve again, in the background."""
+        if pause is not None and self._server is not None:
+            self._is_serving = False
+            self._server.refuse(_farewell(pause))
+        task = asyncio.get_running_loop().create_task(self._resume() if pause is None else self._pause(pause))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
@@ -95,12 +116,12 @@ class ClientService:
             self._server = server
             self._is_serving = True
 
-    async def _pause(self) -> None:
+    async def _pause(self, pause: Pause) -> None:
         async with self._changing:
             if self._server is not None:
                 self._is_serving = False
                 server, self._server = self._server, None
-                await server.stop("the node has lost contact with the majority of the cluster (pause_minority)")
+                await server.stop(_farewell(pause))
 
     async def _resume(self) -> None:
         if not self._may_serve:
@@ -117,6 +138,13 @@ class ClientService:
         if self._is_serving:
             assert self._server is not None, "whoever serves has a server"
             assert self._may_serve, "nobody is served before this node has its roles"
+
+
+def _farewell(pause: Pause) -> str:
+    """What clients read."""
+    if pause.hindrance is Hindrance.NO_QUORUM:
+        return "the node has lost contact with the majority of the cluster (pause_minority)"
+    return "the node does not know what the cluster has decided, because its disk or its network lags (pause_minority)"
 
 
 def cannot_listen(key: str, address: Address, error: OSError) -> ConfigError:

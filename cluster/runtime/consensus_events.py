@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from cluster.runtime.membership import Membership
 from cluster.runtime.queue_set import QueueSet
+from cluster.runtime.standing import Pause
 from node.errors import StorageError
 from node.ids import NodeName
 
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 class ConsensusEvents:
     """Implements `cluster.runtime.raft_driver.RaftListener`.
 
-    ``on_quorum``: serve clients, or stop serving them; told only if ``pauses`` (`cluster.partition_handling`).
+    ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
     ``on_fatal``: the node must stop, for this reason.
     """
 
@@ -26,13 +27,13 @@ class ConsensusEvents:
         membership: Membership,
         *,
         pauses: bool,
-        on_quorum: Callable[[bool], None],
+        on_pause: Callable[[Pause | None], None],
         on_fatal: Callable[[str], None],
     ) -> None:
         self._queues = queues
         self._membership = membership
         self._pauses = pauses
-        self._on_quorum = on_quorum
+        self._on_pause = on_pause
         self._on_fatal = on_fatal
 
     def on_applied(self, index: int) -> None:
@@ -42,15 +43,17 @@ class ConsensusEvents:
     def on_leader_change(self, leader: NodeName | None) -> None:
         self._membership.leader_changed(leader)
 
-    def on_quorum_lost(self) -> None:
-        if self._pauses:
-            log.error("no quorum: this node pauses, client connections are closed (pause_minority)")
-            self._on_quorum(False)
-
-    def on_quorum_regained(self) -> None:
-        if self._pauses:
-            log.info("quorum regained: this node serves clients again")
-            self._on_quorum(True)
+    def on_pause(self, pause: Pause | None) -> None:
+        if not self._pauses:
+            return
+        if pause is None:
+            log.info("this node has what the cluster has decided: it serves clients again")
+        else:
+            log.error(
+                "this node pauses (pause_minority): %s; client connections are closed, new ones find no listener",
+                pause.reason,
+            )
+        self._on_pause(pause)
 
     def on_storage_failed(self, error: StorageError) -> None:
         self._on_fatal(f"the metadata group failed here, this node stops: {error}")

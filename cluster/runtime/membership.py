@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from cluster.membership.detector import DetectorConfig, FailureDetector, Verdict, VerdictChange, proposes_node_down
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: An election takes two seconds at most; a cluster that has not noted a shutdown by then has other troubles.
 GOODBYE_TIMEOUT_S = 5.0
+#: And the others hear of it within milliseconds.
+GOODBYE_HEARD_S = 1.0
 #: Whether a majority may still live is looked at this often while a goodbye waits for its answer.
 GOODBYE_LOOK_S = 0.1
 
@@ -127,6 +130,8 @@ class Membership:
         self._is_stopping = False
         #: Peers whose `NodeDown` is being proposed.
         self._proposed_down: set[NodeName] = set()
+        #: Peers that said goodbye, and were not heard of as up since (a dict for its order).
+        self._stopped: dict[NodeName, None] = {}
         #: Incarnations of the peers that this node is linked with.
         self._linked_lives: dict[NodeName, Incarnation] = {}
         self._presence = Presence(self.node, metadata.state, queues.is_failed, self.announce, background.spawn)
@@ -181,6 +186,10 @@ class Membership:
         goodbye.cancel()
         try:
             await goodbye
+            # What this node has committed as the leader the others do not know at once: they would take it for dead.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_HEARD_S):
+                    await self._metadata.wait_visible()
         except asyncio.CancelledError:
             log.warning("the cluster could not be told of the shutdown: no majority has answered")
         except WarrenError as error:
@@ -214,7 +223,7 @@ class Membership:
         """The link is gone, with an unknown part of what was last said."""
         self._act_on(self._detector.link_reset(peer))
         self._linked_lives.pop(peer, None)
-        self._metadata.consensus.peers_changed()
+        self._metadata.consensus.link_down(peer)
         self._queues.link_down(peer)
         self._channels.link_down(peer)
         self._alarms.link_lost(peer)
@@ -238,14 +247,16 @@ class Membership:
 
     def leader_changed(self, leader: NodeName | None) -> None:
         """A new leader proposes what the one before it could not."""
-        log.info("the metadata group is led by %s", leader)
+        if leader is not None:
+            log.info("the metadata group is led by %s", leader)
         self._propose_all_down()
 
     def _act_on(self, changes: Sequence[VerdictChange]) -> None:
         for change in changes:
             if change.verdict is not Verdict.DOWN:
                 continue
-            log.warning("%s is %s", change.peer, "dead" if change.is_certain else "silent for too long")
+            if change.peer not in self._stopped:
+                log.warning("%s is %s", change.peer, "dead" if change.is_certain else "silent for too long")
             if change.is_certain:
                 self._metadata.consensus.peer_down(change.peer)
             self._propose_down(change.peer)
@@ -285,11 +296,15 @@ class Membership:
                 log.warning("the cluster declared this node down, but it is alive: announcing it again")
                 self._presence.say()
         elif event.new is not None and is_up:
+            self._stopped.pop(event.node, None)
             self._alarms.node_up(event.node)
             if self._linked_lives.get(event.node, event.new.incarnation) != event.new.incarnation:
                 # The link is to its earlier life. What was heard there is not true of this one.
                 self._queues.link_up(event.node)
         else:
+            if event.is_stopped:
+                self._stopped[event.node] = None
+                log.info("%s has stopped: it said goodbye", event.node)
             self._alarms.node_down(event.node, is_linked=self._links.is_up(event.node))
             self._sessions.node_lost(event.node)
             self._dropped.node_down(event.node)

@@ -14,6 +14,7 @@ from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
 from cluster.runtime.raft_driver import Applied
+from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
 from node.errors import ConnectionFailure, StorageError
 from node.ids import Incarnation, NodeName
@@ -32,7 +33,11 @@ class Consensus(Protocol):
 
     @property
     def has_quorum(self) -> bool:
-        """False after a while without one."""
+        """False while this node pauses."""
+
+    @property
+    def pause(self) -> Pause | None:
+        """Why this node is not current enough to serve clients; ``None`` if it is."""
 
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         """Result of applying the command on this node. Raises what applying it raised, or `TimeoutError`."""
@@ -46,8 +51,11 @@ class Consensus(Protocol):
     def link_up(self, peer: NodeName) -> None:
         """A link that was down has lost what was said."""
 
+    def link_down(self, peer: NodeName) -> None:
+        """The link is gone."""
+
     def peers_changed(self) -> None:
-        """A peer was declared up or down, or its link broke."""
+        """A peer was declared up or down."""
 
     def peer_down(self, peer: NodeName) -> None:
         """The process of ``peer`` is known to be gone."""
@@ -63,21 +71,16 @@ class MetadataListener(Protocol):
 
 
 class MetadataGroup:
-    """Local replica of the cluster's metadata. Implements `Catalogue` and the driver's `StateMachine`.
-
-    ``linked_nodes``: the peers that can be spoken to.
-    """
+    """Local replica of the cluster's metadata. Implements `Catalogue` and the driver's `StateMachine`."""
 
     def __init__(
         self,
         node: NodeName,
         incarnation: Incarnation,
         users: UserDirectory,
-        linked_nodes: Callable[[], Collection[NodeName]],
     ) -> None:
         self._node = node
         self._incarnation = incarnation
-        self._linked_nodes = linked_nodes
         self._last_request = 0
         self.state = MetadataState(users)
         self._listener: MetadataListener | None = None
@@ -123,15 +126,21 @@ class MetadataGroup:
             raise NoQuorumError(f"the cluster has not decided: {error}") from None
 
     async def change_everywhere(self, command: Command) -> Any:
-        """As `change`, and all peers have applied it, too: clients see the change wherever they are connected."""
+        """As `change`, and all peers have applied it, too: clients see the change wherever they are connected.
+
+        A peer that has not in time serves no clients meanwhile, see `cluster.runtime.standing`.
+        """
         result = await self.change(command)
-        if not await self.consensus.wait_visible(self._live_peers):
+        if not await self.wait_visible():
             log.warning("a peer is behind: it does not know yet of %s", command)
         return result
 
+    async def wait_visible(self) -> bool:
+        """Until all peers that are up have applied what is applied here; false if one has not in time."""
+        return await self.consensus.wait_visible(self._live_peers)
+
     def _live_peers(self) -> Collection[NodeName]:
-        members = self.state.members
-        return [node for node in self._linked_nodes() if node in members and members[node].is_up]
+        return [member.node for member in self.state.members.values() if member.is_up and member.node != self._node]
 
     # --- StateMachine ---
 

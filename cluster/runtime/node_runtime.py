@@ -87,16 +87,15 @@ class NodeRuntime:
         self.incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self._files = files
-        self._now_ms = now_ms
+        #: The clock that its deadlines go by.
+        self.now_ms = self._now_ms = now_ms
         self._on_fatal = on_fatal
         self._started_ms = now_ms()
         clock = surroundings.clock
 
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
-        self.metadata = MetadataGroup(
-            self.node, incarnation, UserDirectory(config.loopback_users), self.links.linked_nodes
-        )
+        self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users))
         self.records = Records(config, self.metadata.state)
         self.flow = FlowControl(
             in_process=config.credit_flow_default_credit,

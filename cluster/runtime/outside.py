@@ -45,10 +45,12 @@ class ResourceProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SystemFacts:
-    """What status reports say of the process; it does not change while it lives."""
+    """What status reports say of the process; but for the time it does not change while it lives."""
 
     process_id: int
     platform: str
     python_version: str
     #: Of this program.
     version: str
+    #: Seconds since the epoch, for operators to read and for nothing else; ``None``: not known.
+    time_of_day: Callable[[], float | None] = lambda: None

@@ -13,8 +13,8 @@ with a leader, so it is repeated under the same request id until it is *applied 
 carries out each request id once. So whoever has its answer also reads its own write here. A proposal is not started
 while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far back the state machine remembers.
 
-**Quorum.** `RaftCore.has_quorum` is false during an ordinary election too; `quorum_lost` is reported only when it has
-been false for `DriverConfig.quorum_grace_ms`.
+**Standing.** Whether this node is current enough to serve clients, for want of a quorum, of a disk that takes the log,
+or of anything else, is watched on every tick (`cluster.runtime.standing`). An ordinary election is no reason to pause.
 
 **Crash.** Everything answered was synced by a majority. An error of the disk stops the driver for good: a node that
 does not know what it has on disk must not vote.
@@ -37,6 +37,7 @@ from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
 from cluster.runtime.outside import Worker
+from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from node.errors import DiskFullError, StorageError
 from node.ids import NodeName
 
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 #: Proposals of this node that wait at the same time: every connection of a large node declaring at once, and an end.
 MAX_WAITING_PROPOSALS = 20_000
-#: The clock is looked at this often at least, for the quorum and for proposals to be repeated.
+#: The clock is looked at this often at least, for this node's standing and for proposals to be repeated.
 TICK_MAX_MS = 50
 
 #: A snapshot for which there was no space is tried again after so many entries.
@@ -80,9 +81,8 @@ class RaftListener(Protocol):
 
     def on_leader_change(self, leader: NodeName | None) -> None: ...
 
-    def on_quorum_lost(self) -> None: ...
-
-    def on_quorum_regained(self) -> None: ...
+    def on_pause(self, pause: Pause | None) -> None:
+        """This node is no longer current enough to serve clients; ``None``: it is again."""
 
     def on_storage_failed(self, error: StorageError) -> None:
         """The driver has stopped for good: its disk failed, or what is committed cannot be carried out."""
@@ -94,7 +94,8 @@ class DriverConfig:
     retry_interval_ms: int = 500
     #: How long `RaftDriver.propose` tries by default.
     proposal_timeout_ms: int = 30_000
-    #: Longer than an election usually takes (two timeouts), so that an election is no loss of quorum.
+    #: Together with an election timeout it is longer than an election usually takes (two of them), so that an election
+    #: is no reason to pause: see `cluster.runtime.standing`.
     quorum_grace_ms: int = 3000
     #: Applied entries per snapshot: replaying them takes well under a second.
     snapshot_entries: int = 10_000
@@ -151,7 +152,9 @@ class RaftDriver:
             state.restore(restored.snapshot.data)
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
-        self._applied_watch = AppliedWatch()
+        pause_after_ms = self._config.quorum_grace_ms + config.election_timeout_min_ms
+        self._applied_watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
+        self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms())
         self._last_proposal = 0
         self._worker = worker
         #: Written, not yet known to be durable; oldest first.
@@ -164,10 +167,8 @@ class RaftDriver:
         self._failure: StorageError | None = None
         #: What a full disk did not take.
         self._stalled: Ready | None = None
+        self._refused: DiskFullError | None = None
         self._reported_leader: NodeName | None = None
-        #: When the core last said that it has a quorum.
-        self._quorum_seen_ms = self._now_ms()
-        self._has_quorum = True
 
     # --- what others ask ---
 
@@ -178,8 +179,18 @@ class RaftDriver:
 
     @property
     def has_quorum(self) -> bool:
-        """False from ``on_quorum_lost`` to ``on_quorum_regained``."""
-        return self._has_quorum
+        """False while this node pauses: what it would propose, nobody would decide, or it would not hear of it."""
+        return self._standing.pause is None
+
+    @property
+    def pause(self) -> Pause | None:
+        """Why this node may not serve clients; ``None`` if it may."""
+        return self._standing.pause
+
+    def may_read_clients(self) -> bool:
+        """False if this node is not current enough and has not said so yet: it stood still, and the tick that would say
+        it comes later in this turn of the loop. To be asked in every turn that reads what clients have sent."""
+        return self._standing.pause is not None or not self._standing.is_stale(self._now_ms(), self.applied_index)
 
     def start(self) -> None:
         """Apply what is known to be committed, and begin to take part."""
@@ -240,10 +251,15 @@ class RaftDriver:
     def link_up(self, peer: NodeName) -> None:
         """A link that was down has lost what was said: tell it how far this node is."""
         self._send(peer, [AppliedUpTo(self.core.node, peer, self.applied_index)])
-        self._applied_watch.peers_changed()
+        self._standing.peer_heard(peer)
+        self._applied_watch.link_up(peer)
+
+    def link_down(self, peer: NodeName) -> None:
+        """The link is gone."""
+        self._applied_watch.link_down(peer, self._loop.time())
 
     def peers_changed(self) -> None:
-        """A peer was declared up or down, or its link broke."""
+        """A peer was declared up or down."""
         self._applied_watch.peers_changed()
 
     # --- inputs ---
@@ -254,6 +270,7 @@ class RaftDriver:
             return
         now_ms = self._now_ms()
         for message in messages:
+            self._standing.peer_heard(message.sender)
             if isinstance(message, AppliedUpTo):
                 self._applied_watch.heard(message.sender, message.index)
             else:
@@ -262,6 +279,7 @@ class RaftDriver:
 
     def peer_down(self, peer: NodeName) -> None:
         """The process of ``peer`` is known to be gone (`MeshHandler.on_peer_refused`)."""
+        self._standing.peer_gone(peer)
         if self._is_running:
             self.core.peer_down(self._now_ms(), peer)
             self._schedule_pump()
@@ -289,19 +307,10 @@ class RaftDriver:
         self.core.tick(now_ms)
         self._retry_proposals(now_ms)
         self._pump()
-        self._watch_quorum(now_ms)
+        if self._standing.look(now_ms, self.applied_index, self._refused):
+            self._listener.on_pause(self._standing.pause)
         if self._is_running:
             self._arm_timer()
-
-    def _watch_quorum(self, now_ms: int) -> None:
-        if self.core.has_quorum(now_ms):
-            self._quorum_seen_ms = now_ms
-            if not self._has_quorum:
-                self._has_quorum = True
-                self._listener.on_quorum_regained()
-        elif self._has_quorum and now_ms - self._quorum_seen_ms >= self._config.quorum_grace_ms:
-            self._has_quorum = False
-            self._listener.on_quorum_lost()
 
     # --- proposals ---
 
@@ -380,11 +389,11 @@ class RaftDriver:
                 log.error(
                     "the disk is full: this node takes no part in changes of metadata until it is not (%s)", error
                 )
-            self._stalled = ready
+            self._stalled, self._refused = ready, error
             return
         if self._stalled is not None:
             log.info("there is space again: this node takes part in changes of metadata")
-            self._stalled = None
+            self._stalled = self._refused = None
         self._unsynced.append(ready)
         if ready.snapshot is not None:
             self._state.restore(ready.snapshot.data)
@@ -485,6 +494,9 @@ class RaftDriver:
 
     def check_invariants(self) -> None:
         self.core.check_invariants()
+        self._standing.check_invariants()
+        self._applied_watch.check_invariants()
+        assert (self._stalled is None) == (self._refused is None), "what the disk did not take, it refused"
         assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"
         if self._sync is None and self._is_running and not self._is_pump_scheduled:
             assert not self._unsynced, "what is written is being synced or confirmed"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from cluster.metadata.events import (
+    AccessEnded,
     Event,
     MastershipChanged,
     MemberChanged,
@@ -95,6 +96,8 @@ class Roles:
         self._on_fatal = on_fatal
         #: This node takes part.
         self._is_active = False
+        #: A user or a vhost may be gone (their connections are closed).
+        self.on_access_ended: Callable[[], None] = lambda: None
         #: Told the vhost whose policies changed (the broker forgets its routes).
         self.on_policy_changed: Callable[[str], None] = lambda _vhost: None
 
@@ -149,6 +152,7 @@ class Roles:
     def on_restored(self) -> None:
         """The whole state was replaced by a snapshot. (That this node counts as dead is for `Presence.tick` to see.)"""
         if self._is_active:
+            self.on_access_ended()
             self._forget_deleted_queues()
             for queue_id in list(self._state.masterships):
                 self.take_up(queue_id)
@@ -196,6 +200,8 @@ class Roles:
         elif isinstance(event, QueueDeleted):
             self._queues.queue_deleted(event.queue)
             self._routes.queue_deleted(event.queue.queue_id)
+        elif isinstance(event, AccessEnded):
+            self.on_access_ended()
         elif isinstance(event, PolicyChanged):
             self._queues.policy_changed()
             self.on_policy_changed(event.vhost)

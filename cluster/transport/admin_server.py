@@ -21,6 +21,7 @@ from cluster.transport.admin_proof import Challenges
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from node.errors import WarrenError
+from node.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +51,15 @@ class AdminService(AdminServicer):
     def __init__(self, port: AdminPort, cookie: str) -> None:
         self._port = port
         self._challenges = Challenges(cookie.encode(), time.monotonic, secrets.token_bytes)
+        self._refusals = ThrottledLog(logger)
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
         """Every request but `Challenge` is looked at by `_Guard` first: none can be added without."""
         collected = _Collected()
         add_AdminServicer_to_server(self, cast(grpc.aio.Server, collected))
-        server.add_generic_rpc_handlers(tuple(_Guard(each, self._challenges) for each in collected.handlers))
+        server.add_generic_rpc_handlers(
+            tuple(_Guard(each, self._challenges, self._refusals) for each in collected.handlers)
+        )
 
     async def Challenge(self, request: pb.ChallengeRequest, context: _Context) -> pb.ChallengeReply:
         try:
@@ -227,9 +231,12 @@ class _Collected:
 class _Guard(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Lets requests through to ``guarded`` whose caller has answered a challenge."""
 
-    def __init__(self, guarded: grpc.GenericRpcHandler[Any, Any], challenges: Challenges) -> None:
+    def __init__(
+        self, guarded: grpc.GenericRpcHandler[Any, Any], challenges: Challenges, refusals: ThrottledLog
+    ) -> None:
         self._guarded = guarded
         self._challenges = challenges
+        self._refusals = refusals
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method
@@ -241,14 +248,14 @@ class _Guard(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         proof = given.get(codec.PROOF_METADATA_KEY, b"")
         if nonce and self._challenges.is_proven(nonce, proof, method):
             return handler
-        return _refusing(handler, "wrong cookie" if nonce else "no proof of the cookie")
+        return _refusing(handler, "wrong cookie" if nonce else "no proof of the cookie", self._refusals)
 
 
-def _refusing(handler: Any, what: str) -> Any:
+def _refusing(handler: Any, what: str, refusals: ThrottledLog) -> Any:
     """A handler of the same kind that refuses."""
 
     async def refuse(_request: object, context: _Context) -> None:
-        logger.warning("admin request from %s refused: %s", context.peer(), what)
+        refusals.write(what, f"admin request from {context.peer()} refused: {what}")
         await _refuse(context, ExitCode.UNAVAILABLE, _REFUSALS[what])
 
     async def refuse_stream(request: object, context: _Context) -> AsyncIterator[None]:

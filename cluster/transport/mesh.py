@@ -54,6 +54,7 @@ from cluster.wire.convert_handshake import (
 )
 from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
+from node.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Mesh:
             itertools.count(1),
             self._spawn,
         )
+        self._refusals = ThrottledLog(logger)
         self._peers = {name: Peer(self._home, name, address) for name, address in peers.items() if name != node}
         self._encoder = QueueEncoder()
         self._is_turn_end_scheduled = False
@@ -251,7 +253,7 @@ class Mesh:
         except (TimeoutError, StreamBroken):
             return None
         except (WireError, HandshakeError) as error:
-            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, error)
+            self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
             with suppress(StreamBroken):
                 await stream.write(
                     encode_verdict(Verdict(self.node, self.incarnation, str(error), protocol=NEWEST_PROTOCOL))

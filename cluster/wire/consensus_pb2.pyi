@@ -307,17 +307,29 @@ class Heartbeat(_message.Message):
 
     TERM_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    STAMP_MS_FIELD_NUMBER: _builtins.int
+    ECHO_MS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     commit: _builtins.int
+    committed: _builtins.int
+    """What the leader has committed, whether the receiver holds it or not; 0: it has committed nothing in its term yet."""
+    stamp_ms: _builtins.int
+    """When it was sent, by the sender's clock; 0: the sender's release does not say."""
+    echo_ms: _builtins.int
+    """The latest stamp_ms that the sender has from the receiver; 0: none."""
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
         commit: _builtins.int = ...,
+        committed: _builtins.int = ...,
+        stamp_ms: _builtins.int = ...,
+        echo_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "committed", b"committed", "echo_ms", b"echo_ms", "stamp_ms", b"stamp_ms", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,15 +340,22 @@ class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TERM_FIELD_NUMBER: _builtins.int
+    STAMP_MS_FIELD_NUMBER: _builtins.int
+    ECHO_MS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
+    stamp_ms: _builtins.int
+    """As in Heartbeat."""
+    echo_ms: _builtins.int
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
+        stamp_ms: _builtins.int = ...,
+        echo_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["echo_ms", b"echo_ms", "stamp_ms", b"stamp_ms", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,13 +100,15 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
     ),
     Heartbeat: (
         "heartbeat",
-        lambda m: pb.Heartbeat(term=m.term, commit=m.commit),
-        lambda w, s, r: Heartbeat(s, r, w.term, w.commit),
+        lambda m: pb.Heartbeat(
+            term=m.term, commit=m.commit, committed=m.committed, stamp_ms=m.stamp_ms, echo_ms=m.echo_ms
+        ),
+        lambda w, s, r: Heartbeat(s, r, w.term, w.commit, w.committed, w.stamp_ms, w.echo_ms),
     ),
     HeartbeatResponse: (
         "heartbeat_response",
-        lambda m: pb.HeartbeatResponse(term=m.term),
-        lambda w, s, r: HeartbeatResponse(s, r, w.term),
+        lambda m: pb.HeartbeatResponse(term=m.term, stamp_ms=m.stamp_ms, echo_ms=m.echo_ms),
+        lambda w, s, r: HeartbeatResponse(s, r, w.term, w.stamp_ms, w.echo_ms),
     ),
     InstallSnapshot: ("install_snapshot", _install_snapshot_to_wire, _install_snapshot_from_wire),
     TimeoutNow: ("timeout_now", lambda m: pb.TimeoutNow(term=m.term), lambda w, s, r: TimeoutNow(s, r, w.term)),

@@ -65,6 +65,7 @@ PROPERTIES_CACHE_BYTES_MAX = 128
 #: Bodies in assembly on one connection, as a multiple of the largest message: two channels may send big ones at once.
 ASSEMBLY_MESSAGES_MAX = 2
 
+_METHOD_CHANNEL_OPEN = 0x0014000A
 _METHOD_CHANNEL_CLOSE = 0x00140028
 _METHOD_CHANNEL_CLOSE_OK = 0x00140029
 _NO_MSG_ID = MsgId(b"")
@@ -118,21 +119,34 @@ class FrameReader:
         "_contents",
         "_dead",
         "_ignored",
+        "_ignores_contents",
         "_latest",
         "_needed_bytes",
+        "_opened",
         "_pending",
         "_properties_cache",
         "_publish_cache",
         "_unread",
         "_unread_at",
+        "channel_max",
         "frame_max",
         "max_message_size_bytes",
+        "read_limit",
     )
 
-    def __init__(self, frame_max: int, max_message_size_bytes: int = MAX_MESSAGE_SIZE_BYTES) -> None:
+    def __init__(
+        self, frame_max: int, max_message_size_bytes: int = MAX_MESSAGE_SIZE_BYTES, *, opened: set[int] | None = None
+    ) -> None:
+        """``opened``: the channels that the client has ever opened, kept up to date here; ``None``: any may be used."""
         #: Largest payload taken, in bytes (the reference tolerates the frame's overhead on top).
         self.frame_max = frame_max
         self.max_message_size_bytes = max_message_size_bytes
+        #: Channels above this cannot be open.
+        self.channel_max = 65_535
+        #: Frames that one call takes, see `READ_LIMIT`.
+        self.read_limit = READ_LIMIT
+        self._opened = opened
+        self._ignores_contents = False
         self._pending = bytearray()
         self._needed_bytes = FRAME_OVERHEAD_BYTES
         #: What the last call left because of `READ_LIMIT`, and where it begins; empty if it read to the end.
@@ -152,6 +166,17 @@ class FrameReader:
         """The server closes this channel: drop all but its close methods until the client's ``close-ok``."""
         self._ignored.add(channel)
         self._drop_content(channel)
+
+    def ignore_contents(self) -> None:
+        """The connection is ending: nothing is assembled any more."""
+        self._ignores_contents = True
+        self._contents.clear()
+        self._assembly_bytes = 0
+
+    @property
+    def is_assembling(self) -> bool:
+        """Parts of a large message have come, and are kept until the rest has."""
+        return self._assembly_bytes > 0
 
     @property
     def has_more(self) -> bool:
@@ -200,7 +225,7 @@ class FrameReader:
         body_max = min(self.max_message_size_bytes, frame_max)
         end = len(buffer)
         run_channel = -1
-        for _ in range(READ_LIMIT):
+        for _ in range(self.read_limit):
             if end - at < FRAME_OVERHEAD_BYTES:
                 self._needed_bytes = FRAME_OVERHEAD_BYTES
                 return at
@@ -270,8 +295,11 @@ class FrameReader:
                             contents.pop(channel, None)
                         continue
             if channel not in contents:
-                contents[channel] = _Content(*publish)
-        self._unread, self._unread_at = buffer, at
+                self._begin_content(channel, publish, items)
+        if at == end and self.read_limit == 1:  # one by one: nobody expects to be asked again for nothing
+            self._needed_bytes = FRAME_OVERHEAD_BYTES
+        else:
+            self._unread, self._unread_at = buffer, at
         return at
 
     def _read_frame(self, kind: int, channel: int, payload: bytes, items: list[FrameItem]) -> None:
@@ -281,9 +309,11 @@ class FrameReader:
         elif kind == FRAME_METHOD:
             self._read_method(channel, payload, items)
         elif kind == FRAME_HEADER:
-            self._read_content_header(channel, payload, items)
+            if not self._ignores_contents:
+                self._read_content_header(channel, payload, items)
         elif kind == FRAME_BODY:
-            self._read_body(channel, payload, items)
+            if not self._ignores_contents:
+                self._read_body(channel, payload, items)
         elif kind == FRAME_HEARTBEAT:
             if channel != 0:
                 raise _Violation(505, f"a heartbeat came on channel {channel}")
@@ -311,7 +341,7 @@ class FrameReader:
         if channel != 0 and index >> 16 == 10:
             raise _Violation(503, f"class 10 is for channel 0 only, not {channel}", index)
         if index == BASIC_PUBLISH:
-            self._contents[channel] = _Content(*self._read_publish(payload))
+            self._begin_content(channel, self._read_publish(payload), items)
         elif index in _SETTLE_METHODS:
             if len(payload) != SETTLE_PAYLOAD.size:
                 raise _Violation(501, "a settlement has the wrong size", index)
@@ -325,7 +355,20 @@ class FrameReader:
         else:
             self._read_other_method(channel, payload, index, items)
 
+    def _begin_content(self, channel: int, publish: tuple[str, str, bool], items: list[FrameItem]) -> None:
+        """The content follows. It is kept for channels that have been opened only, since their number is limited; an
+        empty item says that there was something on another one, and nothing behind it matters."""
+        if self._ignores_contents:
+            return
+        if self._opened is not None and channel not in self._opened:
+            self.ignore_contents()
+            self._emit(channel, Publishes(channel, [], []), items)
+            return
+        self._contents[channel] = _Content(*publish)
+
     def _read_other_method(self, channel: int, payload: bytes, index: int, items: list[FrameItem]) -> None:
+        if index == _METHOD_CHANNEL_OPEN and self._opened is not None and channel <= self.channel_max:
+            self._opened.add(channel)
         try:
             method = decode_method(payload)
         except MalformedValue as error:
@@ -442,6 +485,8 @@ class FrameReader:
                     announced += sum(map(len, content.parts)) + content.remaining_bytes
         assert self._dead or announced == self._assembly_bytes, "the assembly account matches what is assembled"
         assert not self._ignored & self._contents.keys(), "nothing is assembled for a channel that is closing"
+        if self._opened is not None:
+            assert self._dead or self._contents.keys() <= self._opened, "contents are assembled on open channels"
         assert len(self._publish_cache) <= PUBLISH_CACHE_ENTRIES, "the cache is bounded"
         assert len(self._properties_cache) <= PROPERTIES_CACHE_ENTRIES, "the cache is bounded"
         assert len(self._pending) < self._needed_bytes, "a complete frame waits only behind the limit"

@@ -28,7 +28,7 @@ from typing import Any
 
 from pamqp import base, commands
 
-from node.amqp.codec import MAX_MESSAGE_SIZE_BYTES, FrameReader
+from node.amqp.codec import MAX_MESSAGE_SIZE_BYTES, READ_LIMIT, FrameReader
 from node.amqp.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, Fault, FrameItem, MethodReceived
 from node.amqp.methods import pack_method
 from node.errors import ConnectionFailure
@@ -144,8 +144,10 @@ class ConnectionMachine:
         self.heartbeat_s = 0
         #: Set by the shell while it does not read the socket.
         self.is_reading_paused = False
-        # A stranger may make us assemble a frame, not a message.
-        self.reader = FrameReader(self.frame_max, FRAME_MIN_BYTES)
+        # A stranger may make us keep one small frame, and no message. Until the connection is open frames are looked at
+        # one by one, because each may change what the next one may be.
+        self.reader = FrameReader(FRAME_MIN_BYTES, FRAME_MIN_BYTES, opened=set())
+        self.reader.read_limit = 1
         self._output = output
         self._server_properties = {**server_properties, "capabilities": SERVER_CAPABILITIES}
         self._header = b""
@@ -291,6 +293,7 @@ class ConnectionMachine:
         self.channel_max = method.channel_max or 65_535
         self.heartbeat_s = method.heartbeat
         self.reader.frame_max = self.frame_max
+        self.reader.channel_max = self.channel_max
         self._sent_at = now
         self.state = _State.OPENING
 
@@ -300,6 +303,7 @@ class ConnectionMachine:
         self.vhost = vhost
         self.state = _State.RUNNING
         self.reader.max_message_size_bytes = self.limits.max_message_size_bytes
+        self.reader.read_limit = READ_LIMIT
         self._send(commands.Connection.OpenOk, "")
 
     # --- alarms ---
@@ -348,6 +352,7 @@ class ConnectionMachine:
 
     def _close(self, now: float, error: ConnectionFailure, index: int) -> None:
         self.state = _State.CLOSING_BY_SERVER
+        self.reader.ignore_contents()
         self._deadline = now + CLOSING_TIMEOUT_S
         self._events.append(CloseBroker())
         arguments = (error.reply_code, error.reply_text, index >> 16, index & 0xFFFF)
@@ -359,6 +364,7 @@ class ConnectionMachine:
 
     def _client_closes(self, _method: commands.Connection.Close) -> None:
         self.state = _State.CLOSING_BY_CLIENT
+        self.reader.ignore_contents()
         self._events.append(CloseBroker())
 
     def broker_closed(self) -> None:

@@ -166,6 +166,10 @@ class BrokerChannel(Protocol):
     """One open channel, seen from the server."""
 
     @property
+    def channel_id(self) -> int:
+        """Of its `node.ids.ChannelKey`."""
+
+    @property
     def definitions(self) -> BrokerDefinitions:
         """Those of its connection."""
 
@@ -237,7 +241,7 @@ class BrokerPort(Protocol):
     """The broker, seen from the server."""
 
     def authenticate(self, mechanism: str, response: bytes, peer_host: str) -> str:
-        """The user name. Raises `ConnectionFailure` 403 if the login is refused. Never logs a password."""
+        """The user name. Raises `LoginRefused`, or another `ConnectionFailure`. Whoever catches it logs it."""
 
     def open_connection(self, info: ConnectionInfo, control: ConnectionControl) -> BrokerConnection:
         """Enter a vhost. Raises `ConnectionFailure` 530 if it is missing or the user may not."""

@@ -53,11 +53,7 @@ class Broker:
         self._numbers = itertools.count(1)
 
     def authenticate(self, mechanism: str, response: bytes, peer_host: str) -> str:
-        try:
-            return log_in(self.parts.authenticator, mechanism, response, peer_host)
-        except ConnectionFailure as error:
-            log.warning("login from %s refused: %s", peer_host, error)
-            raise
+        return log_in(self.parts.authenticator, mechanism, response, peer_host)
 
     def open_connection(self, info: ConnectionInfo, control: ConnectionControl) -> Connection:
         if not self.parts.catalogue.topology.has_vhost(info.vhost):
@@ -67,6 +63,14 @@ class Broker:
         number = next(self._numbers)
         self.connections[number] = connection = Connection(self, number, info, control)
         return connection
+
+    def objection(self, user: str, vhost: str) -> str | None:
+        """Why a connection of this user, to this vhost (empty: to none yet), must end; ``None`` if it need not."""
+        if not self.parts.authenticator.knows(user):
+            return f"user '{user}' is deleted"
+        if vhost and not self.parts.catalogue.topology.has_vhost(vhost):
+            return f"vhost '{vhost}' is deleted"
+        return None
 
     def connection_closed(self, connection: Connection) -> None:
         """See `ConnectionOwner`."""

@@ -169,6 +169,11 @@ class Channel:
             self._owner.hop_changed(self.hop)
 
     @property
+    def channel_id(self) -> int:
+        """See `BrokerChannel.channel_id`."""
+        return self.key.channel_id
+
+    @property
     def flow_state(self) -> str:
         """``flow`` if a queue has it wait, or had of late; else ``running``."""
         return self.flow.state(STAGE_MEMORY_MS)

@@ -154,7 +154,7 @@ class FakeChannel:
     def __init__(self, connection: FakeConnection, number: int, sink: ChannelSink) -> None:
         self.connection = connection
         self.broker = connection.broker
-        self.number = number
+        self.number = self.channel_id = number
         self.sink = sink
         self.is_closed = False
         self.definitions = self

@@ -262,9 +262,9 @@ class TwoGroups:
     def __init__(self) -> None:
         self.index = 0
         self.listener = SilentListener()
-        self.first = MetadataGroup(NodeName("n1"), Incarnation(1), UserDirectory(), list)
+        self.first = MetadataGroup(NodeName("n1"), Incarnation(1), UserDirectory())
         self.first.follow(self.listener)
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), UserDirectory(), list)
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(1), UserDirectory())
         self.second.follow(SilentListener())
         self.apply(ChangeTopology(topology.CreateVhost("/"), NodeName("n1")))
         for node in NODES[:3]:
@@ -305,7 +305,7 @@ class TwoGroups:
 
     def restore_second(self) -> None:
         data = self.second.snapshot()
-        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), UserDirectory(), list)
+        self.second = MetadataGroup(NodeName("n2"), Incarnation(2), UserDirectory())
         self.second.follow(SilentListener())
         self.second.restore(data)
         assert self.second.snapshot() == data, "a snapshot comes back"

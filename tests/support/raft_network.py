@@ -80,6 +80,8 @@ class RaftNetwork:
         self.content: dict[tuple[int, int], tuple[EntryKind, bytes, int]] = {}
         self.decided: dict[int, Entry] = {}
         self.digest_at: dict[int, int] = {0: 0}
+        #: When the first node applied it.
+        self.decided_ms: dict[int, int] = {}
         founding = [NodeName(name) for name in (founders if founders is not None else names)]
         self.nodes = {
             name: SimulatedNode(NodeName(name), founding_state(founding if name in founding else [])) for name in names
@@ -196,6 +198,7 @@ class RaftNetwork:
             return
         node.core.tick(self.now_ms)
         self._drain(node)
+        self._check_currency(node)
         self._schedule(TICK_MS, partial(self._tick, node, life))
 
     def _drain(self, node: SimulatedNode) -> None:
@@ -260,6 +263,7 @@ class RaftNetwork:
         assert entry.index == node.applied_index + 1, "every entry is applied once, in order"
         assert self.decided.setdefault(entry.index, entry) == entry, f"two entries decided at {entry.index}"
         node.applied_index = entry.index
+        self.decided_ms.setdefault(entry.index, self.now_ms)
         node.digest = zlib.crc32(entry.payload, node.digest)
         assert self.digest_at.setdefault(entry.index, node.digest) == node.digest, "states differ"
         if entry.kind is EntryKind.COMMAND:
@@ -291,6 +295,16 @@ class RaftNetwork:
         for index, entry in self.decided.items():
             if index > core.log.base_index and entry.term < core.term:
                 assert core.log.matches(index, entry.term), f"leader {node.name} lacks decided entry {index}"
+
+    def _check_currency(self, node: SimulatedNode) -> None:
+        """Whoever is current as of a time has applied what anybody had applied by then."""
+        assert node.core is not None
+        as_of_ms = node.core.currency.as_of_ms(node.applied_index)
+        assert as_of_ms <= self.now_ms, "nobody knows the future"
+        decided_ms = self.decided_ms.get(node.applied_index + 1)
+        assert decided_ms is None or decided_ms >= as_of_ms, (
+            f"{node.name} claims to be current as of {as_of_ms} and lacks what was decided at {decided_ms}"
+        )
 
     def _check_ready(self, node: SimulatedNode, ready: Ready) -> None:
         core = node.core

@@ -21,6 +21,7 @@ from cluster.real_world.world import ThreadWorker
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import Worker
 from cluster.runtime.queue_files import NodeQueueFiles
+from cluster.runtime.standing import Pause
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
 from node.ids import Incarnation, NodeName, QueueId
@@ -69,6 +70,7 @@ class FakeLog:
         self.bench = bench
         self.leader: NodeName | None = N1
         self.has_quorum = True
+        self.pause: Pause | None = None
         #: Nothing that is proposed is ever answered.
         self.is_silent = False
         self.proposed: list[Command] = []
@@ -103,6 +105,8 @@ class FakeLog:
     def peers_changed(self) -> None: ...
 
     def link_up(self, peer: NodeName) -> None: ...
+
+    def link_down(self, peer: NodeName) -> None: ...
 
 
 class RuntimeBench:

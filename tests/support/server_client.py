@@ -74,13 +74,13 @@ class MemoryTransport(asyncio.Transport):
 class MemoryServer(AmqpServer):
     """Listens in memory. Its clock stands still: however slow the machine, all that came is done in one turn."""
 
-    def __init__(self, broker: FakeBroker, connections_max: int) -> None:
+    def __init__(self, broker: FakeBroker, connections_max: int, handshakes_max: int) -> None:
         #: When a turn of the connections is over, to be replaced between two turns.
         self.clock: Callable[[], float] = lambda: 0.0
         self.listener = MemoryListener()
         super().__init__(
             broker,
-            AmqpServerConfig(connections_max=connections_max),
+            AmqpServerConfig(connections_max=connections_max, handshakes_max=handshakes_max),
             listen=self.listener,
             chance=random.Random(1),
             clock=self._read_clock,
@@ -90,9 +90,9 @@ class MemoryServer(AmqpServer):
         return self.clock()
 
 
-async def server_of(broker: FakeBroker, connections_max: int = 10) -> MemoryServer:
+async def server_of(broker: FakeBroker, connections_max: int = 1000, handshakes_max: int = 100) -> MemoryServer:
     """A server that has started."""
-    server = MemoryServer(broker, connections_max)
+    server = MemoryServer(broker, connections_max, handshakes_max)
     await server.start("127.0.0.1", 5672)
     return server
 

@@ -54,8 +54,10 @@ class InlineWorker:
 class MemoryListener:
     """Implements `node.amqp.server.sockets.Listener`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, arrive: Callable[[], asyncio.Protocol]) -> None:
         self.host = host
+        #: A client is there.
+        self.arrive = arrive
         self.port = port
         self.is_open = True
 
@@ -143,6 +145,6 @@ class SmallWorld:
     ) -> MemoryListener:
         if self.listen_failure is not None:
             raise self.listen_failure
-        self.listeners.append(MemoryListener(host, port))
+        self.listeners.append(MemoryListener(host, port, make_connection))
         self.has_listener.set()
         return self.listeners[-1]

@@ -263,6 +263,7 @@ class ChannelShell:
             state = "running" if self._broker is None else self._broker.flow_state
         return ChannelListing(
             number=machine.number,
+            channel_id=0 if self._broker is None else self._broker.channel_id,
             state=state,
             consumer_count=machine.consumer_count,
             messages_unacknowledged=len(machine.deliveries.unacked),

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Protocol, cast
 
 from pamqp import commands
@@ -34,12 +34,15 @@ from node.amqp.connection import (
     EnterVhost,
 )
 from node.amqp.frames import FrameItem, MethodReceived, Publishes
+from node.amqp.login_throttle import LoginThrottle
 from node.amqp.ports import BrokerChannel, BrokerConnection, BrokerPort, ConnectionInfo
 from node.amqp.server.channel import ChannelShell
 from node.amqp.server.listing import ConnectionListing
 from node.amqp.server.reading import Reading
 from node.amqp.server.turns import InputTurns
+from node.auth import LoginRefused
 from node.errors import ConnectionFailure
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +76,22 @@ class ConnectionOwner(Protocol):
     def turns(self) -> InputTurns:
         """Shared by all connections."""
 
+    @property
+    def numbers(self) -> Iterator[int]:
+        """For connections, never one twice."""
+
+    @property
+    def logins(self) -> LoginThrottle: ...
+
+    @property
+    def refusals(self) -> ThrottledLog:
+        """Where it is logged what strangers can cause."""
+
     def connection_opened(self, connection: ConnectionShell) -> bool:
         """False if there is no room for another."""
+
+    def handshake_ended(self, connection: ConnectionShell) -> None:
+        """It has entered a vhost."""
 
     def connection_closed(self, connection: ConnectionShell) -> None: ...
 
@@ -87,9 +104,11 @@ class ConnectionShell(asyncio.Protocol):
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
+        self.number = next(owner.numbers)
         self.turns = owner.turns
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self._connected_s = self._loop.time()
         self._output: list[bytes] = []
         self._channels: dict[int, ChannelShell] = {}
         #: Ends of channels that the server closed, by number.
@@ -132,7 +151,8 @@ class ConnectionShell(asyncio.Protocol):
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._owner.connection_opened(self):
-            log.warning("%s refused: there are too many connections", self.name)
+            text = f"{self.name} refused: there are too many connections, or too many that have not logged in yet"
+            self._owner.refusals.write("too many", text)
             stream.abort()
             return
         log.info("accepted AMQP connection %s", self.name)
@@ -194,6 +214,8 @@ class ConnectionShell(asyncio.Protocol):
                 self._held = event
             else:
                 self._receive_for_channel(event)
+        if machine.reader.is_assembling and self._broker is not None:
+            self._broker.may_publish()  # an alarm stops the reading of what is not a message yet, too
         self._schedule_flush()
         if self._undone or self._may_look_further():
             self._await_turn()
@@ -235,10 +257,29 @@ class ConnectionShell(asyncio.Protocol):
         self._await_turn()
 
     def _authenticate(self, event: Authenticate) -> None:
+        delay_s = self._owner.logins.delay_s(self._peer[0], self._loop.time())
+        if delay_s > 0:
+            self._loop.call_later(delay_s, self._authenticate_late, event)
+        else:
+            self._check_login(event)
+
+    def _authenticate_late(self, event: Authenticate) -> None:
+        if self._is_lost or self.machine.state is not ConnectionState.AUTHENTICATING:
+            return
+        try:
+            self._check_login(event)
+            self._process_events()
+        except Exception:
+            self.internal_error()
+
+    def _check_login(self, event: Authenticate) -> None:
         try:
             user = self._owner.broker.authenticate(event.mechanism, event.response, self._peer[0])
         except ConnectionFailure as error:
-            log.warning("%s: login by %s refused: %s", self.name, event.mechanism, error)
+            why = error.details if isinstance(error, LoginRefused) else str(error)
+            text = f"{self.name}: login by {event.mechanism} refused: {why}"
+            self._owner.refusals.write(f"login {self._peer[0]} {why}", text)
+            self._owner.logins.failed(self._peer[0], self._loop.time())
             self.machine.authentication_failed(self._loop.time())
             return
         self.machine.authenticated(user)
@@ -255,6 +296,7 @@ class ConnectionShell(asyncio.Protocol):
             machine.fail(self._loop.time(), error, commands.Connection.Open.index)
             return
         machine.entered(vhost)
+        self._owner.handshake_ended(self)
         log.info("%s: user '%s' entered vhost '%s'", self.name, machine.user, vhost)
 
     def _receive_for_channel(self, item: FrameItem) -> None:
@@ -423,8 +465,8 @@ class ConnectionShell(asyncio.Protocol):
             self.internal_error()
 
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
-        """Close the connection with ``error``."""
-        if self._is_lost:
+        """Close the connection with ``error``, unless somebody has begun to."""
+        if self._is_lost or self.machine.is_ending:
             return
         log.warning("%s closed by an error: %s", self.name, error)
         self._held = None
@@ -480,6 +522,8 @@ class ConnectionShell(asyncio.Protocol):
         if machine.state is ConnectionState.RUNNING and self._broker is not None:
             state = self._broker.state
         return ConnectionListing(
+            number=self.number,
+            age_s=self._loop.time() - self._connected_s,
             name=self.name,
             peer_host=self._peer[0],
             peer_port=self._peer[1],

@@ -7,19 +7,22 @@ the clock of the turns. Its timers and tasks are those of the running loop.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from node.amqp.connection import ConnectionLimits
+from node.amqp.login_throttle import LoginThrottle
 from node.amqp.ports import BrokerPort
 from node.amqp.server.connection import ConnectionShell
 from node.amqp.server.listing import ConnectionListing
 from node.amqp.server.sockets import Listen, Listener
 from node.amqp.server.turns import InputTurns
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,9 @@ TICK_INTERVAL_S = 0.25
 BACKLOG = 128
 #: A connection costs a descriptor and some tens of kilobytes; this stays below the usual limit of descriptors.
 CONNECTIONS_MAX = 50_000
+#: Of these so many may be in their handshake, strangers among them: more than come back at once after a failover, and
+#: in memory some tens of megabytes.
+HANDSHAKES_MAX = 2048
 STOP_TIMEOUT_S = 10.0
 
 
@@ -39,6 +45,8 @@ class AmqpServerConfig:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Further connections are dropped at once.
     connections_max: int = CONNECTIONS_MAX
+    #: Likewise while so many have not entered a vhost yet.
+    handshakes_max: int = HANDSHAKES_MAX
     #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
     stop_timeout_s: float = STOP_TIMEOUT_S
     #: Serve TLS instead of plain TCP.
@@ -49,7 +57,9 @@ class AmqpServer:
     """Serves AMQP 0-9-1 for a broker. Use: ``start``, later ``stop``; both in the loop that serves.
 
     ``chance`` makes consumer tags. ``clock`` (seconds) says when a turn of the connections is over: it must go on while
-    the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still).
+    the loop is busy, as `time.monotonic` does and the ``time`` of a loop may not (uvloop's stands still). ``may_read``
+    is asked in every turn that would read what clients have sent: see `node.amqp.server.turns`. ``numbers``: for
+    connections, if others have had some before.
     """
 
     def __init__(
@@ -60,17 +70,23 @@ class AmqpServer:
         listen: Listen,
         chance: random.Random,
         clock: Callable[[], float],
+        may_read: Callable[[], bool] = lambda: True,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.broker = broker
         self.limits = config.limits
         self.chance = chance
+        self.numbers = itertools.count(1) if numbers is None else numbers
         self._config = config
         self._listen = listen
         # The server may be made before its loop runs.
-        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock)
-        #: Both are dicts for their order.
+        self.turns = InputTurns(lambda callback: asyncio.get_running_loop().call_soon(callback), clock, may_read)
+        #: Dicts for their order; the last has those of the first that have not entered a vhost yet.
         self._connections: dict[ConnectionShell, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[ConnectionShell, None] = {}
+        self.logins = LoginThrottle()
+        self.refusals = ThrottledLog(log)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0
@@ -90,13 +106,19 @@ class AmqpServer:
         self._schedule_tick()
         log.info("listening for AMQP on %s:%d", host, self._port)
 
-    async def stop(self, text: str = "broker forced connection closure with reason 'shutdown'") -> None:
-        """Close all connections with 320 and wait for them, at most ``stop_timeout_s``; then drop the rest."""
+    def refuse(self, text: str) -> None:
+        """From this moment on nobody gets in, and no connection does anything but close (320), for the reason given."""
         if self._listener is None:
             return
         self._listener.close()
         for connection in list(self._connections):
             connection.close(320, text)
+
+    async def stop(self, text: str = "broker forced connection closure with reason 'shutdown'") -> None:
+        """`refuse`, and wait for all connections, at most ``stop_timeout_s``; then drop the rest."""
+        if self._listener is None:
+            return
+        self.refuse(text)
         try:
             await asyncio.wait_for(self._wait_until_idle(), self._config.stop_timeout_s)
         except TimeoutError:
@@ -120,6 +142,13 @@ class AmqpServer:
                 self._all_closed.clear()
                 await self._all_closed.wait()
 
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        """Close (320) every connection whose user and vhost (empty: it has entered none yet) meet with an objection."""
+        for connection in list(self._connections):
+            machine = connection.machine
+            if machine.user and (text := objection(machine.user, machine.vhost)) is not None:
+                connection.close(320, text)
+
     def connections(self) -> list[ConnectionListing]:
         """The connections that exist, also those in their handshake."""
         return [connection.listing() for connection in self._connections]
@@ -127,11 +156,16 @@ class AmqpServer:
     # --- `ConnectionOwner` ---
 
     def connection_opened(self, connection: ConnectionShell) -> bool:
-        self._connections[connection] = None
-        return len(self._connections) <= self._config.connections_max
+        self._connections[connection] = self._handshakes[connection] = None
+        config = self._config
+        return len(self._connections) <= config.connections_max and len(self._handshakes) <= config.handshakes_max
+
+    def handshake_ended(self, connection: ConnectionShell) -> None:
+        self._handshakes.pop(connection, None)
 
     def connection_closed(self, connection: ConnectionShell) -> None:
         self._connections.pop(connection, None)
+        self._handshakes.pop(connection, None)
         if not self._connections:
             self._all_closed.set()
 

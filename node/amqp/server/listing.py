@@ -14,6 +14,8 @@ class ChannelListing:
     """One channel, at the moment of asking."""
 
     number: int
+    #: Of its key in the cluster (`node.ids.ChannelKey`); 0 until it is open.
+    channel_id: int
     #: ``running``, ``flow`` ...
     state: str
     consumer_count: int
@@ -32,6 +34,8 @@ class ChannelListing:
 class ConnectionListing:
     """One client connection, at the moment of asking."""
 
+    #: Counted on this node, never used twice in a life of it.
+    number: int
     #: ``host:port -> host:port``, the reference's name of a connection.
     name: str
     peer_host: str
@@ -42,6 +46,8 @@ class ConnectionListing:
     #: ``starting`` ... ``running``, ``flow``, ``blocking`` (an alarm is set), ``blocked`` (and a publish waits for it).
     state: str
     channels: tuple[ChannelListing, ...]
+    #: For how long it has been there.
+    age_s: float
     heartbeat_s: int
     frame_max: int
     channel_max: int

@@ -7,23 +7,34 @@ others waiting, and heartbeats and replication with them, for a tenth of a secon
 So the connections share `TURN_S` of each iteration of the loop. Whoever finds it used up stops reading its socket, says
 what to call, and is called in a later turn, in order of asking. Work is cut into pieces that take about a millisecond
 (`node.amqp.codec.READ_LIMIT`, `node.amqp.deliveries.SETTLE_LIMIT`); the last one begun is finished.
+
+A turn has no time at all while the owner of the server must not read, for instance because its process stood still and
+does not know yet what it has missed. It is asked once a turn, and is expected to say yes or to stop the server soon.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 #: Begin no piece of work after so much of a turn.
 TURN_S = 0.002
 
 
 class InputTurns:
-    """``call_soon`` as of a loop: what it is given runs in the next iteration. ``clock`` as of `AmqpServer`."""
+    """``call_soon`` as of a loop: what it is given runs in the next iteration. ``clock`` and ``may_read`` as of
+    `AmqpServer`."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        may_read: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._call_soon = call_soon
         self._clock = clock
+        self._may_read = may_read
         #: ``None``: nobody has worked since the last turn ended.
         self._end_s: float | None = None
         self._waiting: deque[Callable[[], None]] = deque()
@@ -31,9 +42,10 @@ class InputTurns:
     def may_go_on(self) -> bool:
         """There is time for another piece of work. The first to ask begins a turn."""
         if self._end_s is None:
-            self._end_s = self._clock() + TURN_S
+            is_open = self._may_read()
+            self._end_s = self._clock() + TURN_S if is_open else -inf
             self._call_soon(self._next)
-            return True
+            return is_open
         return self._clock() < self._end_s
 
     def wait(self, go_on: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.raft_driver import Applied, DriverConfig, RaftDriver
+from cluster.runtime.standing import Pause
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
@@ -128,11 +129,8 @@ class Node:
     def on_leader_change(self, leader: NodeName | None) -> None:
         self.reports.append(f"leader {leader}")
 
-    def on_quorum_lost(self) -> None:
-        self.reports.append("quorum lost")
-
-    def on_quorum_regained(self) -> None:
-        self.reports.append("quorum regained")
+    def on_pause(self, pause: Pause | None) -> None:
+        self.reports.append("quorum regained" if pause is None else pause.hindrance.value)
 
     def on_storage_failed(self, error: StorageError) -> None:
         self.reports.append(f"failed: {error}")
@@ -244,7 +242,7 @@ async def test_without_a_majority_nothing_is_decided_and_it_is_reported(group: G
     node = group.nodes[leader]
     with pytest.raises(TimeoutError, match="no decision within 300 ms"):
         await node.say("lonely", timeout_ms=300)
-    await eventually_async(lambda: "quorum lost" in node.reports, "the loss of the quorum is reported")
+    await eventually_async(lambda: "no_quorum" in node.reports, "the loss of the quorum is reported")
     assert not node.driver.has_quorum
     assert node.state.words == ["all here"]
     await group.start(next(name for name in NAMES if name != leader))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 import pytest
 from pamqp import encode
 
 from node.auth import (
+    SALT_BYTES,
+    LoginRefused,
     PermissionRecord,
     UserDirectory,
     UserRecord,
@@ -144,8 +149,10 @@ def test_what_is_loopback(host: str, expected: bool) -> None:
 
 def test_guest_logs_in_from_this_machine_only(directory: UserDirectory) -> None:
     assert log_in(directory, "PLAIN", b"\0guest\0guest", "::1") == "guest"
-    with pytest.raises(ConnectionFailure, match="can only connect via localhost"):
+    with pytest.raises(LoginRefused) as caught:
         log_in(directory, "PLAIN", b"\0guest\0guest", "10.0.0.1")
+    assert caught.value.details == "user 'guest' can only connect via localhost"
+    assert "localhost" not in caught.value.reply_text
     assert log_in(directory, "PLAIN", "\0alice\0pässword".encode(), "10.0.0.1") == "alice"
 
 
@@ -158,3 +165,27 @@ def test_a_refusal_does_not_say_what_was_wrong(directory: UserDirectory) -> None
     assert texts == {
         "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
     }
+
+
+def test_whoever_does_not_exist_is_hashed_for_too(directory: UserDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the time of the answer would tell who does."""
+    hashed: list[bytes] = []
+    sha256 = hashlib.sha256
+
+    def counting(data: bytes) -> Any:
+        hashed.append(data)
+        return sha256(data)
+
+    monkeypatch.setattr(hashlib, "sha256", counting)
+    for user in ("alice", "nobody"):
+        assert not directory.check_password(user, "wrong")
+    assert [len(data) for data in hashed] == [SALT_BYTES + len("wrong")] * 2
+
+
+def test_a_refusal_names_the_user_for_the_log_alone_and_never_the_password(directory: UserDirectory) -> None:
+    with pytest.raises(LoginRefused) as caught:
+        log_in(directory, "PLAIN", b"\0ali\nce" + b"x" * 500 + b"\0hunter2", "10.0.0.1")
+    assert caught.value.details.startswith("user 'ali\\ncexxx"), "no line of the log is the stranger's"
+    assert len(caught.value.details) < 200
+    assert "hunter2" not in caught.value.details + str(caught.value)
+    assert "ali" not in str(caught.value)

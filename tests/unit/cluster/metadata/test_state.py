@@ -17,7 +17,7 @@ from cluster.metadata.commands import (
     SetUserTags,
 )
 from cluster.metadata.errors import NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
-from cluster.metadata.events import PolicyChanged, QueueDeleted
+from cluster.metadata.events import AccessEnded, PolicyChanged, QueueDeleted
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
 from cluster.metadata.state import Applied, MetadataState
@@ -155,7 +155,7 @@ def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     cluster.apply(SetPolicy(PolicyRecord("v", "p", "^", {"max-length": 1}, 0, "all")))
     cluster.apply(ChangeTopology(DeclareQueue("v", "q"), N1))
     applied = cluster.apply(ChangeTopology(DeleteVhost("v"), N1))
-    assert [type(event) for event in applied.events] == [QueueDeleted]
+    assert [type(event) for event in applied.events] == [QueueDeleted, AccessEnded]
     assert not cluster.state.topology.has_vhost("v")
     assert not cluster.state.policies
     assert not cluster.state.users.may_enter("alice", "v")

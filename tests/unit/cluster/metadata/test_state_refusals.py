@@ -146,7 +146,7 @@ def test_want_of_memory_is_no_property_of_the_command(cluster: StateUnderTest, m
 
 
 def test_entries_that_are_no_commands_only_move_the_index() -> None:
-    group = MetadataGroup(N1, Incarnation(1), UserDirectory(), list)
+    group = MetadataGroup(N1, Incarnation(1), UserDirectory())
     group.follow(SilentListener())
     before = content(group.state)
     assert group.apply(1, b"nonsense").error is not None

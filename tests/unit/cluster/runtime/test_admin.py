@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from cluster.cli.reports import cluster_status_text
 from cluster.metadata.commands import Command, ForcePromote, NodeUp, Request, RequestId
 from cluster.metadata.errors import (
     NoQuorumError,
@@ -23,7 +26,8 @@ from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.admin_port import AdminRefused, ExitCode, exit_code_of
+from cluster.runtime.standing import Hindrance, Pause
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, exit_code_of
 from node.amqp.server.listing import ConnectionListing
 from node.auth import UserDirectory
 from node.config import build_config, parse_settings
@@ -53,6 +57,7 @@ class RefusingGroup:
         self.refusal = refusal
         self.state = state or MetadataState(UserDirectory(frozenset()))
         self.proposed: list[Command] = []
+        self.consensus = SimpleNamespace(pause=None, leader=None)
 
     async def change_everywhere(self, command: Command) -> Any:
         self.proposed.append(command)
@@ -65,10 +70,15 @@ def admin_of(group: RefusingGroup) -> NodeAdmin:
 
 
 def node_admin(
-    runtime: object, peers: object = None, connections: Sequence[ConnectionListing] = (), version: str = "0"
+    runtime: object,
+    peers: object = None,
+    connections: Sequence[ConnectionListing] = (),
+    version: str = "0",
+    *,
+    has_roles: bool = True,
 ) -> NodeAdmin:
     """For as much of a node as the test has made."""
-    clients = SimpleNamespace(is_serving=True, connections=lambda: connections)
+    clients = SimpleNamespace(is_serving=has_roles, has_roles=has_roles, connections=lambda: connections)
     return NodeAdmin(
         cast(Any, runtime),
         cast(Any, peers),
@@ -165,19 +175,25 @@ class AnsweringPeers:
         return {node: self.documents[node] for node in nodes if node in self.documents}
 
 
-async def cluster_status(peers: AnsweringPeers, *up: str) -> Mapping[str, Any]:
+def admin_in_cluster(peers: AnsweringPeers, *up: str, pause: Pause | None = None, has_roles: bool = True) -> NodeAdmin:
     state = MetadataState(UserDirectory(frozenset()))
     for index, node in enumerate(("n1", *up), 1):
         request_id = RequestId(NodeName("test"), Incarnation(1), index)
         state.apply(index, Request(request_id, NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2")))
     runtime = SimpleNamespace(
         node=NodeName("n1"),
-        metadata=SimpleNamespace(state=state, consensus=SimpleNamespace(leader="n1")),
+        metadata=SimpleNamespace(state=state, consensus=SimpleNamespace(leader="n1", pause=pause)),
         config=build_config(parse_settings(CONFIG, "n1.conf")),
         alarms=SimpleNamespace(listing=list),
-        links=SimpleNamespace(is_up=lambda node: node in peers.documents),
+        links=SimpleNamespace(linked_nodes=lambda: [NodeName(node) for node in peers.documents]),
+        now_ms=lambda: 15_000,
+        gateway=SimpleNamespace(purge=None, delete_if=None),
     )
-    return await node_admin(runtime, peers, version="0.1.0").cluster_status()
+    return node_admin(runtime, peers, version="0.1.0", has_roles=has_roles)
+
+
+async def cluster_status(peers: AnsweringPeers, *up: str) -> Mapping[str, Any]:
+    return await admin_in_cluster(peers, *up).cluster_status()
 
 
 async def test_the_status_of_a_cluster_shows_versions_and_listeners_of_every_running_node() -> None:
@@ -201,9 +217,102 @@ async def test_a_node_that_does_not_answer_is_left_out_of_versions_and_listeners
     assert list(document["versions"]) == list(document["listeners"]) == ["n1"]
 
 
+REFUSAL = NoQuorumError("no")
+NO_QUORUM = Pause(Hindrance.NO_QUORUM, "it has no quorum: it reaches no majority of the members", 3_000)
+FULL = Pause(Hindrance.STORAGE, "its disk does not take the log of the cluster's metadata (no space)", 3_000)
+ASKED: dict[str, Callable[[NodeAdmin], Awaitable[object]]] = {
+    **CHANGES,
+    "list_queues": lambda admin: admin.list_queues("/", (), QueueSelection()),
+    "list_policies": lambda admin: admin.list_policies("/", ()),
+    "list_exchanges": lambda admin: admin.list_exchanges("/", ()),
+    "list_users": lambda admin: admin.list_users(()),
+    "list_vhosts": lambda admin: admin.list_vhosts(()),
+    "list_permissions": lambda admin: admin.list_permissions("/", ()),
+    "purge_queue": lambda admin: admin.purge_queue("/", "q"),
+    "delete_queue": lambda admin: admin.delete_queue("/", "q", if_empty=False, if_unused=False),
+    "delete_vhost": lambda admin: admin.delete_vhost("/"),
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+async def test_a_node_without_a_quorum_refuses_with_the_reason_whatever_the_cluster_would_have_to_know(
+    command: str,
+) -> None:
+    with pytest.raises(AdminRefused) as caught:
+        await ASKED[command](admin_in_cluster(AnsweringPeers(), "n2", "n3", pause=NO_QUORUM))
+    assert caught.value.exit_code is ExitCode.TEMPORARY
+    assert caught.value.message == (
+        "node n1 is paused for 12 s: it has no quorum: it reaches no majority of the members "
+        "(it reaches nobody, and lacks n2, n3)"
+    )
+
+
+async def test_a_node_that_has_not_joined_does_not_say_that_a_vhost_does_not_exist() -> None:
+    with pytest.raises(AdminRefused, match="node n1 is not ready: it has not joined the cluster yet") as caught:
+        await admin_in_cluster(AnsweringPeers(n2={}), has_roles=False).list_queues("/", (), QueueSelection())
+    assert caught.value.exit_code is ExitCode.TEMPORARY
+    assert "it reaches n2, and lacks n3" in caught.value.message
+
+
+async def test_the_status_of_the_cluster_says_who_pauses_and_why_and_who_is_really_there() -> None:
+    document = await admin_in_cluster(AnsweringPeers(), "n2", "n3", pause=NO_QUORUM).cluster_status()
+    assert document["running_nodes"] == ["n1"], "the records still say that all are up"
+    assert document["paused"] == {
+        "n1": {
+            "hindrance": "no_quorum",
+            "reason": NO_QUORUM.reason,
+            "seconds": 12,
+            "reaches": [],
+            "lacks": ["n2", "n3"],
+            "serves_clients": False,
+        }
+    }
+    text = cluster_status_text(document)
+    assert "Node n1 serves no clients, since " in text
+    assert "(12 seconds): it has no quorum" in text
+    assert "It lacks: n2, n3" in text
+
+
+async def test_any_node_tells_of_another_one_that_pauses() -> None:
+    n3 = (await admin_in_cluster(AnsweringPeers(), pause=FULL).cluster_status())["paused"]["n1"]
+    document = await admin_in_cluster(AnsweringPeers(n2={}, n3={"paused": n3}), "n2", "n3").cluster_status()
+    assert document["running_nodes"] == ["n1", "n2", "n3"]
+    assert list(document["paused"]) == ["n3"]
+    assert "no space" in cluster_status_text(document)
+
+
+async def test_a_change_is_given_up_when_the_node_finds_itself_without_a_quorum() -> None:
+    admin = admin_in_cluster(AnsweringPeers())
+    group: Any = admin._runtime.metadata
+    group.change_everywhere = lambda _command: asyncio.Event().wait()
+    asking = asyncio.create_task(admin.add_vhost("v"))
+    await asyncio.sleep(0)
+    group.consensus.pause = NO_QUORUM
+    with pytest.raises(AdminRefused, match=r"no quorum.*it is not known whether the change will be made"):
+        await asking
+
+
 def connection(name: str, alarmed_ms: int | None) -> ConnectionListing:
+    number = 4 if alarmed_ms is None else 7
     return ConnectionListing(
-        name, "127.0.0.1", 1, 5001, "guest", "/", "blocking", (), 60, 131072, 2047, 0, 0, 0, {}, alarmed_ms=alarmed_ms
+        number,
+        name,
+        "127.0.0.1",
+        1,
+        5001,
+        "guest",
+        "/",
+        "blocking",
+        (),
+        5.0,
+        60,
+        131072,
+        2047,
+        0,
+        0,
+        0,
+        {},
+        alarmed_ms=alarmed_ms,
     )
 
 
@@ -217,4 +326,18 @@ async def test_the_flow_lists_publishers_that_an_alarm_has_stopped_and_nobody_el
     connections = [connection("consumer", None), connection("publisher", 900)]
     admin = node_admin(runtime, connections=connections)
     table = await admin.list_flow(("connection", "name", "slowest_hop", "blocked_ms", "state"), local=True)
-    assert table.rows == (("<n1.1.2.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)
+    assert table.rows == (("<n1.1.7.0>", "publisher", "alarm: memory on n3", 900, "blocked"),)
+
+
+async def test_a_connection_keeps_its_process_id_and_shows_its_octets_and_its_beginning() -> None:
+    first, second = connection("first", None), connection("second", 5)
+    second = replace(second, received_bytes=10, sent_bytes=20, send_pending_bytes=3)
+    runtime = SimpleNamespace(
+        node=NodeName("n1"), incarnation=Incarnation(1), metadata=RefusingGroup(NoQuorumError(""))
+    )
+    columns = ("pid", "recv_oct", "send_oct", "send_pend", "connected_at")
+    for connections in ([first, second], [second]):
+        admin = node_admin(runtime, connections=connections)
+        admin._system = replace(admin._system, time_of_day=lambda: 1000.0)
+        table = await admin.list_connections(columns, local=True)
+        assert table.rows[-1] == ("<n1.1.7.0>", 10, 20, 3, 995_000), "whoever else comes or goes"

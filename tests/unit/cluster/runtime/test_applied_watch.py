@@ -8,6 +8,7 @@ from cluster.runtime.applied_watch import AppliedWatch
 from node.ids import NodeName
 
 N2, N3 = NodeName("n2"), NodeName("n3")
+TIMEOUT_S = 5.0
 
 
 async def turn() -> None:
@@ -15,8 +16,15 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
+def make_watch(timeout_s: float = TIMEOUT_S, began_s: float | None = None) -> AppliedWatch:
+    watch = AppliedWatch(timeout_s, asyncio.get_running_loop().time() if began_s is None else began_s)
+    watch.link_up(N2)
+    watch.link_up(N3)
+    return watch
+
+
 async def test_a_change_is_visible_when_every_peer_has_applied_it() -> None:
-    watch = AppliedWatch()
+    watch = make_watch()
     waiting = [asyncio.create_task(watch.wait(index, lambda: [N2, N3])) for index in (7, 8)]
     watch.heard(N2, 8)
     await turn()
@@ -29,7 +37,7 @@ async def test_a_change_is_visible_when_every_peer_has_applied_it() -> None:
 
 
 async def test_a_peer_that_leaves_is_waited_for_no_more() -> None:
-    watch = AppliedWatch()
+    watch = make_watch()
     peers = {N2, N3}
     task = asyncio.create_task(watch.wait(7, lambda: peers))
     watch.heard(N2, 7)
@@ -41,11 +49,41 @@ async def test_a_peer_that_leaves_is_waited_for_no_more() -> None:
 
 
 async def test_a_restarted_peer_has_applied_what_it_says_now() -> None:
-    watch = AppliedWatch()
+    watch = make_watch(timeout_s=0)
     watch.heard(N2, 9)
     watch.heard(N2, 1)
-    assert not await watch.wait(7, lambda: [N2], timeout_s=0)
+    assert not await watch.wait(7, lambda: [N2])
 
 
 async def test_alone_nobody_is_waited_for() -> None:
-    assert await AppliedWatch().wait(7, lambda: [])
+    assert await make_watch().wait(7, lambda: [])
+
+
+async def test_a_peer_whose_link_broke_just_now_may_still_serve_clients() -> None:
+    watch = make_watch()
+    watch.link_down(N2, asyncio.get_running_loop().time())
+    task = asyncio.create_task(watch.wait(7, lambda: [N2]))
+    await turn()
+    assert not task.done()
+    watch.link_up(N2)
+    watch.heard(N2, 7)
+    assert await task
+    watch.check_invariants()
+
+
+async def test_a_peer_whose_link_broke_long_ago_has_paused() -> None:
+    watch = make_watch()
+    watch.link_down(N2, asyncio.get_running_loop().time() - TIMEOUT_S)
+    assert not await watch.wait(7, lambda: [N2]), "nothing is known of it, and nothing is waited for"
+
+
+async def test_a_peer_that_never_had_a_link_is_waited_for_from_the_start_on() -> None:
+    watch = AppliedWatch(TIMEOUT_S, asyncio.get_running_loop().time())
+    task = asyncio.create_task(watch.wait(7, lambda: [N2]))
+    await turn()
+    assert not task.done()
+    watch.link_up(N2)
+    watch.heard(N2, 8)
+    assert await task
+    long_ago = AppliedWatch(TIMEOUT_S, asyncio.get_running_loop().time() - TIMEOUT_S)
+    assert not await long_ago.wait(7, lambda: [N2])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cluster.runtime.client_service import ClientService
 from cluster.runtime.ending import Ending
+from cluster.runtime.standing import Hindrance, Pause
 from cluster.transport.admin_port import ExitCode
 from node.amqp.server.listing import ConnectionListing
 from node.config import Address
 from node.errors import ConnectionFailure
 
 ADDRESS = Address("127.0.0.1", 5672)
+NO_QUORUM = Pause(Hindrance.NO_QUORUM, "it has no quorum", 0)
+BEHIND = Pause(Hindrance.BEHIND, "it is behind", 0)
 
 
 class Server:
@@ -21,8 +24,9 @@ class Server:
 
     def __init__(self, failure: OSError | None) -> None:
         self.failure = failure
-        self.said = ""
+        self.said = self.refused = ""
         self.is_running = False
+        self.objections: list[str | None] = []
 
     async def start(self, host: str, port: int) -> None:
         await asyncio.sleep(0)
@@ -30,9 +34,15 @@ class Server:
             raise self.failure
         self.is_running = True
 
+    def refuse(self, text: str) -> None:
+        self.refused = text
+
     async def stop(self, text: str = "shutdown") -> None:
         self.is_running = False
         self.said = text
+
+    def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
+        self.objections.append(objection("u", "v"))
 
     def connections(self) -> Sequence[ConnectionListing]:
         return []
@@ -57,7 +67,7 @@ class Bench:
             raise self.refusal
 
     async def quorum(self, has_quorum: bool) -> None:
-        self.service.quorum_changed(has_quorum)
+        self.service.pause_changed(None if has_quorum else NO_QUORUM)
         for _ in range(5):
             await asyncio.sleep(0)
         self.service.check_invariants()
@@ -70,7 +80,7 @@ async def test_nobody_is_served_before_this_node_has_its_roles() -> None:
     bench = Bench()
     await bench.quorum(True)
     assert not bench.servers
-    await bench.service.open(has_quorum=True)
+    await bench.service.open(None)
     assert (bench.running(), bench.service.is_serving) == ([True], True)
     await bench.quorum(True)
     assert bench.running() == [True], "it serves already"
@@ -78,7 +88,7 @@ async def test_nobody_is_served_before_this_node_has_its_roles() -> None:
 
 async def test_a_node_that_is_ready_without_a_quorum_serves_when_there_is_one() -> None:
     bench = Bench()
-    await bench.service.open(has_quorum=False)
+    await bench.service.open(NO_QUORUM)
     assert not bench.service.is_serving
     await bench.quorum(True)
     assert bench.service.is_serving
@@ -86,7 +96,7 @@ async def test_a_node_that_is_ready_without_a_quorum_serves_when_there_is_one() 
 
 async def test_a_pause_closes_everything_and_its_end_begins_anew() -> None:
     bench = Bench()
-    await bench.service.open(has_quorum=True)
+    await bench.service.open(None)
     await bench.quorum(False)
     assert (bench.running(), bench.service.is_serving, bench.service.connections()) == ([False], False, [])
     assert "pause_minority" in bench.servers[0].said
@@ -99,16 +109,16 @@ async def test_a_pause_closes_everything_and_its_end_begins_anew() -> None:
 
 async def test_changes_come_one_after_the_other() -> None:
     bench = Bench()
-    await bench.service.open(has_quorum=True)
+    await bench.service.open(None)
     for has_quorum in (False, True, False):
-        bench.service.quorum_changed(has_quorum)
+        bench.service.pause_changed(None if has_quorum else NO_QUORUM)
     await bench.quorum(True)
     assert bench.running() == [False, False, True]
 
 
 async def test_an_address_that_was_taken_during_a_pause_ends_the_node() -> None:
     bench = Bench()
-    await bench.service.open(has_quorum=True)
+    await bench.service.open(None)
     await bench.quorum(False)
     bench.failure = OSError(errno.EADDRINUSE, "in use")
     await bench.quorum(True)
@@ -120,7 +130,7 @@ async def test_an_address_that_was_taken_during_a_pause_ends_the_node() -> None:
 async def test_nobody_is_served_after_the_end() -> None:
     bench = Bench()
     bench.ending.stop()
-    await bench.service.open(has_quorum=True)
+    await bench.service.open(None)
     assert not bench.servers
 
 
@@ -130,3 +140,21 @@ async def test_the_first_failure_counts() -> None:
     ending.fail("and much else", ExitCode.CONFIG)
     await ending.wait()
     assert ending.failure == ("the disk failed", ExitCode.SOFTWARE)
+
+
+async def test_clients_are_not_listened_to_from_the_moment_of_the_pause() -> None:
+    bench = Bench()
+    await bench.service.open(None)
+    bench.service.pause_changed(BEHIND)
+    assert "lags" in bench.servers[0].refused, "not in a later turn: what is read until then would be acted upon"
+    assert not bench.service.is_serving
+    await bench.quorum(True)
+    assert bench.running() == [False, True]
+
+
+async def test_connections_that_lost_their_user_or_vhost_are_looked_for_where_there_are_any() -> None:
+    bench = Bench()
+    bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
+    await bench.service.open(None)
+    bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
+    assert bench.servers[0].objections == ["u v"]

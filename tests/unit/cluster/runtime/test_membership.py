@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import Any, cast
 
@@ -59,6 +60,9 @@ class Metadata:
         #: What the next proposals meet.
         self.refusals: list[Exception] = []
 
+    async def wait_visible(self) -> bool:
+        return True
+
     async def change(self, command: object) -> None:
         self.proposed.append(command)
         if self.refusals:
@@ -104,7 +108,7 @@ async def test_a_link_begins_every_conversation_anew() -> None:
     assert bench.since() == ["consensus link_up", "links send", "queues link_up", "channels link_up"]
     bench.membership.link_down(N2)
     assert bench.since() == [
-        "consensus peers_changed",
+        "consensus link_down",
         "queues link_down",
         "channels link_down",
         "alarms link_lost",
@@ -189,3 +193,28 @@ async def test_only_who_has_joined_and_stays_contradicts_its_own_death() -> None
     bench.committed(N1, LIFE_1, is_up=False)
     await asyncio.sleep(0)
     assert len(bench.metadata.proposed) == 2
+
+
+async def test_a_peer_that_said_goodbye_has_stopped_and_is_not_called_dead(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.membership.link_up(N2, LIFE_1)
+    bench.membership.member_changed(MemberChanged(N2, member(N2, LIFE_1, is_up=False), is_stopped=True))
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    assert "n2 has stopped" in caplog.text
+    assert "n2 is dead" not in caplog.text
+    bench.committed(N2, LIFE_2, is_up=True)
+    bench.membership.link_up(N2, LIFE_2)
+    bench.membership.link_down(N2)
+    bench.membership.peer_refused(N2)
+    assert "n2 is dead" in caplog.text, "its next life has said nothing"
+
+
+async def test_that_nobody_leads_is_no_leader_to_announce(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.membership.leader_changed(None)
+    assert "None" not in caplog.text
+    bench.membership.leader_changed(N2)
+    assert "led by n2" in caplog.text

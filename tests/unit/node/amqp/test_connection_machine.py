@@ -79,6 +79,8 @@ class Driver:
         assert self.send(Connection.Open("/")) == [EnterVhost("/")]
         self.machine.entered("/")
         assert self.names() == ["Connection.OpenOk"]
+        (opened,) = self.send(Channel.Open(), channel=1)
+        assert isinstance(opened, MethodReceived)
         return self
 
     def pass_time(self, seconds: float) -> list[ConnectionEvent]:

@@ -11,7 +11,8 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.soon: list[Callable[[], None]] = []
-        self.turns = InputTurns(self.soon.append, lambda: self.now)
+        self.may_read = True
+        self.turns = InputTurns(self.soon.append, lambda: self.now, lambda: self.may_read)
         self.worked: list[str] = []
 
     def iterate(self) -> None:
@@ -114,3 +115,16 @@ def test_a_mistake_of_one_is_not_the_end_for_the_others() -> None:
         world.turns.check_invariants()
     world.iterate()
     assert world.worked == ["b"]
+
+
+def test_a_turn_has_no_time_while_the_owner_must_not_read() -> None:
+    world = World()
+    world.may_read = False
+    assert not world.turns.may_go_on()
+    world.turns.wait(world.worker("a"))
+    world.iterate()
+    world.iterate()
+    assert world.worked == []
+    world.may_read = True
+    world.iterate()
+    assert world.worked == ["a"], "it was not forgotten"

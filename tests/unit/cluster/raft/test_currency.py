@@ -1,0 +1,135 @@
+"""As of when a node has applied whatever the group has committed. (That no claim is ever wrong is checked by
+`tests.support.raft_network` in everything that runs on it, under loss, delay, repetition, partitions and crashes.)
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from cluster.raft.core import RaftConfig, RaftCore, founding_state
+from cluster.raft.currency import NEVER_MS, Currency
+from cluster.raft.messages import Heartbeat, HeartbeatResponse
+from node.ids import NodeName
+from tests.support.raft_network import RaftNetwork
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+NAMES = ["n1", "n2", "n3"]
+
+
+def as_of_ms(network: RaftNetwork, name: str) -> int:
+    return network.core(name).currency.as_of_ms(network.nodes[name].applied_index)
+
+
+def age_ms(network: RaftNetwork, name: str) -> int:
+    return network.now_ms - as_of_ms(network, name)
+
+
+def test_a_claim_counts_when_what_it_names_is_applied() -> None:
+    currency = Currency()
+    currency.note(100, 7)
+    currency.note(200, 9)
+    currency.note(300, 9)
+    assert (currency.as_of_ms(6), currency.missing_index) == (NEVER_MS, 9)
+    assert currency.as_of_ms(7) == 100
+    assert currency.as_of_ms(9) in (200, 300)
+    assert currency.missing_index is None
+    currency.check_invariants()
+
+
+def test_an_older_claim_changes_nothing() -> None:
+    currency = Currency()
+    currency.note(300, 5)
+    assert currency.as_of_ms(5) == 300
+    currency.note(200, 4)
+    assert currency.as_of_ms(9) == 300
+    currency.check_invariants()
+
+
+def test_who_hears_the_leader_and_applies_is_current_within_some_heartbeats() -> None:
+    network = RaftNetwork(NAMES)
+    leader = network.elect()
+    network.run(500)
+    for _ in range(300):
+        network.propose(leader, b"x")
+        network.run(10)
+        assert all(age_ms(network, name) <= 500 for name in NAMES)
+
+
+def test_who_is_cut_off_is_current_as_of_then() -> None:
+    network = RaftNetwork(NAMES)
+    leader = network.elect()
+    network.run(1000)
+    cut_ms = network.now_ms
+    network.partition([leader], [name for name in NAMES if name != leader])
+    network.run(5000)
+    assert as_of_ms(network, leader) <= cut_ms, "it led on for a second and knew no better, but nobody vouched for it"
+    assert all(age_ms(network, name) <= 400 for name in NAMES if name != leader)
+    network.heal()
+    network.run(1000)
+    assert age_ms(network, leader) <= 400
+
+
+def test_who_cannot_write_what_it_is_sent_is_not_current_although_the_leader_is_heard() -> None:
+    network = RaftNetwork(NAMES)
+    leader = network.elect()
+    network.run(1000)
+    slow = next(name for name in NAMES if name != leader)
+    network.nodes[slow].disk_delay_max_ms = 1_000_000
+    network.propose(leader, b"x")
+    begin_ms = network.now_ms
+    network.run(4000)
+    assert network.core(slow).has_quorum(network.now_ms)
+    assert as_of_ms(network, slow) <= begin_ms + 100
+    assert network.core(slow).currency.missing_index == network.nodes[leader].applied_index
+
+
+def test_a_node_alone_is_always_current() -> None:
+    network = RaftNetwork(["n1"])
+    network.elect()
+    network.run(50)
+    assert age_ms(network, "n1") <= 20
+
+
+def test_words_that_waited_in_a_socket_prove_nothing_about_the_present() -> None:
+    """As after a freeze of this process: the heartbeats of that time arrive all at once."""
+    core = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
+    core.step(10, Heartbeat(N1, N2, 1, 3, 3, 10, 0))
+    core.step(110, Heartbeat(N1, N2, 1, 3, 3, 110, 11))
+    assert core.currency.as_of_ms(3) == 10
+    for late in range(210, 2000, 100):
+        core.step(9000, Heartbeat(N1, N2, 1, 3, 3, late, 111))
+    assert core.currency.as_of_ms(3) == 110
+    assert core.has_quorum(9000), "which is why hearing the leader is not enough"
+
+
+def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
+    follower = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
+    follower.step(500, Heartbeat(N1, N2, 1, 3))
+    assert follower.currency.as_of_ms(3) == 500
+
+    network = RaftNetwork(NAMES)
+    leader = network.elect()
+    network.run(1000)
+    core = network.core(leader)
+    network.partition(*([name] for name in NAMES))
+    network.run(300)
+    other = NodeName(next(name for name in NAMES if name != leader))
+    core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term))
+    assert age_ms(network, leader) == 0
+
+
+def test_a_leader_that_was_deposed_and_does_not_know_vouches_for_nobody() -> None:
+    network = RaftNetwork(["n1", "n2", "n3", "n4", "n5"])
+    leader = network.elect()
+    network.run(1000)
+    others = [name for name in network.nodes if name != leader]
+    companion, majority = others[0], others[1:]
+    cut_ms = network.now_ms
+    network.partition([leader, companion], majority)
+    for name in majority:  # as if the process of the leader were gone: nobody waits for the end of its lease
+        network.call(name, lambda core: core.peer_down(network.now_ms, NodeName(leader)))
+    network.run_until(lambda: any(network.core(name).is_leader for name in majority), limit_ms=900)
+    network.propose(next(name for name in majority if network.core(name).is_leader), b"unknown to the others")
+    network.run(500)
+    assert network.core(leader).is_leader, "it has a while left"
+    assert as_of_ms(network, companion) <= cut_ms

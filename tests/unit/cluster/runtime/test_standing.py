@@ -1,0 +1,163 @@
+"""A node that is not current enough serves no clients, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.runtime.standing import Hindrance, Pause, StandingWatch
+from node.errors import DiskFullError
+from node.ids import NodeName
+from tests.support.raft_network import RaftNetwork
+
+NAMES = ["n1", "n2", "n3"]
+PAUSE_AFTER_MS = 4000
+
+
+class Bench:
+    """Three nodes, and what each thinks of its standing, looked at every 50 ms."""
+
+    def __init__(self, names: list[str] = NAMES) -> None:
+        self.network = RaftNetwork(names)
+        self.watches = {
+            name: StandingWatch(self.network.core(name), PAUSE_AFTER_MS, self.network.now_ms) for name in names
+        }
+        self.leader = self.network.elect()
+        #: Of the disk of each node.
+        self.refused: dict[str, DiskFullError] = {}
+        self.run(1000)
+
+    def run(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // 50):
+            self.network.run(50)
+            for name, watch in self.watches.items():
+                watch.look(self.network.now_ms, self.network.nodes[name].applied_index, self.refused.get(name))
+                watch.check_invariants()
+
+    def pause(self, name: str) -> Pause | None:
+        return self.watches[name].pause
+
+    def hindrance(self, name: str) -> Hindrance | None:
+        pause = self.pause(name)
+        return None if pause is None else pause.hindrance
+
+    @property
+    def followers(self) -> list[str]:
+        return [name for name in self.network.nodes if name != self.leader]
+
+
+def test_an_election_is_no_reason_to_pause() -> None:
+    bench = Bench()
+    bench.network.crash(bench.leader)
+    for name in bench.followers:
+        bench.watches[bench.leader] = bench.watches[name]  # what is dead is not looked at
+    bench.run(6000)
+    assert bench.network.leader() is not None
+    assert [bench.pause(name) for name in bench.followers] == [None, None]
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_who_is_cut_off_pauses_before_the_others_stop_waiting_for_it(is_leader: bool) -> None:
+    bench = Bench()
+    outsider = bench.leader if is_leader else bench.followers[0]
+    rest = [name for name in NAMES if name != outsider]
+    cut_ms = bench.network.now_ms
+    bench.network.partition([outsider], rest)
+    bench.run(PAUSE_AFTER_MS - 1000)
+    assert bench.pause(outsider) is None
+    bench.run(1500)
+    pause = bench.pause(outsider)
+    assert pause is not None
+    assert pause.hindrance is Hindrance.NO_QUORUM
+    assert pause.since_ms <= cut_ms + PAUSE_AFTER_MS + 50
+    assert [bench.pause(name) for name in rest] == [None, None]
+    bench.network.heal()
+    bench.run(3000)
+    assert bench.pause(outsider) is None
+
+
+def test_who_hears_the_leader_and_cannot_write_what_it_says_pauses_too() -> None:
+    bench = Bench()
+    slow = bench.followers[0]
+    bench.network.nodes[slow].disk_delay_max_ms = 20_000
+    bench.network.propose(bench.leader, b"declared elsewhere")
+    committed_ms = bench.network.now_ms
+    bench.run(PAUSE_AFTER_MS + 200)
+    assert bench.network.core(slow).has_quorum(bench.network.now_ms)
+    pause = bench.pause(slow)
+    assert pause is not None
+    assert pause.hindrance is Hindrance.BEHIND
+    assert pause.since_ms <= committed_ms + PAUSE_AFTER_MS + 100
+    assert "entry 5 is committed" in pause.reason
+    bench.network.nodes[slow].disk_delay_max_ms = 0
+    bench.run(20_000)
+    assert bench.pause(slow) is None, "it has caught up"
+
+
+def test_a_slow_disk_without_anything_to_write_is_no_reason() -> None:
+    bench = Bench()
+    bench.network.nodes[bench.followers[0]].disk_delay_max_ms = 1_000_000
+    bench.run(10_000)
+    assert bench.pause(bench.followers[0]) is None
+
+
+def test_a_disk_that_refuses_the_log_is_named_and_not_forgiven_before_it_takes_it() -> None:
+    bench = Bench()
+    full = bench.followers[0]
+    bench.refused[full] = DiskFullError("no space left")
+    bench.network.partition([full], [name for name in NAMES if name != full])  # it answers nobody meanwhile
+    bench.run(5000)
+    assert bench.hindrance(full) is Hindrance.STORAGE
+    assert "no space left" in (bench.pause(full) or Pause(Hindrance.BEHIND, "", 0)).reason
+    bench.network.heal()
+    bench.run(3000)
+    assert bench.pause(full) is not None
+    bench.refused.clear()
+    bench.run(3000)
+    assert bench.pause(full) is None
+
+
+def test_the_reason_may_change_and_the_beginning_stays() -> None:
+    bench = Bench()
+    outsider = bench.followers[0]
+    bench.network.partition([outsider], [name for name in NAMES if name != outsider])
+    bench.run(5000)
+    first = bench.pause(outsider)
+    bench.refused[outsider] = DiskFullError("no space left")
+    bench.run(500)
+    second = bench.pause(outsider)
+    assert first is not None
+    assert second is not None
+    assert (first.hindrance, second.hindrance) == (Hindrance.NO_QUORUM, Hindrance.STORAGE)
+    assert first.since_ms == second.since_ms
+
+
+def test_a_node_that_knows_a_majority_to_be_gone_waits_for_nothing() -> None:
+    bench = Bench()
+    last = bench.followers[0]
+    watch = bench.watches[last]
+    bench.run(50)
+    watch.peer_gone(NodeName(bench.leader))
+    bench.run(50)
+    assert watch.pause is None
+    watch.peer_gone(NodeName(bench.followers[1]))
+    bench.run(50)
+    assert bench.hindrance(last) is Hindrance.NO_QUORUM
+    watch.peer_heard(NodeName(bench.leader))
+    bench.run(100)
+    assert watch.pause is None
+
+
+def test_a_node_alone_never_pauses_not_even_when_its_disk_is_full() -> None:
+    bench = Bench(["n1"])
+    bench.refused["n1"] = DiskFullError("no space left")
+    bench.run(20_000)
+    assert bench.pause("n1") is None
+
+
+def test_a_node_that_stood_still_knows_before_the_next_look() -> None:
+    bench = Bench()
+    frozen = bench.followers[0]
+    watch, applied_index = bench.watches[frozen], bench.network.nodes[frozen].applied_index
+    now_ms = bench.network.now_ms
+    assert not watch.is_stale(now_ms, applied_index)
+    assert watch.is_stale(now_ms + PAUSE_AFTER_MS, applied_index)
