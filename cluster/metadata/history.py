@@ -26,13 +26,21 @@ class PastRequest(NamedTuple):
 class History:
     """Grows with every entry until the next snapshot, as the log does."""
 
-    __slots__ = ("base", "past")
+    __slots__ = ("base", "begin", "past")
 
-    def __init__(self, base: bytes) -> None:
+    def __init__(self, base: bytes, begin: int) -> None:
         #: A snapshot.
         self.base = base
+        #: Index of the last entry that is in it.
+        self.begin = begin
         #: What was applied on top of it, in order.
         self.past: list[PastRequest] = []
 
     def add(self, index: int, request_id: RequestId, payload: bytes | None) -> None:
         self.past.append(PastRequest(index, request_id, payload))
+
+    def from_snapshot(self, base: bytes, begin: int) -> History:
+        """The same from a later snapshot on, which has all up to the entry at ``begin``."""
+        later = History(base, begin)
+        later.past = [past for past in self.past if past.at_index > begin]
+        return later

@@ -130,7 +130,7 @@ class MetadataState:
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
-        self._history = History(self.snapshot())
+        self._history = History(self.snapshot(), 0)
 
     # ------------------------------------------------------------------ reading
 
@@ -203,11 +203,12 @@ class MetadataState:
         self._events.clear()
         self.applied_index = index
         self._requests.admit(request.request_id)
-        self.begin_history(self.snapshot())  # the next time there is less to do
+        self.begin_history(self.snapshot(), index)  # the next time there is less to do
 
-    def begin_history(self, snapshot: bytes) -> None:
-        """``snapshot`` was just taken: what came before need not be kept any longer."""
-        self._history = History(snapshot)
+    def begin_history(self, snapshot: bytes, index: int) -> None:
+        """``snapshot`` is of the state after the entry at ``index``: what came before need not be kept any longer."""
+        if index >= self._history.begin:
+            self._history = self._history.from_snapshot(snapshot, index)
 
     def _carry_out(self, command: Command) -> Any:
         match command:
@@ -573,7 +574,7 @@ class MetadataState:
             records = [rules.as_in_version_1(record) for record in records]
         self._table.restore(records, content["mirror_since"])
         self._requests.restore(content["requests"])
-        self._history = History(data)
+        self._history = History(data, self.applied_index)
 
     def check_invariants(self) -> None:
         self.topology.check_invariants()

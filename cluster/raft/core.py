@@ -222,12 +222,16 @@ class RaftCore:
             delay = self._rng.randint(0, self.config.peer_down_delay_max_ms)
             self._election_deadline_ms = self._now_ms + delay
 
-    def compact(self, index: int, data: bytes, retained_entries: int = RETAINED_ENTRIES) -> Snapshot:
-        """The state machine's state after the applied entry ``index`` is ``data``: forget the entries before.
+    def snapshot_of(self, index: int, data: bytes) -> Snapshot:
+        """The state machine's state after the applied entry ``index``, newer than the last snapshot, is ``data``.
 
-        The shell writes the returned snapshot; its loss in a crash costs nothing but replaying.
+        The shell writes it, and says `compact` then; its loss in a crash costs nothing but replaying.
         """
-        return self.log.compact(index, data, retained_entries)
+        return self.log.snapshot_of(index, data)
+
+    def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
+        """``snapshot`` is written: forget the entries before its end."""
+        self.log.compact(snapshot, retained_entries)
 
     # ------------------------------------------------------------------ outputs
 

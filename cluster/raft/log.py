@@ -219,12 +219,18 @@ class RaftLog:
         self.commit = self.applied = self.handed_out = self.stable = snapshot.index
         self._cut_at_ready = next_ready
 
-    def compact(self, index: int, data: bytes, retained_entries: int = RETAINED_ENTRIES) -> Snapshot:
-        """Replace the prefix up to ``index`` (applied) by a snapshot, keep ``retained_entries`` before it."""
+    def snapshot_of(self, index: int, data: bytes) -> Snapshot:
+        """``data`` is the state after the applied entry ``index``."""
         assert self.snapshot.index < index <= self.applied, "only what is applied can be in a snapshot"
         term = self.term_at(index)
         assert term is not None, "an applied entry above the last snapshot is still in the log"
-        self.snapshot = Snapshot(index, term, self.voters_at(index), data)
+        return Snapshot(index, term, self.voters_at(index), data)
+
+    def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
+        """Replace the prefix by a snapshot of this log (`snapshot_of`), keep ``retained_entries`` before its end."""
+        index = snapshot.index
+        assert self.snapshot.index < index <= self.applied, "only what is applied can be in a snapshot"
+        self.snapshot = snapshot
         new_base = max(self.base_index, index - retained_entries)
         base_term = self.term_at(new_base)
         assert base_term is not None, "the new base is an entry we have"
@@ -232,7 +238,6 @@ class RaftLog:
         self.base_index, self.base_term = new_base, base_term
         current = self.voters_at(new_base)
         self._voter_history = [(new_base, current), *(step for step in self._voter_history if step[0] > new_base)]
-        return self.snapshot
 
     def check_invariants(self) -> None:
         assert self.base_index <= self.snapshot.index, "what is compacted is in the snapshot"

@@ -3,6 +3,7 @@
 ```
 <directory>/log         append only; replaced as a whole (temporary file, fsync, rename) when a snapshot is saved
 <directory>/snapshot    newest snapshot; replaced in the same way, before the log is
+<directory>/snapshot.prepared    the next one, written beside; without meaning until it is renamed
 
 log       batch *
 batch     "WRb1"  length u32  crc u32  durable u64  item *     one `append` call; crc over durable and the items
@@ -66,6 +67,10 @@ class _LogContent:
         self.entries.append(entry)
 
 
+#: A snapshot that is not in force yet.
+_PREPARED = "snapshot.prepared"
+
+
 class RaftStorage:
     """Log, hard state and snapshot of one node. Writes on the loop's thread; `sync` may run on another."""
 
@@ -86,6 +91,8 @@ class RaftStorage:
         """
         disk.mkdir(directory)
         log_path, snapshot_path = f"{directory}/log", f"{directory}/snapshot"
+        if disk.exists(f"{directory}/{_PREPARED}"):
+            disk.unlink(f"{directory}/{_PREPARED}")
         snapshot = _read_snapshot(disk, snapshot_path)
         if not disk.exists(log_path):
             if snapshot is not None:
@@ -131,6 +138,20 @@ class RaftStorage:
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Write a snapshot and drop the entries it covers. Durable on return. Raises `StorageError`."""
         write_durably(self._disk, f"{self._directory}/snapshot", pack_snapshot(snapshot))
+        self._continue_from(snapshot)
+
+    def prepare_snapshot(self, snapshot: Snapshot) -> None:
+        """Write a snapshot beside the one in force; durable on return. Any thread. Raises `StorageError`.
+
+        The next start removes it, unless `adopt_snapshot` came before.
+        """
+        write_durably(self._disk, f"{self._directory}/{_PREPARED}", pack_snapshot(snapshot))
+
+    def adopt_snapshot(self, snapshot: Snapshot) -> None:
+        """Drop the entries that the prepared snapshot covers. Durable on return. Raises `StorageError`."""
+        assert snapshot.index > self._content.base_index, "a newer one is in force"
+        self._disk.rename(f"{self._directory}/{_PREPARED}", f"{self._directory}/snapshot")
+        self._disk.sync_directory(self._directory)
         self._continue_from(snapshot)
 
     def sync(self) -> None:

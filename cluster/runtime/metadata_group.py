@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from cluster.metadata.codec import CodecError, decode_request, encode_request
@@ -159,10 +159,11 @@ class MetadataGroup:
             self._listener.on_committed(applied.events)
         return Applied(request.request_id, applied.result, applied.error)
 
-    def snapshot(self) -> bytes:
-        data = self.state.snapshot()
-        self.state.begin_history(data)
-        return data
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        return self.state.snapshot_pieces()
+
+    def snapshot_taken(self, index: int, data: bytes) -> None:
+        self.state.begin_history(data, index)
 
     def restore(self, data: bytes) -> None:
         self.state.restore(data)

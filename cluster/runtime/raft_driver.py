@@ -37,6 +37,7 @@ from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
 from cluster.runtime.outside import Worker
+from cluster.runtime.snapshot_taker import SnapshotSource, SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from node.errors import DiskFullError, StorageError
 from node.ids import NodeName
@@ -48,9 +49,6 @@ MAX_WAITING_PROPOSALS = 20_000
 #: The clock is looked at this often at least, for this node's standing and for proposals to be repeated.
 TICK_MAX_MS = 50
 
-#: A snapshot for which there was no space is tried again after so many entries.
-SNAPSHOT_RETRY_ENTRIES = 1000
-
 
 class Applied(NamedTuple):
     """What the state machine made of one command: ``outcome``, or ``error`` if it refused the command."""
@@ -60,17 +58,14 @@ class Applied(NamedTuple):
     error: Exception | None = None
 
 
-class StateMachine(Protocol):
+class StateMachine(SnapshotSource, Protocol):
     """What the log is about. Deterministic; called on the loop, in log order, on every node alike."""
 
     def apply(self, index: int, payload: bytes) -> Applied:
         """Carry out a committed command. A request id seen before is not carried out again (outcome ``None``)."""
 
-    def snapshot(self) -> bytes:
-        """The whole state as of the last `apply`."""
-
     def restore(self, data: bytes) -> None:
-        """Become the state that `snapshot` gave."""
+        """Become the state that `snapshot_pieces` gave."""
 
 
 class RaftListener(Protocol):
@@ -146,8 +141,6 @@ class RaftDriver:
         self.core = RaftCore(config, restored, Random(seed), self._now_ms())
         #: Index of the last entry applied here.
         self.applied_index = restored.snapshot.index
-        #: Entries applied since the last snapshot.
-        self._entries_since_snapshot = 0
         if restored.snapshot.index:
             state.restore(restored.snapshot.data)
         #: By request id, oldest first.
@@ -157,6 +150,15 @@ class RaftDriver:
         self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms())
         self._last_proposal = 0
         self._worker = worker
+        self._snapshots = SnapshotTaker(
+            self.core,
+            storage,
+            state,
+            worker,
+            entries=self._config.snapshot_entries,
+            log_bytes=self._config.snapshot_log_bytes,
+            on_failed=self._fail,
+        )
         #: Written, not yet known to be durable; oldest first.
         self._unsynced: deque[Ready] = deque()
         self._sync: asyncio.Future[None] | None = None
@@ -205,6 +207,7 @@ class RaftDriver:
         for proposal in self._waiting.values():
             if not proposal.future.done():
                 proposal.future.set_exception(ProposalRefusedError(f"{self.core.node} is stopping"))
+        await self._snapshots.stop()
         if self._sync is not None:
             await asyncio.wait([self._sync])
         self._worker.close()
@@ -398,7 +401,7 @@ class RaftDriver:
         if ready.snapshot is not None:
             self._state.restore(ready.snapshot.data)
             self.applied_index = ready.snapshot.index
-            self._entries_since_snapshot = 0
+            self._snapshots.installed()
             self._listener.on_applied(self.applied_index)
         if ready.committed:
             self._apply(ready.committed)
@@ -448,18 +451,8 @@ class RaftDriver:
             if entry.kind is EntryKind.COMMAND:
                 self._resolve(self._state.apply(entry.index, entry.payload))
             self.applied_index = entry.index
-        self._entries_since_snapshot += len(entries)
         self._listener.on_applied(self.applied_index)
-        is_log_large = self._storage.log_bytes > self._config.snapshot_log_bytes
-        is_due = self._entries_since_snapshot >= self._config.snapshot_entries or is_log_large
-        if is_due and self._entries_since_snapshot >= 0:
-            try:
-                self._storage.save_snapshot(self.core.compact(self.applied_index, self._state.snapshot()))
-            except DiskFullError as error:
-                log.warning("no space for a snapshot, the log grows on: %s", error)
-                self._entries_since_snapshot = -SNAPSHOT_RETRY_ENTRIES
-            else:
-                self._entries_since_snapshot = 0
+        self._snapshots.applied(len(entries), self.applied_index)
 
     def _resolve(self, applied: Applied) -> None:
         proposal = self._waiting.get(applied.request_id)

@@ -60,15 +60,21 @@ class Twins:
     st.lists(well_formed_commands, max_size=8),
     st.integers(0, 2),
     st.integers(0, 20),
+    st.integers(0, 5),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_command_that_breaks_off_anywhere_has_changed_nothing(
-    before: list[Command], breaking: Command, after: list[Command], takes: int, snapshot_at: int
+    before: list[Command], breaking: Command, after: list[Command], takes: int, snapshot_at: int, snapshot_takes: int
 ) -> None:
+    """A snapshot is begun at some entry, and in force some entries later."""
     twins = Twins()
+    snapshot = b""
     for position, command in enumerate(before):
         if position == snapshot_at:
-            twins.first.begin_history(twins.first.snapshot())
+            snapshot = twins.first.snapshot()
+            begun = twins.index
+        if position == snapshot_at + snapshot_takes:
+            twins.first.begin_history(snapshot, begun)
         twins.apply(command)
     twins.break_off(breaking, takes)
     for command in after:

@@ -304,11 +304,11 @@ class TwoGroups:
         return applied
 
     def restore_second(self) -> None:
-        data = self.second.snapshot()
+        data = self.second.state.snapshot()
         self.second = MetadataGroup(NodeName("n2"), Incarnation(2), UserDirectory())
         self.second.follow(SilentListener())
         self.second.restore(data)
-        assert self.second.snapshot() == data, "a snapshot comes back"
+        assert self.second.state.snapshot() == data, "a snapshot comes back"
         self.second.state.check_invariants()
 
 

@@ -271,7 +271,8 @@ class RaftNetwork:
         if self.compact_every and entry.index % self.compact_every == 0:
             data = node.digest.to_bytes(4, "big")
             # Applying the rest of a batch comes later; only up to here is in the snapshot.
-            node.disk_snapshot = node.core.compact(entry.index, data, self.retained_entries)
+            node.disk_snapshot = node.core.snapshot_of(entry.index, data)
+            node.core.compact(node.disk_snapshot, self.retained_entries)
 
     # ------------------------------------------------------------------ safety properties
 

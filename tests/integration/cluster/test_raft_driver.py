@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
@@ -53,8 +53,11 @@ class Words:
         self.words.append(word)
         return Applied(request_id, outcome=len(self.words))
 
-    def snapshot(self) -> bytes:
-        return json.dumps([self.words, sorted(self.seen)]).encode()
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        data = json.dumps([self.words, sorted(self.seen)]).encode()
+        return iter([data[at : at + 100] for at in range(0, len(data), 100)])
+
+    def snapshot_taken(self, index: int, data: bytes) -> None: ...
 
     def restore(self, data: bytes) -> None:
         self.words, seen = json.loads(data)

@@ -65,7 +65,7 @@ async def test_what_is_stored_follows_from_the_world() -> None:
     async def stored(seed: int) -> dict[str, bytes]:
         small = SmallWorld(seed)
         async with running(small) as node:
-            return {"users": node.runtime.metadata.snapshot()}
+            return {"users": node.runtime.metadata.state.snapshot()}
 
     assert await stored(1) == await stored(1)
     assert await stored(1) != await stored(2)

@@ -90,10 +90,10 @@ async def test_what_a_snapshot_no_longer_knows_is_gone_too(node: Node, small: Sm
     """A node that was cut off gets the changes of that time all at once."""
     client = await entered(small, "ann", "a")
     group = node.runtime.metadata
-    with_ann = group.snapshot()
+    with_ann = group.state.snapshot()
     await node.admin.delete_user("ann")
     assert await farewell(client) is not None
-    without_ann = group.snapshot()
+    without_ann = group.state.snapshot()
     group.restore(with_ann)
     client = await entered(small, "ann", "a")
     group.restore(without_ann)

@@ -47,7 +47,7 @@ def cluster() -> StateUnderTest:
     cluster.declare("mine", "n2", durable=False, exclusive_owner="n2/1")
     cluster.apply(ChangeTopology(DeclareExchange("/", "x", "topic", auto_delete=True), N1))
     # What follows is made again from the log, what precedes from here.
-    cluster.state.begin_history(cluster.state.snapshot())
+    cluster.state.begin_history(cluster.state.snapshot(), cluster.index)
     cluster.apply(ChangeTopology(Bind("/", "x", "a", "queue", "#"), N1))
     cluster.apply(AddUser("alice", "hash"))
     cluster.down("n4")

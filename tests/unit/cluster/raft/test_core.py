@@ -363,7 +363,8 @@ def test_a_follower_behind_the_compacted_log_gets_the_snapshot() -> None:
     drain(leader)
     leader.step(5000, AppendResponse(N3, N1, leader.term, True, leader.log.last_index))
     drain(leader)
-    snapshot = leader.compact(leader.log.applied, b"state", retained_entries=2)
+    snapshot = leader.snapshot_of(leader.log.applied, b"state")
+    leader.compact(snapshot, retained_entries=2)
     assert snapshot.voters == (N1, N2, N3)
     leader.step(5000, AppendResponse(N2, N1, leader.term, False, 3, 4, 0))
     installs = [m for m in drain(leader) if isinstance(m, InstallSnapshot)]

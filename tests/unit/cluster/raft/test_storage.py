@@ -11,7 +11,7 @@ from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from cluster.raft.storage import RaftStorage
 from node.errors import StorageError
 from node.ids import NodeName
-from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 DIRECTORY = "/data/raft"
@@ -124,6 +124,50 @@ def test_a_snapshot_replaces_the_entries_it_covers() -> None:
     assert state.hard_state == HardState(2, N1, 40)
 
 
+def test_a_prepared_snapshot_counts_from_its_adoption_on() -> None:
+    """And takes nothing with it that was written since it was begun."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2)))
+    storage.sync()
+    snapshot = Snapshot(3, 2, (N1, N2), b"state")
+    storage.prepare_snapshot(snapshot)
+    assert reopen(disk)[1].snapshot.index == 0
+    assert not disk.exists(f"{DIRECTORY}/snapshot.prepared"), "the next start removes what is in nobody's force"
+    storage, _ = reopen(disk)
+    storage.prepare_snapshot(snapshot)
+    storage.append(ready(command(5, 2)))
+    storage.adopt_snapshot(snapshot)
+    state = reopen(disk)[1]
+    assert state.snapshot == snapshot
+    assert [entry.index for entry in state.entries] == [4, 5]
+
+
+@pytest.mark.parametrize("style", list(CrashStyle))
+def test_a_crash_anywhere_in_preparing_and_adopting_leaves_the_one_or_the_other(style: CrashStyle) -> None:
+    snapshot = Snapshot(4, 2, (N1, N2), b"new" * 30)
+    seen = set()
+    for operations in range(1, 40):
+        disk = SimulatedDisk()
+        storage, _ = reopen(disk)
+        storage.append(ready(command(3, 2), command(4, 2), command(5, 2), hard_state=HardState(2, N1, 4)))
+        storage.sync()
+        disk.crash_after = operations
+        try:
+            storage.prepare_snapshot(snapshot)
+            storage.adopt_snapshot(snapshot)
+            is_done = True
+        except SimulatedCrashError:
+            is_done = False
+        disk.crash(style, Random(operations))
+        state = reopen(disk)[1]
+        assert state.snapshot in ((Snapshot(0, 0, ()), snapshot) if not is_done else (snapshot,))
+        assert len(state.entries) + state.snapshot.index == 5
+        assert state.hard_state == HardState(2, N1, 4)
+        seen.add((is_done, state.snapshot.index))
+    assert seen >= {(False, 0), (True, 4)}
+
+
 def test_a_snapshot_from_the_leader_replaces_a_log_that_does_not_lead_to_it() -> None:
     disk = SimulatedDisk()
     storage, _ = reopen(disk)
@@ -163,12 +207,14 @@ def test_a_missing_log_beside_a_snapshot_is_no_first_start() -> None:
 @pytest.mark.parametrize("style", list(CrashStyle))
 @pytest.mark.parametrize("seed", range(20))
 def test_no_crash_takes_what_was_synced(style: CrashStyle, seed: int) -> None:
-    """Random writes, syncs, snapshots and crashes: the state after a crash is one that was written since the sync."""
+    """Random writes, syncs, snapshots (at once, and prepared before) and crashes: the state after a crash is one that
+    was written since the sync."""
     rng = Random(seed)
     disk = SimulatedDisk()
     storage, state = reopen(disk)
     for _ in range(8):
         last, term, last_snapshot = len(state.entries) + state.snapshot.index, state.hard_state.term, state.snapshot
+        prepared: Snapshot | None = None
         possible = [(last, term)]
         for _ in range(rng.randrange(12)):
             term += rng.randrange(2)
@@ -181,6 +227,14 @@ def test_no_crash_takes_what_was_synced(style: CrashStyle, seed: int) -> None:
             if rng.random() < 0.1:
                 last_snapshot = Snapshot(last, term, (N1,), b"s" * rng.randrange(50))
                 storage.save_snapshot(last_snapshot)
+                possible = possible[-1:]
+                prepared = None
+            if last > last_snapshot.index and rng.random() < 0.1:
+                prepared = Snapshot(last, term, (N1,), b"p" * rng.randrange(50))
+                storage.prepare_snapshot(prepared)
+            elif prepared is not None and rng.random() < 0.5:
+                storage.adopt_snapshot(prepared)
+                last_snapshot, prepared = prepared, None
                 possible = possible[-1:]
         disk.crash(style, rng)
         storage, state = reopen(disk)
