@@ -315,7 +315,8 @@ def _amqp_server(
 
 def _quorum_grace_ms(config: NodeConfig) -> int:
     """A node pauses before the others declare it down for its silence: see `cluster.runtime.standing`."""
-    longest_ms = config.cluster_silence_timeout_ms - 2 * config.raft_election_timeout_ms
+    silence_ms = config.cluster_silence_timeout_ms - 2 * config.raft_heartbeat_ms
+    longest_ms = silence_ms - config.raft_election_timeout_ms
     return max(0, min(DriverConfig().quorum_grace_ms, longest_ms))
 
 

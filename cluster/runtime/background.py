@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from node.errors import WarrenError
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +19,7 @@ class Background:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._refusals = ThrottledLog(log, loop.call_later)
         #: Failures are expected now, and interest nobody.
         self.is_stopping = False
 
@@ -31,7 +33,8 @@ class Background:
         try:
             await work
         except WarrenError as error:
-            log.log(logging.DEBUG if self.is_stopping else logging.INFO, "%s: %s", what, error)
+            # Without a quorum the same is tried, and refused, again and again.
+            self._refusals.write(what, f"{what}: {error}", logging.DEBUG if self.is_stopping else logging.INFO)
         except Exception:
             log.exception("%s failed", what)
 

@@ -18,6 +18,7 @@ from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
 from node.errors import ConnectionFailure, StorageError
 from node.ids import Incarnation, NodeName
+from node.throttled_log import ThrottledLog
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
 
@@ -85,6 +86,7 @@ class MetadataGroup:
         self.state = MetadataState(users)
         self._listener: MetadataListener | None = None
         self._consensus: Consensus | None = None
+        self._refusals = ThrottledLog(log)
 
     def follow(self, listener: MetadataListener) -> None:
         """Who hears of the changes from now on; whoever follows them also reads and makes some."""
@@ -132,7 +134,7 @@ class MetadataGroup:
         """
         result = await self.change(command)
         if not await self.wait_visible():
-            log.warning("a peer is behind: it does not know yet of %s", command)
+            self._refusals.write("behind", f"a peer is behind, or cannot be asked: it may not know yet of {command}")
         return result
 
     async def wait_visible(self) -> bool:

@@ -151,8 +151,7 @@ class ConnectionShell(asyncio.Protocol):
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._owner.connection_opened(self):
-            text = f"{self.name} refused: there are too many connections, or too many that have not logged in yet"
-            self._owner.refusals.write("too many", text)
+            self._owner.refusals.write("too many", f"{self.name} refused: there are too many connections")
             stream.abort()
             return
         log.info("accepted AMQP connection %s", self.name)

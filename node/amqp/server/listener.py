@@ -45,7 +45,7 @@ class AmqpServerConfig:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Further connections are dropped at once.
     connections_max: int = CONNECTIONS_MAX
-    #: Likewise while so many have not entered a vhost yet.
+    #: Of more that have not entered a vhost yet the oldest is dropped.
     handshakes_max: int = HANDSHAKES_MAX
     #: How long `AmqpServer.stop` waits for clients to answer ``connection.close``.
     stop_timeout_s: float = STOP_TIMEOUT_S
@@ -157,8 +157,14 @@ class AmqpServer:
 
     def connection_opened(self, connection: ConnectionShell) -> bool:
         self._connections[connection] = self._handshakes[connection] = None
-        config = self._config
-        return len(self._connections) <= config.connections_max and len(self._handshakes) <= config.handshakes_max
+        if len(self._handshakes) > self._config.handshakes_max:
+            # The oldest goes: who means it is through in milliseconds, however many others only knock.
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            text = f"{oldest.name} dropped: {self._config.handshakes_max} connections that came later log in, too"
+            self.refusals.write("too many handshakes", text)
+            oldest.abort()
+        return len(self._connections) <= self._config.connections_max
 
     def handshake_ended(self, connection: ConnectionShell) -> None:
         self._handshakes.pop(connection, None)

@@ -111,17 +111,21 @@ async def test_what_a_closing_connection_sends_is_not_assembled(server: MemorySe
     client.shell.machine.check_invariants()
 
 
-async def test_only_so_many_may_be_in_their_handshake(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_of_too_many_handshakes_the_oldest_ends(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     server = await server_of(broker, handshakes_max=3)
-    strangers = [Client(server) for _ in range(5)]
-    assert [client.transport.is_closed for client in strangers] == [False] * 3 + [True] * 2
-    assert caplog.text.count(" refused: ") == 1, "the others are counted"
-    await strangers[0].open()
-    await strangers[1].settle()
-    assert not Client(server).transport.is_closed, "who has entered a vhost counts no longer"
-    strangers[1].transport.close()
-    await strangers[1].settle()
-    assert not Client(server).transport.is_closed, "nor who has left"
+    served = await Client(server).open()
+    strangers = [Client(server) for _ in range(6)]
+    await served.settle()
+    assert [client.transport.is_closed for client in strangers] == [True] * 3 + [False] * 3
+    assert not served.transport.is_closed, "who has entered a vhost does not count"
+    assert caplog.text.count(" dropped: ") == 1, "the others are counted"
+    await Client(server).open()
+    strangers[4].transport.close()
+    await served.settle()
+    late = Client(server)
+    await served.settle()
+    assert not strangers[5].transport.is_closed, "nor who has left"
+    assert not late.transport.is_closed
 
 
 async def test_a_failed_login_is_logged_once_with_the_name_and_without_the_password(
