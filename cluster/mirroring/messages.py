@@ -79,7 +79,10 @@ class HorizonOp:
 
 @dataclass(frozen=True, slots=True)
 class OriginsOp:
-    """High-water counters of origins whose messages were never stored (delivered without ack to a waiting consumer)."""
+    """High-water counters of origins whose messages were never stored (delivered without ack to a waiting consumer).
+
+    A counter accounts for everything of its origin below it, so the op follows all publishes of its turn.
+    """
 
     origins: Mapping[OriginId, int]
 

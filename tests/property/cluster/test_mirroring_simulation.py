@@ -1,7 +1,7 @@
 """A mirrored queue under crashes, broken links and late commits: nothing confirmed is lost, replicas converge.
 
-Thresholds are shrunk (segments of 4 positions, horizon steps of 2, batches of 2 messages) so that some dozen messages
-cross every boundary. Each seed is a different history; a failing seed reproduces exactly.
+Thresholds are shrunk (segments of 4 positions, horizon steps of 2, batches of 2 messages, frames of 200 bytes) so that
+some dozen messages cross every boundary. Each seed is a different history; a failing seed reproduces exactly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 import cluster.mirroring.master
 import cluster.mirroring.mirror
 import cluster.mirroring.sync
+import cluster.mirroring.turn
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from tests.support.mirroring_world import World
 
@@ -35,6 +36,7 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster.mirroring.master, "HORIZON_STEP_MAX", 8)
     monkeypatch.setattr(cluster.mirroring.mirror, "REPLY_SEGMENTS", 2)
     monkeypatch.setattr(cluster.mirroring.sync, "SYNC_READ_MESSAGES", 2)
+    monkeypatch.setattr(cluster.mirroring.turn, "FRAME_BYTES_MAX", 200)
 
 
 def run(seed: int) -> World:
