@@ -31,6 +31,7 @@ from cluster.runtime.housekeeping import Housekeeping, RoomWatch
 from cluster.runtime.membership import Membership
 from cluster.runtime.metadata_group import Consensus, MetadataGroup
 from cluster.runtime.outside import ResourceProbe, Worker
+from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.runtime.queue_effects import QueueEffects
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_proposals import QueueProposals
@@ -48,8 +49,9 @@ from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation
+from node.ids import Incarnation, NodeName
 from node.store.disk.group_commit import GroupCommit
+from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class NodeRuntime:
             on_failure=self._sync_failed,
         )
         self.proposals = QueueProposals(self.node, self.metadata, self.records, self.links, self.background)
-        self.effects = QueueEffects(self.node, self.proposals.delete_unused)
+        self.effects = QueueEffects(self.node, self._queue_unused)
         self.queues = QueueSet(
             self.node,
             files,
@@ -128,6 +130,8 @@ class NodeRuntime:
             flow=self.flow,
         )
         files.on_queue_changed = self.queues.touch
+        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
+        self.queues.on_deletion_open = self.deletions.settle
         self.gateway = ClusterGateway(
             self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
@@ -217,6 +221,15 @@ class NodeRuntime:
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)
+
+    def _queue_unused(self, queue: QueueRecord, may_return: bool) -> None:
+        self.deletions.unused(queue, may_return)
+
+    def _cut_off_nodes(self) -> list[NodeName]:
+        members = self.metadata.state.members.values()
+        return [
+            each.node for each in members if each.is_up and each.node != self.node and not self.links.is_up(each.node)
+        ]
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

@@ -32,7 +32,7 @@ from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
@@ -139,6 +139,10 @@ class QueueSet:
         self.touch = self._turns.touch
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
+        #: Told of sealed queues whose deletion nobody else brings to an end.
+        self.on_deletion_open: Callable[[QueueRecord], None] = lambda _queue: None
+        #: Epochs in which copies that were sealed went out of service.
+        self._sealed: dict[QueueId, Epoch] = {}
         #: Opened by the `follow` that is under way, and not yet in a role.
         self._unclaimed: LocalReplica | None = None
 
@@ -154,6 +158,19 @@ class QueueSet:
         if isinstance(role, MasterRole):
             with self._guarded(queue_id):
                 self._drain_master(role)
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        """The epoch in which this node serves the queue, if it does."""
+        role = self.roles.get(queue_id)
+        if not isinstance(role, MasterRole) or not role.record.in_service or role.mirrored.is_fenced:
+            return None
+        return role.record.epoch
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        """Nobody waits for the outcome of a deletion for which this queue is sealed."""
+        role = self.roles.get(queue_id)
+        if isinstance(role, MasterRole) and role.process.is_sealed:
+            self.on_deletion_open(role.queue)
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         """The storage of this queue, or the queue itself, failed in somebody's hands: its role here ends."""
@@ -236,6 +253,7 @@ class QueueSet:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
+        self._sealed.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
@@ -288,6 +306,10 @@ class QueueSet:
         self._processes[record.queue_id] = process
         for node in self._links.linked_nodes():
             mirrored.mirror_link_up(node)
+        if self._sealed.pop(record.queue_id, None) == record.epoch:
+            # The command of the deletion, under this epoch, may be on its way still.
+            process.seal_for_delete(if_unused=False, if_empty=False)
+            self.settle_deletion(record.queue_id)
 
     def _become_mirror(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MirrorRole):
@@ -327,6 +349,8 @@ class QueueSet:
         """End a role and its hold on the files, as far as the disk lets us."""
         queue_id = role.queue.queue_id
         del self.roles[queue_id]
+        if isinstance(role, MasterRole) and role.process.is_sealed:
+            self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
         if isinstance(role, MirrorRole):
