@@ -14,8 +14,8 @@ Three circles cannot be closed by constructors, because both sides call each oth
 (`QueueEffects.connect`), the node and its mesh (`OutgoingFrames.connect`), the metadata group with those who follow and
 decide its changes (`MetadataGroup.follow` and `join`). The first is closed here, the others by `NodeRuntime.connect`.
 
-Order of stop: the cluster is told while everything works, then whatever runs in the background ends, then the queues
-are closed, what they wrote is synced, and the files are closed last.
+Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; what runs
+in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ from node.store.disk.group_commit import GroupCommit
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
+
+
+#: A stop waits so long for the mirrors to know how far messages were delivered, and for masters that stop as well.
+END_KNOWN_S = 0.5
+END_LOOK_S = 0.01
 
 
 class Surroundings(Protocol):
@@ -213,11 +218,22 @@ class NodeRuntime:
         self.background.is_stopping = True
         self.membership.begin_stop()
         self.housekeeping.stop()
+        await self._end_masterships()
         await self.membership.say_goodbye()
         await self.background.stop()
         self.roles.give_up_all()
         await self.sync_thread.stop()
         self._files.close()
+
+    async def _end_masterships(self) -> None:
+        """Deliver nothing any more, and have it known how far that has come, as far as somebody is there to know.
+
+        Nodes that stop together tell each other: a mirror waits a moment for a master that may be stopping, too.
+        """
+        self.queues.begin_end()
+        deadline_s = self._loop.time() + END_KNOWN_S
+        while not self.queues.is_end_known and self.links.linked_nodes() and self._loop.time() < deadline_s:  # noqa: ASYNC110 - many queues
+            await asyncio.sleep(END_LOOK_S)
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)

@@ -25,6 +25,7 @@ from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.out_of_service import OutOfService
@@ -143,6 +144,8 @@ class QueueSet:
         self.on_deletion_open: Callable[[QueueRecord], None] = lambda _queue: None
         #: Epochs in which copies that were sealed went out of service.
         self._sealed: dict[QueueId, Epoch] = {}
+        #: This node stops.
+        self._is_ending = False
         #: Opened by the `follow` that is under way, and not yet in a role.
         self._unclaimed: LocalReplica | None = None
 
@@ -277,7 +280,7 @@ class QueueSet:
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._open(queue)
-            if self._node not in record.complete:
+            if not knows_deliveries(local, self._node, record):
                 # Others have served meanwhile; what they have delivered is not on this disk.
                 local.mark_delivered_below(local.next_seq_id)
             mirrored = MirroredQueue(
@@ -310,6 +313,8 @@ class QueueSet:
             # The command of the deletion, under this epoch, may be on its way still.
             process.seal_for_delete(if_unused=False, if_empty=False)
             self.settle_deletion(record.queue_id)
+        if self._is_ending:
+            self._end_mastership(self.roles[record.queue_id])
 
     def _become_mirror(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MirrorRole):
@@ -321,8 +326,9 @@ class QueueSet:
             self._demote(queue, record, role)
         else:
             local = self._open(queue)
+            end = kept_end(local)
             local.mark_none_delivered()
-            replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
+            replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable, end)
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         self._hear_early(record.queue_id)
         self.touch(record.queue_id)
@@ -353,9 +359,10 @@ class QueueSet:
             self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
-        if isinstance(role, MirrorRole):
-            # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
-            role.local.mark_delivered_below(role.local.next_seq_id)
+        if isinstance(role, MasterRole):
+            role.mirrored.close_deliveries()
+        else:
+            role.replica.close_deliveries()
         self._close_files(role.queue, role.local, delete=delete)
 
     @staticmethod
@@ -510,6 +517,27 @@ class QueueSet:
                     role.process.set_options(options)
                     role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
+
+    def begin_end(self) -> None:
+        """This node stops: deliver nothing any more, and let the mirrors know how far that has come."""
+        self._is_ending = True
+        for role in list(self.roles.values()):
+            self._end_mastership(role)
+
+    def _end_mastership(self, role: Role) -> None:
+        if isinstance(role, MasterRole):
+            with self._guarded(role.queue.queue_id):
+                role.process.hold()
+                role.mirrored.end()
+            self.touch(role.queue.queue_id)
+
+    @property
+    def is_end_known(self) -> bool:
+        """True if the mirrors know the end of the masterships here, and the mirrors here that of their masters."""
+        return all(
+            role.mirrored.is_end_known if isinstance(role, MasterRole) else role.replica.end is not None
+            for role in self.roles.values()
+        )
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""

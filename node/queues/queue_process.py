@@ -410,6 +410,10 @@ class QueueProcess:
         assert self._is_sealed, "there is nothing to wait for"
         self._waiting.append(go_on)
 
+    def hold(self) -> None:
+        """This mastership ends in a moment, in an orderly way: deliver nothing any more, hold back what comes."""
+        self._is_sealed = True
+
     def unseal(self) -> None:
         """The deletion did not come about, and cannot any more: go on."""
         self._is_sealed = False

@@ -18,6 +18,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportTakesService
 from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId
 from node.message import Message
@@ -28,10 +29,18 @@ from tests.support.mirrored_nodes import Metadata, Node
 
 class World:
     def __init__(
-        self, seed: int, settings: MirroringSettings, node_count: int = 3, policy: dict[str, Any] | None = None
+        self,
+        seed: int,
+        settings: MirroringSettings,
+        node_count: int = 3,
+        policy: dict[str, Any] | None = None,
+        *,
+        stops: float = 0,
     ) -> None:
+        """``stops``: how often nodes stop in an orderly way, in the weights of `step`."""
         self.chance = Random(seed)
         self.settings = settings
+        self.stops = stops
         #: Otherwise mirrors that came back stay incomplete for long.
         self.is_sync_eager = seed % 8 >= 4
         self.names = names = tuple(NodeName(f"n{number}") for number in range(1, node_count + 1))
@@ -55,6 +64,8 @@ class World:
         self.returned_tokens: set[tuple[int, MsgId]] = set()
         self.settled: set[MsgId] = set()
         self.delivered: set[MsgId] = set()
+        #: What was confirmed when nodes stopped last in an orderly way.
+        self.confirmed_before_stop: set[MsgId] = set()
         self.held: dict[SeqId, MsgId] = {}
         self.counts = dict.fromkeys(
             (
@@ -69,6 +80,8 @@ class World:
             ),
             0,
         )
+        if stops:
+            self.counts |= {"stops": 0, "unflagged_after_stop": 0}
         for node in self.nodes.values():
             self._learn(node)
 
@@ -103,8 +116,9 @@ class World:
         elif isinstance(role, MirroredQueue):
             node.role = demote(role, record.epoch)
         elif role is None:
+            end = kept_end(node.local)
             node.local.mark_none_delivered()
-            node.role = MirrorReplica(record.queue_id, node.local, record.epoch)
+            node.role = MirrorReplica(record.queue_id, node.local, record.epoch, end=end)
         else:
             role.adopt_epoch(record.epoch)
 
@@ -115,7 +129,8 @@ class World:
         self.counts["promotions"] += 1
         if replica is not None:
             return replica.promote(node.name, record, self.settings, attach_id_base)
-        node.local.mark_delivered_below(node.local.next_seq_id)  # as recovery does
+        if not knows_deliveries(node.local, node.name, record):
+            node.local.mark_delivered_below(node.local.next_seq_id)
         return MirroredQueue(
             node.name,
             node.local,
@@ -148,6 +163,29 @@ class World:
             if peer != node.name:
                 self._cut(node.name, peer)
         node.crash(self.chance)
+
+    def stop(self, nodes: list[Node]) -> None:
+        """Orderly stops, all at once: masters say how far they have delivered, which may arrive or not; and that the
+        nodes go may be noted, or not."""
+        nodes = [node for node in nodes if node.is_running]
+        self.confirmed_before_stop = set(self.confirmed)
+        for node in nodes:
+            self.counts["stops"] += 1
+            if isinstance(node.role, MirroredQueue):
+                node.role.end()
+        if self.chance.random() < 0.8:
+            for _ in range(2):
+                for node in nodes:
+                    self.turn(node)
+                for a, b in self.links:
+                    self.transmit(a, b, len(self.links[a, b]))
+        for node in nodes:
+            for peer in self.names:
+                if peer != node.name:
+                    self._cut(node.name, peer)
+            node.stop()
+            if self.chance.random() < 0.7:
+                self.notice(node)
 
     def lose_power(self) -> None:
         self.counts["power_losses"] += 1
@@ -398,6 +436,8 @@ class World:
             if message.msg_id in self.delivered:
                 assert redelivered, f"{seq_id} was delivered before and is not flagged"
                 self.counts["redelivered"] += 1
+            elif self.stops and message.msg_id in self.confirmed_before_stop:
+                self.counts["unflagged_after_stop"] += not redelivered
             self.delivered.add(message.msg_id)
             if ack_required:
                 self.held[seq_id] = message.msg_id
@@ -495,6 +535,8 @@ class World:
             (6, lambda: self.heal_link(a, b)),
             (2, lambda: self.crash(node)),
             (0.4, self.lose_power),
+            (self.stops, lambda: self.stop([node])),
+            (self.stops / 2, lambda: self.stop(list(self.nodes.values()))),
             (8, lambda: self.notice(node)),
             (1, lambda: self.drop_or_take_back(node)),
             (6, lambda: self.restart(node)),

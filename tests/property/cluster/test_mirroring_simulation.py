@@ -77,6 +77,72 @@ def test_nothing_confirmed_is_lost_and_replicas_converge(part: int) -> None:
     assert all(seen.values()), f"the histories exercise everything: {seen}"
 
 
+def small_steps(world: World) -> None:
+    """Some of what is under way happens, and somebody who serves delivers."""
+    chance = world.chance
+    for _ in range(chance.choice((0, 5, 20))):
+        node = world.nodes[chance.choice(world.names)]
+        a, b = chance.sample(world.names, 2)
+        chance.choice(
+            (
+                lambda: world.turn(node),  # noqa: B023 - called at once
+                lambda: world.transmit(a, b, 2),  # noqa: B023
+                lambda: world._learn(node),  # noqa: B023
+                lambda: world.sync_disk(node),  # noqa: B023
+                lambda: world.break_link(a, b),  # noqa: B023
+                world.commit_next,
+                world.commit_next,
+                world.commit_proposal,
+                lambda: world.fetch(1, ack_required=True),
+            )
+        )()
+
+
+def stop_and_start(world: World) -> None:
+    """Some nodes stop, one after the other or together, most of them in an orderly way, and start in any order."""
+    chance = world.chance
+    nodes = chance.sample(list(world.nodes.values()), chance.randint(1, 3))
+    if chance.random() < 0.4:
+        world.stop(nodes)
+    for node in nodes:
+        if node.is_running:
+            world.crash(node) if chance.random() < 0.2 else world.stop([node])
+        small_steps(world)
+    for node in chance.sample(nodes, len(nodes)):
+        world.restart(node)
+        small_steps(world)
+        for other in nodes:
+            if chance.random() < 0.3:
+                world.notice(other)
+    for a, b in world.links:
+        world.heal_link(a, b)
+
+
+def test_what_was_delivered_is_flagged_however_nodes_stop_and_start() -> None:
+    """And what was not is mostly spared, if they stopped in an orderly way."""
+    unflagged = 0
+    for seed in range(400):
+        world = World(seed, MirroringSettings(sync_automatically=True, sync_batch_messages=2), stops=1)
+        try:
+            for _ in range(4):
+                world.publish(world.chance.randint(1, 8))
+                run_rounds(world)
+                world.fetch(world.chance.randint(0, 4), ack_required=True)
+                world.settle(requeue=False)
+                world.run_round()
+                stop_and_start(world)
+                run_rounds(world)
+            world.settle_down()
+            while (master := world._master()) is not None and master.ready:
+                world.fetch(100, ack_required=True)
+                world.run_round()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        unflagged += world.counts["unflagged_after_stop"]
+    assert unflagged > 100
+
+
 def left_alone(seed: int, promote: str) -> World:
     """The mirrors died, others were placed and follow the master without having been filled; then it dies, too. The
     old mirrors are back by then, and the policy has no place for them."""
