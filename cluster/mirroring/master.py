@@ -196,6 +196,7 @@ class MirroredQueue:
                 conversations.begin_attaches(
                     probing, self._cut_turn, self._horizon, self._vouched_origins(), as_of_index
                 )
+                self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
         return conversations.take_outbox()
 

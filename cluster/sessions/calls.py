@@ -73,7 +73,7 @@ class ChannelCalls:
 
     def time_is_up(self, call: Call) -> ChannelError:
         """The deadline has passed, the call is over: what to tell the client."""
-        was_asked = call.state in (CallState.ASKED, CallState.ANSWERED)
+        was_asked = call.state in (CallState.ASKED, CallState.HELD, CallState.ANSWERED)
         self.abandon(call)
         if was_asked or call.route is None:
             return ChannelError(404, f"{self._describe(call.queue_id)} did not answer in time")

@@ -109,3 +109,15 @@ def test_a_copy_opened_as_the_masters_is_believed_until_somebody_else_has_served
     assert knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), 1))
     assert not knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), 2))
     assert not knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), None)), "of an older release"
+
+
+def test_a_mirror_that_is_attached_anew_hears_of_the_end_as_well() -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    network[N1].queues.link_down(N2)
+    network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N2].queues.is_end_known
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
+    assert flags(network[N2]) == [True, True, False, False, False]
