@@ -34,13 +34,9 @@ class World:
         settings: MirroringSettings,
         node_count: int = 3,
         policy: dict[str, Any] | None = None,
-        *,
-        stops: float = 0,
     ) -> None:
-        """``stops``: how often nodes stop in an orderly way, in the weights of `step`."""
         self.chance = Random(seed)
         self.settings = settings
-        self.stops = stops
         #: Otherwise mirrors that came back stay incomplete for long.
         self.is_sync_eager = seed % 8 >= 4
         self.names = names = tuple(NodeName(f"n{number}") for number in range(1, node_count + 1))
@@ -66,6 +62,7 @@ class World:
         self.delivered: set[MsgId] = set()
         #: What was confirmed when nodes stopped last in an orderly way.
         self.confirmed_before_stop: set[MsgId] = set()
+        self.unflagged_after_stop = 0
         self.held: dict[SeqId, MsgId] = {}
         self.counts = dict.fromkeys(
             (
@@ -80,8 +77,6 @@ class World:
             ),
             0,
         )
-        if stops:
-            self.counts |= {"stops": 0, "unflagged_after_stop": 0}
         for node in self.nodes.values():
             self._learn(node)
 
@@ -163,29 +158,6 @@ class World:
             if peer != node.name:
                 self._cut(node.name, peer)
         node.crash(self.chance)
-
-    def stop(self, nodes: list[Node]) -> None:
-        """Orderly stops, all at once: masters say how far they have delivered, which may arrive or not; and that the
-        nodes go may be noted, or not."""
-        nodes = [node for node in nodes if node.is_running]
-        self.confirmed_before_stop = set(self.confirmed)
-        for node in nodes:
-            self.counts["stops"] += 1
-            if isinstance(node.role, MirroredQueue):
-                node.role.end()
-        if self.chance.random() < 0.8:
-            for _ in range(2):
-                for node in nodes:
-                    self.turn(node)
-                for a, b in self.links:
-                    self.transmit(a, b, len(self.links[a, b]))
-        for node in nodes:
-            for peer in self.names:
-                if peer != node.name:
-                    self._cut(node.name, peer)
-            node.stop()
-            if self.chance.random() < 0.7:
-                self.notice(node)
 
     def lose_power(self) -> None:
         self.counts["power_losses"] += 1
@@ -436,8 +408,8 @@ class World:
             if message.msg_id in self.delivered:
                 assert redelivered, f"{seq_id} was delivered before and is not flagged"
                 self.counts["redelivered"] += 1
-            elif self.stops and message.msg_id in self.confirmed_before_stop:
-                self.counts["unflagged_after_stop"] += not redelivered
+            elif message.msg_id in self.confirmed_before_stop:
+                self.unflagged_after_stop += not redelivered
             self.delivered.add(message.msg_id)
             if ack_required:
                 self.held[seq_id] = message.msg_id
@@ -535,8 +507,6 @@ class World:
             (6, lambda: self.heal_link(a, b)),
             (2, lambda: self.crash(node)),
             (0.4, self.lose_power),
-            (self.stops, lambda: self.stop([node])),
-            (self.stops / 2, lambda: self.stop(list(self.nodes.values()))),
             (8, lambda: self.notice(node)),
             (1, lambda: self.drop_or_take_back(node)),
             (6, lambda: self.restart(node)),
