@@ -60,6 +60,10 @@ class ConnectionFailure(AmqpError):
     """Hard error: the server closes the connection."""
 
 
+class QueueMovedError(WarrenError):
+    """What was checked at a queue's master may not hold any more: another master serves it. Check anew."""
+
+
 class StorageError(WarrenError):
     """The disk refused an operation, or what it holds is damaged."""
 

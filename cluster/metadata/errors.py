@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.errors import WarrenError
+from node.errors import QueueMovedError, WarrenError
 
 
 class NoQuorumError(WarrenError):
@@ -45,6 +45,10 @@ class NoSuchNodeError(RefusedChangeError):
 
 class StaleMastershipError(RefusedChangeError):
     """The command names another epoch, or a mirror, that the record no longer has."""
+
+
+class StaleDeletionError(StaleMastershipError, QueueMovedError):
+    """The conditions of a deletion were checked by a master of another epoch."""
 
 
 class StillServedError(RefusedChangeError):

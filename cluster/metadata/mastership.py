@@ -56,6 +56,7 @@ def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
         synchronised=mirrors,
         complete=(placement.master, *mirrors),
         following=mirrors,
+        served_epoch=Epoch(0),
     )
 
 
@@ -137,10 +138,25 @@ def take_service(record: MastershipRecord) -> MastershipRecord:
     )
 
 
+def _served_epoch(record: MastershipRecord) -> Epoch | None:
+    """The last epoch in which a master was in service, this one included."""
+    return record.epoch if record.in_service else record.served_epoch
+
+
+def last_served_epoch(record: MastershipRecord) -> Epoch:
+    """The last epoch, before that of ``record``, whose master may have delivered anything."""
+    return Epoch(record.epoch - 1) if record.served_epoch is None else record.served_epoch
+
+
 def _elect(record: MastershipRecord, node: NodeName) -> MastershipRecord:
     """Name ``node`` the master of a new epoch; the old master leaves the record."""
     elected = replace(
-        drop_mirror(record, node), epoch=Epoch(record.epoch + 1), master=node, is_down=False, in_service=False
+        drop_mirror(record, node),
+        epoch=Epoch(record.epoch + 1),
+        master=node,
+        is_down=False,
+        in_service=False,
+        served_epoch=_served_epoch(record),
     )
     # What an incomplete master lacks is lost, and the others are compared with it anew.
     return elected if node in record.complete else replace(elected, synchronised=())
@@ -156,12 +172,15 @@ def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRec
         # Nobody has the content, and nobody ever will: the best of what is left, or an empty queue.
         return _elect(record, (*record.following, *record.mirrors, record.master)[0])
     awaited = record.master if record.master in record.complete else record.complete[0]
-    return replace(record, master=awaited, is_down=True, in_service=False)
+    return replace(record, master=awaited, is_down=True, in_service=False, served_epoch=_served_epoch(record))
 
 
 def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
     """The master is the same node in another life; by announcing that it has said that it lives."""
-    restarted = replace(record, epoch=Epoch(record.epoch + 1), is_down=False, in_service=False)
+    served_epoch = _served_epoch(record)
+    restarted = replace(
+        record, epoch=Epoch(record.epoch + 1), is_down=False, in_service=False, served_epoch=served_epoch
+    )
     return take_service(restarted) if record.complete == (record.master,) else restarted
 
 
@@ -332,6 +351,8 @@ def check_record(record: MastershipRecord) -> None:
         assert some == tuple(mirror for mirror in record.mirrors if mirror in some), "mirrors, in the same order"
     assert set(record.synchronised) <= set(record.complete), "who is synchronised is complete"
     assert set(record.synchronised) <= set(record.following), "who is synchronised is following"
+    if record.served_epoch is not None:
+        assert record.served_epoch < record.epoch + record.is_down, "service in this epoch is told by ``in_service``"
     if record.in_service:
         assert not record.is_down, "nobody serves a queue that is down"
         assert record.master in record.complete, "who serves holds everything that it confirms"

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from cluster.metadata.errors import StaleDeletionError
 from cluster.metadata.mastership import check_record
 from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
 from node.lazy_list import LazyList
+from node.topology.commands import DeleteQueue
+from node.topology.records import QueueRecord
 
 
 class Masterships:
@@ -38,6 +41,14 @@ class Masterships:
     def remove(self, queue_id: QueueId) -> None:
         self._count(self.records.pop(queue_id), -1)
         del self._mirror_since[queue_id]
+
+    def check_deletion(self, queue: QueueRecord | None, command: DeleteQueue) -> None:
+        """Raise `StaleDeletionError` if ``command`` would delete ``queue``, but not any more by what was checked."""
+        if queue is None or command.epoch is None or command.queue_id not in (None, queue.queue_id):
+            return
+        epoch = self.records[queue.queue_id].epoch
+        if command.epoch != epoch:
+            raise StaleDeletionError(f"{queue.queue_name} is in epoch {epoch}, it was looked at in {command.epoch}")
 
     def mirror_since(self, queue_id: QueueId, node: NodeName) -> int:
         """What was said of this mirror before that index was said of another copy, or of a life that is over."""

@@ -65,3 +65,6 @@ class MastershipRecord:
     #: True once the master has said in this epoch that it serves: before that it touches no other copy, and confirms
     #: and delivers nothing.
     in_service: bool = True
+    #: Last epoch before this one (while ``is_down``: or this one) in which a master was in service, 0 if there was
+    #: none: nobody can have delivered anything since. ``None`` in records of older releases: it is not known.
+    served_epoch: Epoch | None = None

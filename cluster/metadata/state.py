@@ -249,6 +249,7 @@ class MetadataState:
                     self._place_new_queue(queue, change.origin)
                 return queue
             case DeleteQueue():
+                self._table.check_deletion(topology.queue(command.vhost, command.name), command)
                 deleted: QueueRecord | None = topology.apply(command)
                 if deleted is not None:
                     self._queue_is_gone(deleted)

@@ -24,6 +24,7 @@ from cluster.mirroring.difference import compare
 from cluster.mirroring.messages import (
     Attach,
     AttachReply,
+    EndOp,
     MirrorMessage,
     MirrorOp,
     Ops,
@@ -325,6 +326,21 @@ class Conversations:
             self._send(progress, (SyncBatchOp((), b""),), 16, turn=turn)
             progress.has_end_of_fill = True
             progress.end_of_fill_index = progress.sent_index
+
+    def say_end(self, turn: int, delivered_below: SeqId) -> None:
+        """After the frames of ``turn``, to all that are attached: nothing is delivered any more."""
+        for progress in self.mirrors.values():
+            if progress.is_attached:
+                self._send(progress, (EndOp(delivered_below),), 16, turn=turn)
+
+    @property
+    def is_all_applied(self) -> bool:
+        """True if whoever is attached has applied everything that was said."""
+        return all(
+            progress.applied_index == progress.sent_index
+            for progress in self.mirrors.values()
+            if progress.is_attached or progress.state is MirrorState.LAGGING
+        )
 
     def begin_attaches(
         self,

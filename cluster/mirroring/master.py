@@ -91,6 +91,8 @@ class MirroredQueue:
         #: Number of the last turn that was cut, and whether something was published since.
         self._cut_turn = 0
         self._has_published = False
+        #: The node stops: nothing is delivered any more. Whether the mirrors have been told.
+        self._is_ending = self._has_said_end = False
         #: True if some mirror of the record holds back confirms.
         self._is_held = False
         #: 1 + the highest position that may have been delivered.
@@ -187,10 +189,14 @@ class MirroredQueue:
             if self._turn or self._has_published:
                 self._cut()
             conversations.send_differences(self._cut_turn)
+            if self._is_ending and not self._has_said_end:
+                self._has_said_end = True
+                conversations.say_end(self._cut_turn, self.local.delivered_below)
             if probing and self._service.may_deliver and not self.is_fenced:
                 conversations.begin_attaches(
                     probing, self._cut_turn, self._horizon, self._vouched_origins(), as_of_index
                 )
+                self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
         return conversations.take_outbox()
 
@@ -211,8 +217,21 @@ class MirroredQueue:
         """Promise a step more if the promise is less than ``ahead`` messages ahead of deliveries."""
         if self._delivered_end + ahead > self._horizon:
             self._horizon = SeqId(self._delivered_end + self._horizon_step)
-            if self._is_heard:
+            if self._is_heard and not self._has_said_end:
                 self._turn.horizon = self._horizon
+
+    def end(self) -> None:
+        """The node stops: nothing is delivered from here on, which the mirrors are told with the next turn."""
+        self._is_ending = True
+
+    def close_deliveries(self) -> None:
+        """The copy is about to be closed: nothing is delivered any more in this epoch, which its files will say."""
+        self.local.close_deliveries(self.record.epoch, self.local.delivered_below)
+
+    @property
+    def is_end_known(self) -> bool:
+        """True if every mirror that is attached knows the end; ``end`` was called."""
+        return not self._mirrors or (self._has_said_end and self._conversations.is_all_applied)
 
     @property
     def _is_plain(self) -> bool:
@@ -324,6 +343,7 @@ class MirroredQueue:
             publications = self._without_duplicates(publications)
         if not publications:
             return []
+        assert not self._is_ending, "it was said that nothing is delivered any more"
         assert self.local.ready == 0, "only an empty queue may be bypassed"
         first_seq_id = self.local.next_seq_id
         is_plain = self._is_plain
@@ -375,7 +395,7 @@ class MirroredQueue:
         return fresh
 
     def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
-        if self.is_fenced or not self._service.may_deliver:
+        if self.is_fenced or self._is_ending or not self._service.may_deliver:
             return []
         if self._delivery_limit != NO_LIMIT:
             count_max = min(count_max, self._deliverable())

@@ -32,6 +32,9 @@ of a lost message for a duplicate (the full argument is in `cluster.mirroring.pr
 *Horizon.* ``horizon`` promises that no message at or above it has been delivered by this master; a promoted mirror
 flags every message below it as redelivered. The master delivers nothing at or above the lowest horizon that its
 mirrors have acknowledged, and moves it ahead in large steps, so the price is one small op per some thousand messages.
+
+*End.* A master whose node stops in an orderly way says how far it has really delivered, once it will deliver no more:
+then nothing else is flagged.
 """
 
 from __future__ import annotations
@@ -79,12 +82,23 @@ class HorizonOp:
 
 @dataclass(frozen=True, slots=True)
 class OriginsOp:
-    """High-water counters of origins whose messages were never stored (delivered without ack to a waiting consumer)."""
+    """High-water counters of origins whose messages were never stored (delivered without ack to a waiting consumer).
+
+    A counter accounts for everything of its origin below it, so the op follows all publishes of its turn.
+    """
 
     origins: Mapping[OriginId, int]
 
 
-MirrorOp = PublishOp | SettleOp | SyncBatchOp | HorizonOp | OriginsOp
+@dataclass(frozen=True, slots=True)
+class EndOp:
+    """The master delivers nothing any more in this epoch, and nobody has delivered anything at or above
+    ``delivered_below``: an orderly stop."""
+
+    delivered_below: SeqId
+
+
+MirrorOp = PublishOp | SettleOp | SyncBatchOp | HorizonOp | OriginsOp | EndOp
 
 
 @dataclass(frozen=True, slots=True)

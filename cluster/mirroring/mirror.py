@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import (
     Attach,
     AttachRefused,
     AttachReply,
+    EndOp,
     HorizonOp,
     MirrorMessage,
     MirrorOp,
@@ -39,10 +41,18 @@ REPLY_SEGMENTS = 16
 class MirrorReplica:
     """A mirror of one queue on this node. The shell calls, in a turn: `receive` ..., `take_messages`."""
 
-    def __init__(self, queue_id: QueueId, local: ReplicaQueue, epoch: Epoch, is_durable: bool = True) -> None:
+    def __init__(
+        self,
+        queue_id: QueueId,
+        local: ReplicaQueue,
+        epoch: Epoch,
+        is_durable: bool = True,
+        end: tuple[Epoch, SeqId] | None = None,
+    ) -> None:
         """Mirror with the content that ``local`` has: new and empty, recovered from disk, or an old master's.
 
-        ``epoch``: that of the record this node knows; older masters are refused.
+        ``epoch``: that of the record this node knows; older masters are refused. ``end``: an epoch, and how far the
+        masters up to it have delivered; they have ended.
         """
         self.queue_id = queue_id
         self.local = local
@@ -62,9 +72,12 @@ class MirrorReplica:
         #: What the last acknowledgement said of the disk.
         self._said_disk_full = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
-        #: Epoch of the last attach taken and the horizon promised since; ``None`` before the first.
-        self._heard_epoch: Epoch | None = None
-        self._heard_horizon = SeqId(0)
+        #: Epoch of the last attach taken and the horizon promised since. Before the first: what is known of masters
+        #: that have ended, if anything.
+        self._heard_epoch: Epoch | None = None if end is None else end[0]
+        self._heard_horizon = SeqId(0) if end is None else end[1]
+        #: Like ``end`` above, of the latest master that was heard of.
+        self.end = end
         #: True if nothing is missing here, as far as the stream has come.
         self._is_complete = False
         #: High-water counters of the master at the attach, and of what was streamed since.
@@ -104,6 +117,7 @@ class MirrorReplica:
         self._attach_id = attach.attach_id
         self._heard_epoch = attach.epoch
         self._heard_horizon = attach.horizon
+        self.end = None
         self._is_complete = False
         self._streamed_origins = dict(attach.origins)
         is_equal = not self._drop_unknown(attach)
@@ -169,6 +183,10 @@ class MirrorReplica:
                 self._complete()
         elif isinstance(op, HorizonOp):
             self._heard_horizon = max(self._heard_horizon, op.horizon)
+            self.end = None
+        elif isinstance(op, EndOp):
+            self._heard_horizon = op.delivered_below
+            self.end = (self.epoch, op.delivered_below)
         else:
             self._merge_origins(op)
 
@@ -245,6 +263,12 @@ class MirrorReplica:
         self._is_ack_due = False
         return outbox
 
+    def close_deliveries(self) -> None:
+        """The copy is about to be closed. Unless its master has ended, that goes on delivering, and nobody is left here
+        to hear of it."""
+        epoch, delivered_below = self.end or (Epoch(0), self.local.next_seq_id)
+        self.local.close_deliveries(epoch, min(delivered_below, self.local.next_seq_id))
+
     # --- change of role -----------------------------------------------------------------------------------------------
 
     def may_promote(self, record: MastershipRecord) -> bool:
@@ -270,7 +294,9 @@ class MirrorReplica:
         local = self.local
         local.drain_confirmed()
         local.requeue_all()
-        delivered_below = possibly_delivered_below(local, self._heard_epoch, self._heard_horizon, record.epoch)
+        delivered_below = possibly_delivered_below(
+            local, self._heard_epoch, self._heard_horizon, last_served_epoch(record)
+        )
         local.mark_delivered_below(min(delivered_below, local.next_seq_id))
         return MirroredQueue(
             node,
@@ -297,5 +323,7 @@ def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:
 
     What it has not streamed may diverge from the new master; the next attach finds that by content.
     """
-    queue.local.requeue_all()
-    return MirrorReplica(queue.record.queue_id, queue.local, epoch, queue.settings.is_durable)
+    local = queue.local
+    local.requeue_all()
+    end = (queue.record.epoch, local.delivered_below)
+    return MirrorReplica(queue.record.queue_id, local, epoch, queue.settings.is_durable, end)

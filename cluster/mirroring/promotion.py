@@ -30,11 +30,16 @@ Unconfirmed messages that are dropped this way are sent again by their publisher
 word of anybody but the master of the highest epoch known.
 
 **Redelivery.** The master never delivers at or above the horizon that a mirror relies on (`messages`, *Horizon*). A
-promoted mirror flags everything below the horizon it heard in the epoch just before; if it heard nothing of that
-epoch it flags everything, which is always true of a flag that says "may have been delivered". The order in the stream
-makes one exception cheap: a message published under a horizon that was sent *before* it can be delivered at once,
-because who has the message has the horizon. (A message that no mirror ever had and that its publisher sends again to
-the new master is a new message and carries no flag.)
+promoted mirror flags everything below the horizon it heard in the last epoch in which anybody was in service; if it
+heard nothing of that epoch it flags everything, which is always true of a flag that says "may have been delivered". The
+order in the stream makes one exception cheap: a message published under a horizon that was sent *before* it can be
+delivered at once, because who has the message has the horizon. (A message that no mirror ever had and that its
+publisher sends again to the new master is a new message and carries no flag.)
+
+An orderly stop knows better. A master that ends says how far it has delivered (`messages`, *End*), and so does what it
+leaves on its disk; a mirror that heard it leaves that on its own. Both name the epoch: it is worth something as long as
+no later master was in service (`MastershipRecord.served_epoch`), whoever is started or elected in whatever order. A
+mirror that leaves while its master goes on cannot know: if it comes back and nobody tells it more, it flags everything.
 
 **Duplicates.** A publisher's node sends again what was not confirmed. The new master takes a publish for a duplicate if
 its counter is not above the high-water counter of its origin. That is right only if everything below the counter is
@@ -50,18 +55,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from node.ids import Epoch, MsgId, OriginId, SeqId, split_msg_id
+from cluster.metadata.mastership import last_served_epoch
+from cluster.metadata.records import MastershipRecord
+from node.ids import Epoch, MsgId, NodeName, OriginId, SeqId, split_msg_id
 from node.message import Message
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
 
 def possibly_delivered_below(
-    local: ReplicaQueue, heard_epoch: Epoch | None, heard_horizon: SeqId, new_epoch: Epoch
+    local: ReplicaQueue, heard_epoch: Epoch | None, heard_horizon: SeqId, served_epoch: Epoch
 ) -> SeqId:
-    """First position that no earlier master can have delivered, as far as a replica about to be promoted knows."""
-    if heard_epoch is None or heard_epoch + 1 != new_epoch:
+    """First position that no earlier master can have delivered, as far as a replica about to be promoted knows.
+
+    ``served_epoch``: nobody was in service after it.
+    """
+    if heard_epoch is None or heard_epoch < served_epoch:
         return local.next_seq_id
     return heard_horizon
+
+
+def kept_end(local: ReplicaQueue) -> tuple[Epoch, SeqId] | None:
+    """What a copy just opened says of masters that had ended when it was closed; ask before anything is changed."""
+    return (local.delivered_epoch, local.delivered_below) if local.delivered_epoch else None
+
+
+def knows_deliveries(local: ReplicaQueue, node: NodeName, record: MastershipRecord) -> bool:
+    """True if a copy just opened, as the master's, flags everything that earlier masters have delivered."""
+    if local.delivered_epoch:
+        return local.delivered_epoch >= last_served_epoch(record)
+    # As older releases left it: everything is flagged in a mirror's copy, and whoever serves without it ends its part.
+    return node in record.complete
 
 
 def undelivered_start(local: ReplicaQueue, delivered_below: SeqId) -> SeqId:

@@ -1,8 +1,17 @@
 """What a master's queue did between two sends, as at most a handful of ops.
 
 Within a turn the order of operations may be changed freely as long as a message is published before it is settled:
-publishes have fresh positions, settles are final. So a turn always becomes, in this order: the horizon, origins
-without messages, all publishes, all settles. The ops are shared by every mirror that is attached.
+publishes have fresh positions, settles are final. So a turn always becomes, in this order: the horizon, all publishes,
+origins without messages, all settles. The ops are shared by every mirror that is attached.
+
+A long turn goes out as several frames, and the mirror may get only the first of them: its master dies, or the window is
+exceeded. So what an op says of others must be true of every prefix that has the op.
+
+- The *horizon* promises something about the publishes: it comes before them.
+- A *counter* accounts for every message of its origin up to it. That of a publish is carried by the publish itself, and
+  publishes of one origin come in the order of their counters; that of a message which was never stored may be above
+  those of publishes of this turn, so it comes after all of them, and in the last frame.
+- *Settles* name published positions: they come last. Who lacks them delivers again, flagged.
 """
 
 from __future__ import annotations
@@ -74,15 +83,15 @@ class Turn:
         if self.horizon is not None:
             ops.append(HorizonOp(self.horizon))
             size_bytes += _OP_BYTES
-        if self._origins:
-            ops.append(OriginsOp(self._origins))
-            size_bytes += _OP_BYTES + _RANGE_BYTES * len(self._origins)
         for publish in self._publish_ops():
             if ops and size_bytes + len(publish.envelopes) > FRAME_BYTES_MAX:
                 frames.append((tuple(ops), size_bytes))
                 ops, size_bytes = [], 0
             ops.append(publish)
             size_bytes += _OP_BYTES + len(publish.envelopes)
+        if self._origins:
+            ops.append(OriginsOp(self._origins))
+            size_bytes += _OP_BYTES + _RANGE_BYTES * len(self._origins)
         if settled:
             ops.append(SettleOp(tuple(settled)))
             size_bytes += _OP_BYTES + _RANGE_BYTES * len(settled)

@@ -52,9 +52,10 @@ from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection,
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
+from node.broker.deletion import delete_queue
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
-from node.topology.commands import CreateVhost, DeleteQueue, DeleteVhost, TopologyCommand
+from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
 
 #: How often a running synchronisation is looked at for whoever watches it.
@@ -182,9 +183,9 @@ class NodeAdmin:
 
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         queue = self._queue(vhost, name)
-        ready = await self._runtime.gateway.delete_if(queue.queue_id, if_unused, if_empty)
-        await self._change_topology(DeleteQueue(vhost, name, queue.queue_id))
-        return ready
+        return await delete_queue(
+            self._runtime.gateway, self._change_topology, queue, if_unused=if_unused, if_empty=if_empty
+        )
 
     # --- node and cluster ---
 

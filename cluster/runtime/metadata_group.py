@@ -16,7 +16,7 @@ from cluster.raft.messages import Message
 from cluster.runtime.raft_driver import Applied
 from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
-from node.errors import ConnectionFailure, StorageError
+from node.errors import ConnectionFailure, QueueMovedError, StorageError
 from node.ids import Incarnation, NodeName
 from node.throttled_log import ThrottledLog
 from node.topology.commands import TopologyCommand
@@ -110,6 +110,8 @@ class MetadataGroup:
     async def submit(self, command: TopologyCommand) -> Any:
         try:
             return await self.change_everywhere(ChangeTopology(command, self._node))
+        except QueueMovedError:
+            raise
         except (NoQuorumError, ProposalRefusedError, StorageError, RefusedChangeError, CodecError) as error:
             raise ConnectionFailure(541, str(error)) from None
 

@@ -14,8 +14,8 @@ Three circles cannot be closed by constructors, because both sides call each oth
 (`QueueEffects.connect`), the node and its mesh (`OutgoingFrames.connect`), the metadata group with those who follow and
 decide its changes (`MetadataGroup.follow` and `join`). The first is closed here, the others by `NodeRuntime.connect`.
 
-Order of stop: the cluster is told while everything works, then whatever runs in the background ends, then the queues
-are closed, what they wrote is synced, and the files are closed last.
+Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; what runs
+in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from cluster.runtime.housekeeping import Housekeeping, RoomWatch
 from cluster.runtime.membership import Membership
 from cluster.runtime.metadata_group import Consensus, MetadataGroup
 from cluster.runtime.outside import ResourceProbe, Worker
+from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.runtime.queue_effects import QueueEffects
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_proposals import QueueProposals
@@ -48,10 +49,16 @@ from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation
+from node.ids import Incarnation, NodeName
 from node.store.disk.group_commit import GroupCommit
+from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
+
+
+#: A stop waits so long for the mirrors to know how far messages were delivered, and for masters that stop as well.
+END_KNOWN_S = 0.5
+END_LOOK_S = 0.01
 
 
 class Surroundings(Protocol):
@@ -111,7 +118,7 @@ class NodeRuntime:
             on_failure=self._sync_failed,
         )
         self.proposals = QueueProposals(self.node, self.metadata, self.records, self.links, self.background)
-        self.effects = QueueEffects(self.node, self.proposals.delete_unused)
+        self.effects = QueueEffects(self.node, self._queue_unused)
         self.queues = QueueSet(
             self.node,
             files,
@@ -127,6 +134,8 @@ class NodeRuntime:
             flow=self.flow,
         )
         files.on_queue_changed = self.queues.touch
+        self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
+        self.queues.on_deletion_open = self.deletions.settle
         self.gateway = ClusterGateway(
             self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
@@ -208,14 +217,34 @@ class NodeRuntime:
         self.background.is_stopping = True
         self.membership.begin_stop()
         self.housekeeping.stop()
+        await self._end_masterships()
         await self.membership.say_goodbye()
         await self.background.stop()
         self.roles.give_up_all()
         await self.sync_thread.stop()
         self._files.close()
 
+    async def _end_masterships(self) -> None:
+        """Deliver nothing any more, and have it known how far that has come, as far as somebody is there to know.
+
+        Nodes that stop together tell each other: a mirror waits a moment for a master that may be stopping, too.
+        """
+        self.queues.begin_end()
+        deadline_s = self._loop.time() + END_KNOWN_S
+        while not self.queues.is_end_known and self.links.linked_nodes() and self._loop.time() < deadline_s:  # noqa: ASYNC110 - many queues
+            await asyncio.sleep(END_LOOK_S)
+
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)
+
+    def _queue_unused(self, queue: QueueRecord, may_return: bool) -> None:
+        self.deletions.unused(queue, may_return)
+
+    def _cut_off_nodes(self) -> list[NodeName]:
+        members = self.metadata.state.members.values()
+        return [
+            each.node for each in members if each.is_up and each.node != self.node and not self.links.is_up(each.node)
+        ]
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

@@ -27,9 +27,10 @@ class RemoteChannels(Protocol):
 
 
 class QueueEffects:
-    """Implements `cluster.runtime.queue_set.EffectsPort`. ``delete_unused``: nobody needs the queue any more."""
+    """Implements `cluster.runtime.queue_set.EffectsPort`. ``delete_unused``: a queue has lost its last consumer, which
+    may return."""
 
-    def __init__(self, node: NodeName, delete_unused: Callable[[QueueRecord], None]) -> None:
+    def __init__(self, node: NodeName, delete_unused: Callable[[QueueRecord, bool], None]) -> None:
         self._node = node
         self._delete_unused = delete_unused
         self._here: LocalChannels
@@ -45,7 +46,7 @@ class QueueEffects:
         elsewhere: list[QueueEffect] = []
         for effect in effects:
             if isinstance(effect, DeleteUnused):
-                self._delete_unused(queue)
+                self._delete_unused(queue, effect.may_return)
             elif effect.channel.node == self._node:
                 here.append(effect)
             else:

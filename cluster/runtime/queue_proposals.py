@@ -26,8 +26,6 @@ from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.records import Records
 from cluster.runtime.service_requests import ServiceRequests
 from node.ids import NodeName, QueueId
-from node.topology.commands import DeleteQueue
-from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +54,6 @@ class QueueProposals:
     def propose(self, command: Command) -> None:
         """Have it committed, if the cluster agrees; a refusal is logged."""
         self._background.spawn(self._metadata.change(command), f"proposal {command}")
-
-    def delete_unused(self, queue: QueueRecord) -> None:
-        """An auto-delete queue has lost its last consumer."""
-        command = DeleteQueue(queue.vhost, queue.name, queue.queue_id)
-        self._background.spawn(self._metadata.submit(command), "auto-delete")
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         """A master that fails hands over to its oldest synchronised (else complete) mirror; a mirror leaves."""

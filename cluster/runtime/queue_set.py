@@ -25,6 +25,7 @@ from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.out_of_service import OutOfService
@@ -32,7 +33,7 @@ from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
@@ -139,6 +140,12 @@ class QueueSet:
         self.touch = self._turns.touch
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
+        #: Told of sealed queues whose deletion nobody else brings to an end.
+        self.on_deletion_open: Callable[[QueueRecord], None] = lambda _queue: None
+        #: Epochs in which copies that were sealed went out of service.
+        self._sealed: dict[QueueId, Epoch] = {}
+        #: This node stops.
+        self._is_ending = False
         #: Opened by the `follow` that is under way, and not yet in a role.
         self._unclaimed: LocalReplica | None = None
 
@@ -154,6 +161,19 @@ class QueueSet:
         if isinstance(role, MasterRole):
             with self._guarded(queue_id):
                 self._drain_master(role)
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        """The epoch in which this node serves the queue, if it does."""
+        role = self.roles.get(queue_id)
+        if not isinstance(role, MasterRole) or not role.record.in_service or role.mirrored.is_fenced:
+            return None
+        return role.record.epoch
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        """Nobody waits for the outcome of a deletion for which this queue is sealed."""
+        role = self.roles.get(queue_id)
+        if isinstance(role, MasterRole) and role.process.is_sealed:
+            self.on_deletion_open(role.queue)
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         """The storage of this queue, or the queue itself, failed in somebody's hands: its role here ends."""
@@ -236,6 +256,7 @@ class QueueSet:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
+        self._sealed.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
@@ -259,7 +280,7 @@ class QueueSet:
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._open(queue)
-            if self._node not in record.complete:
+            if not knows_deliveries(local, self._node, record):
                 # Others have served meanwhile; what they have delivered is not on this disk.
                 local.mark_delivered_below(local.next_seq_id)
             mirrored = MirroredQueue(
@@ -288,6 +309,12 @@ class QueueSet:
         self._processes[record.queue_id] = process
         for node in self._links.linked_nodes():
             mirrored.mirror_link_up(node)
+        if self._sealed.pop(record.queue_id, None) == record.epoch:
+            # The command of the deletion, under this epoch, may be on its way still.
+            process.seal_for_delete(if_unused=False, if_empty=False)
+            self.settle_deletion(record.queue_id)
+        if self._is_ending:
+            self._end_mastership(self.roles[record.queue_id])
 
     def _become_mirror(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MirrorRole):
@@ -299,8 +326,9 @@ class QueueSet:
             self._demote(queue, record, role)
         else:
             local = self._open(queue)
+            end = kept_end(local)
             local.mark_none_delivered()
-            replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable)
+            replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable, end)
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         self._hear_early(record.queue_id)
         self.touch(record.queue_id)
@@ -327,11 +355,14 @@ class QueueSet:
         """End a role and its hold on the files, as far as the disk lets us."""
         queue_id = role.queue.queue_id
         del self.roles[queue_id]
+        if isinstance(role, MasterRole) and role.process.is_sealed:
+            self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
-        if isinstance(role, MirrorRole):
-            # The master goes on delivering; if this copy is opened as a master's, nobody is left to ask.
-            role.local.mark_delivered_below(role.local.next_seq_id)
+        if isinstance(role, MasterRole):
+            role.mirrored.close_deliveries()
+        else:
+            role.replica.close_deliveries()
         self._close_files(role.queue, role.local, delete=delete)
 
     @staticmethod
@@ -486,6 +517,27 @@ class QueueSet:
                     role.process.set_options(options)
                     role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
+
+    def begin_end(self) -> None:
+        """This node stops: deliver nothing any more, and let the mirrors know how far that has come."""
+        self._is_ending = True
+        for role in list(self.roles.values()):
+            self._end_mastership(role)
+
+    def _end_mastership(self, role: Role) -> None:
+        if isinstance(role, MasterRole):
+            with self._guarded(role.queue.queue_id):
+                role.process.hold()
+                role.mirrored.end()
+            self.touch(role.queue.queue_id)
+
+    @property
+    def is_end_known(self) -> bool:
+        """True if the mirrors know the end of the masterships here, and the mirrors here that of their masters."""
+        return all(
+            role.mirrored.is_end_known if isinstance(role, MasterRole) else role.replica.end is not None
+            for role in self.roles.values()
+        )
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""

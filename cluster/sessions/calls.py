@@ -16,7 +16,7 @@ from collections.abc import Callable
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall, SessionReply
 from cluster.sessions.ports import NO_PROCESS, CallGoesOn, EntryNode
-from cluster.sessions.questions import BOUND_TO_SESSION, Answer, Question, carry_out
+from cluster.sessions.questions import BOUND_TO_SESSION, Answer, Question, carry_out, must_wait
 from cluster.sessions.routes import Call, CallState, ConsumerKey, Route, RouteState
 from node.errors import ChannelError
 from node.ids import ChannelKey, QueueId
@@ -73,7 +73,7 @@ class ChannelCalls:
 
     def time_is_up(self, call: Call) -> ChannelError:
         """The deadline has passed, the call is over: what to tell the client."""
-        was_asked = call.state in (CallState.ASKED, CallState.ANSWERED)
+        was_asked = call.state in (CallState.ASKED, CallState.HELD, CallState.ANSWERED)
         self.abandon(call)
         if was_asked or call.route is None:
             return ChannelError(404, f"{self._describe(call.queue_id)} did not answer in time")
@@ -102,10 +102,12 @@ class ChannelCalls:
     def session_over(self, route: Route) -> None:
         """Who was asked will not answer."""
         self._go_on(route, CallState.ASKED)
+        self._go_on(route, CallState.HELD)
 
     def route_closed(self, route: Route) -> None:
         """The queue is deleted: whoever waits finds it gone."""
         self._go_on(route, CallState.ASKED)
+        self._go_on(route, CallState.HELD)
         self._go_on(route, CallState.WAITING)
         for call in route.calls.values():
             call.route = None
@@ -116,6 +118,12 @@ class ChannelCalls:
             if call.state is state:
                 call.state = CallState.READY
                 self._here.emit(CallGoesOn(call.call_id))
+
+    def _unsealed(self, call: Call) -> None:
+        """The queue on this node is not deleted."""
+        if call.state is CallState.HELD:
+            call.state = CallState.READY
+            self._here.emit(CallGoesOn(call.call_id))
 
     # --- one step of a call ---
 
@@ -162,11 +170,15 @@ class ChannelCalls:
         return None
 
     def _ask_here(self, route: Route, call: Call) -> Answer | None:
-        """The answer of the queue process on this node, ``None`` if it failed."""
+        """The answer of the queue process on this node, ``None`` if it failed, or has to be waited for."""
         channel = call.channel or ChannelKey(self._here.name, 0)
         try:
             process = self._here.local.process(route.queue_id)
             assert process is not None, NO_PROCESS
+            if must_wait(process, call.question.verb):
+                call.state = CallState.HELD
+                process.when_unsealed(lambda: self._unsealed(call))
+                return None
             answer = carry_out(self._here.local, route.queue_id, process, channel, call.question)
         except ChannelError:
             raise
@@ -204,6 +216,7 @@ class ChannelCalls:
             assert call.route is not None, "who was asked had a route"
             if _key(call).channel.channel_id in self._here.sinks:
                 call.route.consumers[_key(call)] = call.question.consumer
+                call.route.has_consumed = True
         return answer
 
     def _end(self, call: Call) -> None:
@@ -232,4 +245,4 @@ def _as_answer(reply: SessionReply) -> Answer:
     if reply.envelope:
         message, _ = decode_envelope(reply.envelope)
         delivery = Delivery(reply.seq_id, message, reply.redelivered)
-    return Answer(reply.number, reply.consumers, delivery, reply.reply_code, reply.reply_text)
+    return Answer(reply.number, reply.consumers, delivery, reply.epoch, reply.reply_code, reply.reply_text)

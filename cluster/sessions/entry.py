@@ -359,7 +359,14 @@ class Entry:
             self._resume(route)
         else:
             self._links.send(
-                route.master, SessionOpen(route.queue_id, route.session, route.epoch, self._credits.more_after(route))
+                route.master,
+                SessionOpen(
+                    route.queue_id,
+                    route.session,
+                    route.epoch,
+                    self._credits.more_after(route),
+                    route.has_consumed,
+                ),
             )
 
     def _opened(self, route: Route, message: SessionOpened) -> None:
@@ -377,6 +384,8 @@ class Entry:
         self._credits.open_route(route)
         self._publishes.session_opened(route)
         self._consumers.attach_again(route)
+        if route.has_consumed and route.master == self._node and route.state is RouteState.OPEN:
+            self._call(route, QueueProcess.was_consumed)
 
     def _lose(self, route: Route) -> None:
         route.lose()

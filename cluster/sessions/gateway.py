@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from cluster.metadata.records import MastershipRecord
 from cluster.sessions.entry import Entry
 from cluster.sessions.ports import CallGoesOn, EntryEffect, Links, LocalQueues
 from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, CallState, ConsumerKey
+from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ChannelKey, NodeName, QueueId
+from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
 from node.topology.records import QueueRecord
@@ -22,6 +24,9 @@ from node.topology.records import QueueRecord
 #: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
 GET_RETRY_S = 0.002
 GET_TRIES_MAX = 500
+#: `delete_if` on a queue whose master is about to take service: a commit helps.
+DELETE_RETRY_S = 0.02
+DELETE_TRIES_MAX = 500
 
 
 class ClusterGateway:
@@ -38,6 +43,7 @@ class ClusterGateway:
         flow: FlowControl | None = None,
     ) -> None:
         self._loop = loop
+        self._queue_record = queue_record
         self._entry = entry = Entry(node, local, links, mastership, queue_record, self._carry_out, flow)
         self._calls = entry.calls
         #: Callers that wait, by call id.
@@ -69,8 +75,14 @@ class ClusterGateway:
         self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))
 
     async def cancel(self, channel: ChannelKey, queue_id: QueueId, consumer_tag: str) -> None:
-        if self._entry.drop_consumer(queue_id, ConsumerKey(channel, consumer_tag)):
-            await self._ask(channel, queue_id, Question("cancel", consumer_tag=consumer_tag))
+        if not self._entry.drop_consumer(queue_id, ConsumerKey(channel, consumer_tag)):
+            return
+        _, answer = await self._ask(channel, queue_id, Question("cancel", consumer_tag=consumer_tag))
+        queue = self._queue_record(queue_id)
+        if not answer.consumers and queue is not None and queue.auto_delete:
+            # It goes with its last consumer, and the client may rely on it: whoever asks waits until that is decided.
+            with suppress(ChannelError):
+                await self._ask(None, queue_id, Question("counts"))
 
     async def get(self, channel: ChannelKey, queue_id: QueueId, no_ack: bool) -> tuple[int, Delivery, int] | None:
         for _ in range(GET_TRIES_MAX):
@@ -91,10 +103,15 @@ class ClusterGateway:
         _, answer = await self._ask(None, queue_id, Question("counts"))
         return answer.number, answer.consumers
 
-    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> int:
+    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> tuple[int, Epoch]:
         question = Question("delete_if", if_unused=if_unused, if_empty=if_empty)
-        _, answer = await self._ask(None, queue_id, question)
-        return answer.number
+        for _ in range(DELETE_TRIES_MAX):
+            _, answer = await self._ask(None, queue_id, question)
+            if answer.epoch:
+                return answer.number, Epoch(answer.epoch)
+            # Its master is named, and not in service yet.
+            await asyncio.sleep(DELETE_RETRY_S)
+        raise ChannelError(404, "the queue is changing its master: try again")
 
     async def delete_abandoned(self, queue_id: QueueId) -> None:
         await self._ask(None, queue_id, Question("unseal"))

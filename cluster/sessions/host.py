@@ -25,7 +25,7 @@ from cluster.sessions.messages import (
     SessionSettle,
 )
 from cluster.sessions.ports import LocalQueues
-from cluster.sessions.questions import Answer, carry_out, settle
+from cluster.sessions.questions import Answer, carry_out, must_wait, settle
 from node.errors import ChannelError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
@@ -47,7 +47,7 @@ class MasterSession:
         self.publishers: set[int] = set()
         #: Channel ids that this session has named: what to release at its end.
         self.channels: set[int] = set()
-        #: It has sealed the queue for a deletion that is not agreed on yet.
+        #: It has sealed the queue for a deletion, and not said what came of that.
         self.has_sealed = False
 
 
@@ -96,8 +96,20 @@ class SessionHost:
             process.channel_down(ChannelKey(node, message.channel_id))
         elif isinstance(message, SessionCall):
             session.channels.add(message.channel_id)
-            self._send(node, self._answer(node, message, process))
+            self._call(node, message, process)
         self._local.touch(queue_id)
+
+    def _call(self, node: NodeName, call: SessionCall, process: QueueProcess) -> None:
+        if must_wait(process, call.verb):
+            process.when_unsealed(lambda: self._call_again(node, call))
+        else:
+            self._send(node, self._answer(node, call, process))
+
+    def _call_again(self, node: NodeName, call: SessionCall) -> None:
+        """The queue goes on; if the session and the channel do, too, the call does."""
+        session = self._sessions.get((node, call.queue_id))
+        if session is not None and session.number == call.session and call.channel_id in session.channels:
+            self.receive(node, call)
 
     def _open(self, node: NodeName, message: SessionOpen, process: QueueProcess | None) -> None:
         queue_id = message.queue_id
@@ -107,6 +119,9 @@ class SessionHost:
             refused = "this node does not master the queue"
         else:
             self._sessions[node, queue_id] = MasterSession(message.session, message.more_credit_after)
+            if message.has_consumed:
+                process.was_consumed()
+                self._local.touch(queue_id)
         self._send(node, SessionOpened(queue_id, message.session, refused))
 
     def _answer(self, node: NodeName, call: SessionCall, process: QueueProcess) -> SessionReply:
@@ -117,7 +132,7 @@ class SessionHost:
             text = error.reply_text.partition(" - ")[2]
             return SessionReply(call.queue_id, call.session, call.call_id, reply_code=error.reply_code, reply_text=text)
         if call.verb in ("delete_if", "unseal"):
-            self._sessions[node, call.queue_id].has_sealed = call.verb == "delete_if"
+            self._sessions[node, call.queue_id].has_sealed = answer.epoch > 0
         return _as_reply(call, answer)
 
     # --- effects out ---
@@ -162,9 +177,9 @@ class SessionHost:
             return
         try:
             if session.has_sealed:
-                process.unseal()  # whoever wanted to delete the queue cannot say any more that it came to nothing
+                self._local.settle_deletion(queue_id)  # whoever wanted to delete it cannot say any more what came of it
             for channel_id in sorted(session.channels):
-                process.channel_down(ChannelKey(node, channel_id))
+                process.channel_down(ChannelKey(node, channel_id), may_return=True)
         except Exception as error:
             self._local.out_of_service(queue_id, error)
         self._local.touch(queue_id)
@@ -178,7 +193,7 @@ def _as_reply(call: SessionCall, answer: Answer) -> SessionReply:
     base = (call.queue_id, call.session, call.call_id)
     got = answer.delivery
     if got is None:
-        return SessionReply(*base, number=answer.number, consumers=answer.consumers)
+        return SessionReply(*base, number=answer.number, consumers=answer.consumers, epoch=answer.epoch)
     return SessionReply(
         *base,
         number=answer.number,

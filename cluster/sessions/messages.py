@@ -29,6 +29,8 @@ class SessionOpen:
     #: Messages of a channel after which the master grants as many more (`node.flow.credit`): the entry node's choice,
     #: because it has to fit the credit that it lets its channels begin with.
     more_credit_after: int
+    #: Channels of the entry node have consumed from the queue, in whatever session.
+    has_consumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class SessionCall:
     queue_id: QueueId
     session: int
     call_id: int
-    #: ``consume cancel get purge counts delete_if unseal``
+    #: ``consume cancel get purge counts delete_if unseal``. (``unseal``: the deletion that ``delete_if`` prepared
+    #: failed, or nobody knows what became of it; the master has it decided.)
     verb: str
     channel_id: int = 0
     consumer: ConsumerSpec | None = None
@@ -160,11 +163,14 @@ class SessionReply:
     reply_text: str = ""
     #: ``purge delete_if``: messages. ``counts``: ready.  ``get``: remaining.
     number: int = 0
+    #: ``counts``; ``cancel``: those that are left.
     consumers: int = 0
     #: ``get`` with a message: its seq id, redelivered flag and envelope; ``envelope`` empty = queue empty.
     seq_id: SeqId = field(default=SeqId(0))
     redelivered: bool = False
     envelope: bytes = b""
+    #: ``delete_if``: the epoch in which the queue was sealed; 0: it was not, its master is not in service yet.
+    epoch: int = 0
 
 
 SessionMessage = (

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Protocol
 
 from cluster.sessions.messages import SessionMessage
-from node.ids import NodeName, QueueId
+from node.ids import Epoch, NodeName, QueueId
 from node.queues.gateway import QueueChannelSink
 from node.queues.queue_process import QueueProcess
 
@@ -26,6 +26,12 @@ class LocalQueues(Protocol):
 
     def run(self, queue_id: QueueId) -> None:
         """Drain the queue process now."""
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        """The epoch in which this node masters the queue, ``None`` if it is not (yet) in service there."""
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        """Whoever had this queue sealed does not know, or cannot say, what became of the deletion: have it decided."""
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         """A call into the queue process raised this: end its role here."""

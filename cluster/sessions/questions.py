@@ -34,6 +34,8 @@ class Answer:
     consumers: int = 0
     #: ``get``: the message, ``None`` if none could be delivered.
     delivery: Delivery | None = None
+    #: ``delete_if``: see `SessionReply`.
+    epoch: int = 0
     #: 0: it worked; else the channel error to raise.
     reply_code: int = 0
     reply_text: str = ""
@@ -41,13 +43,20 @@ class Answer:
 
 #: Questions whose answer means nothing in the next session.
 BOUND_TO_SESSION = frozenset({"consume", "get"})
+#: Questions whose answer depends on whether a queue that is about to be deleted will be.
+_WAITING_FOR_SEAL = frozenset({"consume", "get", "counts"})
 _DONE = Answer()
+
+
+def must_wait(process: QueueProcess, verb: str) -> bool:
+    """True if it has to be known first whether the queue is deleted (`QueueProcess.when_unsealed`)."""
+    return process.is_sealed and verb in _WAITING_FOR_SEAL
 
 
 def carry_out(
     local: LocalQueues, queue_id: QueueId, process: QueueProcess, channel: ChannelKey, asked: Question | SessionCall
 ) -> Answer:
-    """Raises `ChannelError` if the queue refuses."""
+    """Raises `ChannelError` if the queue refuses. Not for what `must_wait`."""
     verb = asked.verb
     if verb == "get":
         got = process.get(channel, asked.no_ack)
@@ -59,13 +68,16 @@ def carry_out(
     if verb == "cancel":
         process.cancel(channel, asked.consumer_tag)
         local.run(queue_id)  # its last deliveries go before the answer
-        return _DONE
+        return Answer(consumers=process.consumer_count)
     if verb == "purge":
         return Answer(number=process.purge())
     if verb == "delete_if":
-        return Answer(number=process.seal_for_delete(asked.if_unused, asked.if_empty))
+        epoch = local.serving_epoch(queue_id)
+        if epoch is None:
+            return _DONE  # what is here may not be what will be served
+        return Answer(number=process.seal_for_delete(asked.if_unused, asked.if_empty), epoch=epoch)
     if verb == "unseal":
-        process.unseal()
+        local.settle_deletion(queue_id)
         return _DONE
     assert verb == "counts", f"unknown verb {verb!r}"
     return Answer(number=process.ready, consumers=process.consumer_count)

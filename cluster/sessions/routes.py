@@ -24,6 +24,9 @@ Everything a client may not lose is kept on the route until the master has answe
                |  +--(route opened, queue deleted)-- WAITING                               |
                |                                       ^                                   |
                +--(proceed, no session)----------------+                                   |
+               |                                                                           |
+               +--(proceed, the queue here is sealed)--> HELD --(unsealed, session over)--> READY
+               |                                                                           |
                +--(proceed, the master is this node: at once)--> OVER <--(proceed)---------+
 
   Whatever brings a call into READY or ANSWERED tells its caller to proceed (`CallGoesOn`). A refusal, and the end of
@@ -62,6 +65,7 @@ class CallState(enum.Enum):
     READY = "ready"
     WAITING = "waiting"
     ASKED = "asked"
+    HELD = "held"
     ANSWERED = "answered"
     OVER = "over"
 
@@ -99,6 +103,7 @@ class Route:
         "consumers",
         "epoch",
         "first_unsent",
+        "has_consumed",
         "hops",
         "is_down",
         "local_channels",
@@ -127,6 +132,8 @@ class Route:
         self.hops: dict[int, Hop] = {}
         self.untracked: deque[tuple[int, Message]] = deque(maxlen=UNTRACKED_MESSAGES_MAX)
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
+        #: Some channel had a consumer of this queue, and may have lost it while nobody could be told.
+        self.has_consumed = False
         #: Channels that have said anything to the current session.
         self.local_channels: set[int] = set()
         #: Consumers that the master of this session was asked to attach again, by the id of that call.
@@ -173,6 +180,8 @@ class Route:
             assert (call.state is CallState.ANSWERED) == (call.answer is not None), "answered is who has an answer"
             if call.state is CallState.WAITING:
                 assert not is_open, "whoever waited for the session has been told that it is open"
+            elif call.state is CallState.HELD:
+                assert is_open, "whoever waits for the fate of a queue on this node has a session with it"
             elif call.state is CallState.ASKED:
                 assert is_open, "whoever was asked in a session that is over has been told"
                 assert call.session == self.session, "a question is open in the session it was asked in, no other"

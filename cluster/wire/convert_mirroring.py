@@ -9,6 +9,7 @@ from cluster.mirroring.messages import (
     Attach,
     AttachRefused,
     AttachReply,
+    EndOp,
     HorizonOp,
     MirrorMessage,
     MirrorOp,
@@ -112,6 +113,8 @@ def _op_to_wire(op: MirrorOp) -> pb.Op:
             return pb.Op(horizon=horizon)
         case OriginsOp(origins):
             return pb.Op(origins=_origins_to_wire(origins))
+        case EndOp(delivered_below):
+            return pb.Op(end=delivered_below)
 
 
 def _op_from_wire(wire: pb.Op) -> MirrorOp:
@@ -130,6 +133,8 @@ def _op_from_wire(wire: pb.Op) -> MirrorOp:
             return HorizonOp(SeqId(wire.horizon))
         case "origins":
             return OriginsOp(_origins_from_wire(wire.origins))
+        case "end":
+            return EndOp(SeqId(wire.end))
         case _:
             raise ValueError("an op of an unknown kind")
 

@@ -54,11 +54,17 @@ def _consumer_from_wire(w: pb.Consumer) -> ConsumerSpec:
 
 
 def _open_to_wire(m: SessionOpen) -> pb.Open:
-    return pb.Open(queue_id=m.queue_id, session=m.session, epoch=m.epoch, more_credit_after=m.more_credit_after)
+    return pb.Open(
+        queue_id=m.queue_id,
+        session=m.session,
+        epoch=m.epoch,
+        more_credit_after=m.more_credit_after,
+        has_consumed=m.has_consumed,
+    )
 
 
 def _open_from_wire(w: pb.Open) -> SessionOpen:
-    return SessionOpen(QueueId(w.queue_id), w.session, Epoch(w.epoch), w.more_credit_after)
+    return SessionOpen(QueueId(w.queue_id), w.session, Epoch(w.epoch), w.more_credit_after, w.has_consumed)
 
 
 def _publish_to_wire(m: SessionPublish) -> pb.Publish:
@@ -219,6 +225,7 @@ def _reply_to_wire(m: SessionReply) -> pb.Reply:
         seq_id=m.seq_id,
         redelivered=m.redelivered,
         envelope=m.envelope,
+        epoch=m.epoch,
     )
 
 
@@ -234,6 +241,7 @@ def _reply_from_wire(w: pb.Reply) -> SessionReply:
         SeqId(w.seq_id),
         w.redelivered,
         w.envelope,
+        w.epoch,
     )
 
 

@@ -243,8 +243,11 @@ class Op(_message.Message):
     SYNC_BATCH_FIELD_NUMBER: _builtins.int
     HORIZON_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
     horizon: _builtins.int
     """The horizon."""
+    end: _builtins.int
+    """Everything below it may have been delivered, and no more will be in this epoch."""
     @_builtins.property
     def publish(self) -> Global___Publish: ...
     @_builtins.property
@@ -261,12 +264,13 @@ class Op(_message.Message):
         sync_batch: Global___SyncBatch | None = ...,
         horizon: _builtins.int = ...,
         origins: Global___Origins | None = ...,
+        end: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["horizon", b"horizon", "op", b"op", "origins", b"origins", "publish", b"publish", "settle", b"settle", "sync_batch", b"sync_batch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "horizon", b"horizon", "op", b"op", "origins", b"origins", "publish", b"publish", "settle", b"settle", "sync_batch", b"sync_batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["horizon", b"horizon", "op", b"op", "origins", b"origins", "publish", b"publish", "settle", b"settle", "sync_batch", b"sync_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "horizon", b"horizon", "op", b"op", "origins", b"origins", "publish", b"publish", "settle", b"settle", "sync_batch", b"sync_batch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["publish", "settle", "sync_batch", "horizon", "origins"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["publish", "settle", "sync_batch", "horizon", "origins", "end"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 

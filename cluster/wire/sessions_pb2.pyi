@@ -46,10 +46,12 @@ class Open(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     MORE_CREDIT_AFTER_FIELD_NUMBER: _builtins.int
+    HAS_CONSUMED_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     session: _builtins.int
     epoch: _builtins.int
     more_credit_after: _builtins.int
+    has_consumed: _builtins.bool
     def __init__(
         self,
         *,
@@ -57,10 +59,11 @@ class Open(_message.Message):
         session: _builtins.int = ...,
         epoch: _builtins.int = ...,
         more_credit_after: _builtins.int = ...,
+        has_consumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "more_credit_after", b"more_credit_after", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "has_consumed", b"has_consumed", "more_credit_after", b"more_credit_after", "queue_id", b"queue_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -443,6 +446,7 @@ class Reply(_message.Message):
     SEQ_ID_FIELD_NUMBER: _builtins.int
     REDELIVERED_FIELD_NUMBER: _builtins.int
     ENVELOPE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     session: _builtins.int
     call_id: _builtins.int
@@ -453,6 +457,8 @@ class Reply(_message.Message):
     seq_id: _builtins.int
     redelivered: _builtins.bool
     envelope: _builtins.bytes
+    epoch: _builtins.int
+    """Of a mastership; 0: none."""
     def __init__(
         self,
         *,
@@ -466,10 +472,11 @@ class Reply(_message.Message):
         seq_id: _builtins.int = ...,
         redelivered: _builtins.bool = ...,
         envelope: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "consumers", b"consumers", "envelope", b"envelope", "number", b"number", "queue_id", b"queue_id", "redelivered", b"redelivered", "reply_code", b"reply_code", "reply_text", b"reply_text", "seq_id", b"seq_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "consumers", b"consumers", "envelope", b"envelope", "epoch", b"epoch", "number", b"number", "queue_id", b"queue_id", "redelivered", b"redelivered", "reply_code", b"reply_code", "reply_text", b"reply_text", "seq_id", b"seq_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -349,10 +349,21 @@ class Channel:
 
     async def consume(self, queue: str, spec: ConsumerSpec) -> None:
         self.definitions.require("read", "queue", queue)
-        record = self.definitions.queue(queue)
         spec = with_parsed_arguments(spec, describe_queue(self._vhost, queue))
+        assert spec.consumer_tag not in self._consumers, "the server refuses a consumer tag that is in use"
+        while True:
+            record = self.definitions.queue(queue)
+            try:
+                await self._consume(record, spec)
+            except ChannelError:
+                if self._topology.queue_by_id(record.queue_id) is not None:
+                    raise
+                # It was about to be deleted, and is: there may be another by now.
+            else:
+                return
+
+    async def _consume(self, record: QueueRecord, spec: ConsumerSpec) -> None:
         tag = spec.consumer_tag
-        assert tag not in self._consumers, "the server refuses a consumer tag that is in use"
         self._consumers[tag] = _ChannelConsumer(
             record.queue_id, _source(record.queue_name, record.queue_id, 0), spec.no_ack
         )

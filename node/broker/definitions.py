@@ -13,11 +13,11 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from node.amqp.ports import QueueDeclared
 from node.auth import Action
+from node.broker.deletion import delete_queue
 from node.broker.parts import BrokerParts
 from node.errors import AmqpError, ChannelError
 from node.routing.properties import plain_table
@@ -129,9 +129,13 @@ class Definitions:
             raise ChannelError(403, f"queue name '{name}' contains reserved prefix 'amq.*'")
         self.require("configure", "queue", name)
         command = DeclareQueue(self._vhost, name, durable, owner, auto_delete, plain)
-        existing = self._topology.equivalent_queue(command)
-        if existing is not None:
-            return await self._declared(existing)
+        while (existing := self._topology.equivalent_queue(command)) is not None:
+            try:
+                return await self._declared(existing)
+            except ChannelError:
+                if self._topology.queue_by_id(existing.queue_id) is not None:
+                    raise
+                # It was about to be deleted, and is: this declares its successor.
         check_queue_arguments(self._vhost, name, plain)
         if "x-dead-letter-exchange" in plain:
             self.require("read", "queue", name)
@@ -169,14 +173,14 @@ class Definitions:
         if self._topology.queue(self._vhost, queue) is None:
             return 0
         record = self.queue(queue)
-        ready = await self._parts.gateway.delete_if(record.queue_id, if_unused, if_empty)
         try:
-            await self._catalogue.submit(DeleteQueue(self._vhost, queue, record.queue_id))
-        except BaseException:
-            # Whatever kept the deletion from being agreed on (this task may have been cancelled): publishes wait.
-            with suppress(AmqpError):
-                await self._parts.gateway.delete_abandoned(record.queue_id)
-            raise
+            ready = await delete_queue(
+                self._parts.gateway, self._catalogue.submit, record, if_unused=if_unused, if_empty=if_empty
+            )
+        except ChannelError:
+            if self._topology.queue_by_id(record.queue_id) is not None:
+                raise
+            ready = 0  # it was deleted while this asked, perhaps by its master for us: it is gone, as was wanted
         self._exclusive_queues.pop(queue, None)
         return ready
 

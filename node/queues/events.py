@@ -73,7 +73,10 @@ class GrantCredit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteUnused:
-    """An auto-delete queue has lost its last consumer: its owner must delete it."""
+    """An auto-delete queue has lost its last consumer: its owner must delete it, if that is still so then."""
+
+    #: The consumer was cut off rather than cancelled: it may live, and be attached again.
+    may_return: bool = False
 
 
 QueueEffect = Deliver | ConfirmPublished | RejectPublished | CancelConsumer | GrantCredit | DeleteUnused

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from node.flow.credit import Hop
-from node.ids import ChannelKey, QueueId, SeqId
+from node.ids import ChannelKey, Epoch, QueueId, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
@@ -80,14 +80,19 @@ class QueueGateway(Protocol):
     async def counts(self, queue_id: QueueId) -> tuple[int, int]:
         """``(ready, consumers)``."""
 
-    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> int:
-        """Check the conditions at the master and seal the queue against further use; number of ready messages.
+    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> tuple[int, Epoch]:
+        """Check the conditions at the master and seal the queue against further use: number of ready messages, and the
+        epoch in which this holds.
 
-        Raises `ChannelError` 406 if a condition fails. The caller then submits the `DeleteQueue` command.
+        Raises `ChannelError` 406 if a condition fails. The caller then submits the `DeleteQueue` command
+        (`node.broker.deletion`).
         """
 
     async def delete_abandoned(self, queue_id: QueueId) -> None:
-        """The deletion that `delete_if` prepared did not come about: the queue goes on."""
+        """`delete_if`, or what followed it, failed: the command may have been submitted, and may be carried out yet.
+
+        The master keeps the queue sealed until that is decided: it asks for the same deletion until it is answered.
+        """
 
     def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
         """The queue that owes the channel the most confirms, ``None`` if none owes any."""

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from node.ids import MsgId, OriginId, SeqId
+from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight
 from node.queues.digests import SegmentDigests
@@ -159,6 +159,22 @@ class LocalReplica:
     def mark_none_delivered(self) -> None:
         """See `ReplicaQueue.mark_none_delivered`."""
         self.engine.mark_none_delivered()
+
+    @property
+    def delivered_below(self) -> SeqId:
+        """See `ReplicaQueue.delivered_below`."""
+        return SeqId(self.engine.delivered_below)
+
+    @property
+    def delivered_epoch(self) -> Epoch:
+        """See `ReplicaQueue.delivered_epoch`."""
+        return self.engine.delivered_epoch
+
+    def close_deliveries(self, epoch: Epoch, delivered_below: SeqId) -> None:
+        """See `ReplicaQueue.close_deliveries`."""
+        self.engine.mark_none_delivered()
+        self.engine.mark_delivered_below(delivered_below)
+        self.engine.delivered_epoch = epoch
 
     def origins(self) -> Mapping[OriginId, int]:
         """See `ReplicaQueue.origins`."""

@@ -15,8 +15,9 @@ Confirms. The token given to the backing queue is ``(channel, publish_seq)``; th
 grouped, one effect per channel and drain.
 
 Deleting takes two steps, because the decision must be agreed on by the cluster: `seal_for_delete` checks the
-conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or the
-agreement fails (`unseal`) and the held publishes go on as if nothing had been.
+conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or it is
+known that it will not be (`unseal`) and the held publishes go on as if nothing had been. Who wants to use the queue
+meanwhile waits for the outcome, too (`when_unsealed`).
 
 Credit. What a channel may publish is granted by `QueueFlow`: a batch counts as processed when `publish` has taken it,
 and the grants wait while the store or a mirror is behind. Publishes that the seal holds back are not processed.
@@ -27,7 +28,7 @@ unacked is ready again, flagged redelivered.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import repeat
 from typing import cast
 
@@ -88,6 +89,8 @@ class QueueProcess:
         self._has_more = False
         #: Publishes that wait for the fate of a sealed queue; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
+        #: Others who wait for it.
+        self._waiting: list[Callable[[], None]] = []
         if backing_queue.unacked:
             backing_queue.requeue_all()
 
@@ -296,15 +299,24 @@ class QueueProcess:
             return
         self._remove_consumer(consumer)
         self._holdings.forget_if_idle(channel)
-        self._delete_if_unused()
+        self._delete_if_unused(may_return=False)
 
     def _remove_consumer(self, consumer: Consumer) -> None:
         self._consumers.remove(consumer)
         self._holdings.remove_consumer(consumer)
 
-    def _delete_if_unused(self) -> None:
-        if self.record.auto_delete and not self._consumers:
-            self._effects.append(DeleteUnused())
+    @property
+    def is_unused(self) -> bool:
+        """An auto-delete queue without consumers. Whether it ever had one is not known here."""
+        return self.record.auto_delete and not self._consumers
+
+    def was_consumed(self) -> None:
+        """Somebody who comes from an earlier session, or an earlier master, had consumers of this queue."""
+        self._delete_if_unused(may_return=True)
+
+    def _delete_if_unused(self, *, may_return: bool) -> None:
+        if self.is_unused:
+            self._effects.append(DeleteUnused(may_return))
 
     def get(self, channel: ChannelKey, no_ack: bool) -> Delivery | None:
         """One message from the head, or ``None``. Raises `ChannelError` 404 if the queue is being deleted."""
@@ -338,8 +350,11 @@ class QueueProcess:
             if self._options.is_limited:
                 drop_excess(self._options, self._backing_queue)
 
-    def channel_down(self, channel: ChannelKey) -> None:
-        """The channel is gone: what it held is ready again, its consumers are removed."""
+    def channel_down(self, channel: ChannelKey, *, may_return: bool = False) -> None:
+        """The channel is gone: what it held is ready again, its consumers are removed.
+
+        ``may_return``: it may merely be cut off, and attach its consumers again.
+        """
         self.flow.end(channel)
         holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
@@ -357,7 +372,7 @@ class QueueProcess:
         if self._options.is_limited:
             drop_excess(self._options, self._backing_queue)
         if had_consumers:
-            self._delete_if_unused()
+            self._delete_if_unused(may_return=may_return)
 
     # --- the queue as a whole ---
 
@@ -375,7 +390,8 @@ class QueueProcess:
     def seal_for_delete(self, if_unused: bool, if_empty: bool) -> int:
         """Check the conditions of a deletion and close the queue to further use. Returns the ready messages.
 
-        Raises `ChannelError` 406 if a condition fails. `unseal` undoes it. Sealing twice is no error.
+        Raises `ChannelError` 406 if a condition fails. `unseal` undoes it, once nothing can delete the queue any more.
+        Sealing twice is no error.
         """
         if if_unused and self._consumers:
             raise ChannelError(406, f"{self._description} in use")
@@ -384,12 +400,29 @@ class QueueProcess:
         self._is_sealed = True
         return self._backing_queue.ready
 
+    @property
+    def is_sealed(self) -> bool:
+        """A deletion is being decided on."""
+        return self._is_sealed
+
+    def when_unsealed(self, go_on: Callable[[], None]) -> None:
+        """Call this when it is known that the queue is not deleted. If it is, nobody is called."""
+        assert self._is_sealed, "there is nothing to wait for"
+        self._waiting.append(go_on)
+
+    def hold(self) -> None:
+        """This mastership ends in a moment, in an orderly way: deliver nothing any more, hold back what comes."""
+        self._is_sealed = True
+
     def unseal(self) -> None:
-        """The deletion did not come about: go on."""
+        """The deletion did not come about, and cannot any more: go on."""
         self._is_sealed = False
         held_back, self._held_back = self._held_back, []
         for channel, messages, publish_seqs, is_resent in held_back:
             self.publish(channel, messages, publish_seqs, is_resent=is_resent)
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
 
     def delete(self) -> list[QueueEffect]:
         """The queue is deleted: its last effects. Consumers are cancelled, what is unconfirmed counts as confirmed."""
@@ -398,6 +431,7 @@ class QueueProcess:
         for channel, _, publish_seqs, _ in self._held_back:
             self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
         self._held_back = []
+        self._waiting = []
         backing_queue.requeue_all()
         backing_queue.purge()
         effects: list[QueueEffect] = [effect for effect in self.drain() if not isinstance(effect, DeleteUnused)]
@@ -457,7 +491,7 @@ class QueueProcess:
         self._holdings.check_invariants(self._backing_queue.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
-        assert self._is_sealed or not self._held_back, "publishes are held back by the seal only"
+        assert self._is_sealed or not (self._held_back or self._waiting), "only the seal holds anything back"
 
 
 def _group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from node.ids import MsgId, OriginId, SeqId
+from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue
 
@@ -102,6 +102,18 @@ class ReplicaQueue(BackingQueue, Protocol):
 
     def mark_none_delivered(self) -> None:
         """Nothing counts as delivered any more. For a mirror: its master knows, and says so as long as they talk."""
+
+    @property
+    def delivered_below(self) -> SeqId:
+        """Every live message below it counts as possibly delivered, those from there on do not."""
+
+    @property
+    def delivered_epoch(self) -> Epoch:
+        """What was kept over a clean stop: no master up to this epoch delivers anything at or above what was then
+        `delivered_below`. 0: that is not known."""
+
+    def close_deliveries(self, epoch: Epoch, delivered_below: SeqId) -> None:
+        """To be kept over the clean stop that follows: masters up to ``epoch`` deliver nothing at or above this."""
 
     @property
     def write_generation(self) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 
 from node.errors import DiskFullError, StorageError
-from node.ids import MsgId, SeqId
+from node.ids import Epoch, MsgId, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
 from node.queues.content import Content
@@ -56,6 +56,7 @@ class VariableQueue:
         "_next_deliver_seq_id",
         "_storage",
         "content",
+        "delivered_epoch",
         "next_seq_id",
         "origins",
         "paging",
@@ -75,6 +76,8 @@ class VariableQueue:
         self.origins = Origins()
         self.next_seq_id = storage.first_free_seq_id
         self._next_deliver_seq_id = self.next_seq_id
+        #: See `ReplicaQueue.delivered_epoch`.
+        self.delivered_epoch = Epoch(0)
         self._adopt(storage)
 
     def _adopt(self, storage: QueueStorage) -> None:
@@ -84,6 +87,7 @@ class VariableQueue:
             self.content.recover(first, self.next_seq_id, report.messages, report.body_bytes)
         if storage.terms is not None:
             self._next_deliver_seq_id = storage.terms.next_deliver_seq_id
+            self.delivered_epoch = Epoch(storage.terms.delivered_epoch)
         self.origins.accept_any(storage.origins.values())
         if report is not None:
             report.redelivered = storage.index.count_live(0, self._next_deliver_seq_id)
@@ -307,6 +311,11 @@ class VariableQueue:
 
     # -- what counts as delivered
 
+    @property
+    def delivered_below(self) -> int:
+        """See `ReplicaQueue.delivered_below`."""
+        return self._next_deliver_seq_id
+
     def flag_redelivered(self) -> None:
         """See `BackingQueue.flag_redelivered`."""
         self._next_deliver_seq_id = self.next_seq_id
@@ -472,7 +481,11 @@ class VariableQueue:
         try:
             if self.writes.may_stop_cleanly:
                 storage.terminate(
-                    self.next_seq_id, self._next_deliver_seq_id, self.content.persistent_bytes, self.origins.last
+                    self.next_seq_id,
+                    self._next_deliver_seq_id,
+                    self.content.persistent_bytes,
+                    self.origins.last,
+                    self.delivered_epoch,
                 )
             else:
                 storage.abandon()

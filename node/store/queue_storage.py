@@ -305,6 +305,7 @@ class QueueStorage:
         next_deliver_seq_id: int,
         persistent_body_bytes: int,
         origins: Mapping[OriginId, MsgId],
+        delivered_epoch: int,
     ) -> None:
         """Write, sync and close everything, and leave the terms for the next start. Raises `StorageError`."""
         if self._bounds is None:
@@ -318,7 +319,15 @@ class QueueStorage:
         index = self.index
         index.drop_transient()
         index.close(next_seq_id)
-        terms = Terms(next_seq_id, next_deliver_seq_id, persistent_body_bytes, origins, index.version, index.terms())
+        terms = Terms(
+            next_seq_id,
+            next_deliver_seq_id,
+            persistent_body_bytes,
+            origins,
+            index.version,
+            index.terms(),
+            delivered_epoch,
+        )
         terms.write(self._disk, f"{self._directory}/{TERMS_NAME}", self._stub.queue_id)
 
     def abandon(self) -> None:

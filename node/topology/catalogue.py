@@ -19,5 +19,6 @@ class Catalogue(Protocol):
         """Carry out a change; returns after this node has applied it.
 
         Returns what `Topology.apply` returns (for `DeclareQueue` the `QueueRecord`). Raises `ChannelError` or
-        `ConnectionFailure` when the change is refused, `ConnectionFailure` 541 if no quorum can be had in time.
+        `ConnectionFailure` when the change is refused, `ConnectionFailure` 541 if no quorum can be had in time,
+        `QueueMovedError` if the ``epoch`` of a `DeleteQueue` is over.
         """

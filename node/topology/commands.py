@@ -62,12 +62,18 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete a queue and its bindings. ``if_unused`` / ``if_empty`` are checked by the master before."""
+    """Delete a queue and its bindings.
+
+    Conditions (if unused, if empty) are checked by the master, which seals the queue until the fate of this command is
+    known. Who checked is told by ``epoch``.
+    """
 
     vhost: str
     name: str
     #: Delete only this life of the queue (``None``: whichever exists).
     queue_id: int | None = None
+    #: Only while the mastership is in this epoch, in which the conditions were checked (``None``: there are none).
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from cluster.sessions.messages import (
 from cluster.sessions.ports import EntryEffect
 from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, ConsumerKey
-from node.ids import ChannelKey, NodeName, QueueId, SeqId
+from node.ids import ChannelKey, Epoch, NodeName, QueueId, SeqId
 from node.message import iter_envelopes, pack_envelopes
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
@@ -34,6 +34,8 @@ class EntryBench:
         self.current: MastershipRecord | None = record(master, 1)
         self.linked = {NodeName(name) for name in linked or (master,)}
         self.queue: QueueProcess | None = None
+        #: Sealed queues whose deletion was left to this node to decide.
+        self.settled: list[QueueId] = []
         #: Why the queue here went out of service, each time that it was said.
         self.failures: list[Exception] = []
         self.effects: list[EntryEffect] = []
@@ -55,6 +57,12 @@ class EntryBench:
         if self.queue is not None:
             self.entry.local_effects(queue_id, self.queue.drain())
         self.entry.check_invariants()
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        return None if self.queue is None or self.current is None else self.current.epoch
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        self.settled.append(queue_id)
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         self.queue = None

@@ -55,9 +55,16 @@ class Node:
 
     def close_copy(self) -> None:
         """It has no role any more: what it has stays on its disk."""
+        if self.role is not None:
+            self.role.close_deliveries()
         self.role = None
         self.local = self._disk.restart()
         self.on_disk = set(self.live_ids)
+
+    def stop(self) -> None:
+        """In an orderly way."""
+        self.close_copy()
+        self.is_running = False
 
     def crash(self, chance: Random) -> None:
         """The process dies; what was not synced may or may not be on the disk, or a part of it."""

@@ -18,6 +18,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
+from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised, ReportTakesService
 from node.ids import Epoch, Incarnation, MsgId, NodeName, OriginId, SeqId
 from node.message import Message
@@ -28,7 +29,11 @@ from tests.support.mirrored_nodes import Metadata, Node
 
 class World:
     def __init__(
-        self, seed: int, settings: MirroringSettings, node_count: int = 3, policy: dict[str, Any] | None = None
+        self,
+        seed: int,
+        settings: MirroringSettings,
+        node_count: int = 3,
+        policy: dict[str, Any] | None = None,
     ) -> None:
         self.chance = Random(seed)
         self.settings = settings
@@ -55,6 +60,9 @@ class World:
         self.returned_tokens: set[tuple[int, MsgId]] = set()
         self.settled: set[MsgId] = set()
         self.delivered: set[MsgId] = set()
+        #: What was confirmed when nodes stopped last in an orderly way.
+        self.confirmed_before_stop: set[MsgId] = set()
+        self.unflagged_after_stop = 0
         self.held: dict[SeqId, MsgId] = {}
         self.counts = dict.fromkeys(
             (
@@ -103,8 +111,9 @@ class World:
         elif isinstance(role, MirroredQueue):
             node.role = demote(role, record.epoch)
         elif role is None:
+            end = kept_end(node.local)
             node.local.mark_none_delivered()
-            node.role = MirrorReplica(record.queue_id, node.local, record.epoch)
+            node.role = MirrorReplica(record.queue_id, node.local, record.epoch, end=end)
         else:
             role.adopt_epoch(record.epoch)
 
@@ -115,7 +124,8 @@ class World:
         self.counts["promotions"] += 1
         if replica is not None:
             return replica.promote(node.name, record, self.settings, attach_id_base)
-        node.local.mark_delivered_below(node.local.next_seq_id)  # as recovery does
+        if not knows_deliveries(node.local, node.name, record):
+            node.local.mark_delivered_below(node.local.next_seq_id)
         return MirroredQueue(
             node.name,
             node.local,
@@ -398,6 +408,8 @@ class World:
             if message.msg_id in self.delivered:
                 assert redelivered, f"{seq_id} was delivered before and is not flagged"
                 self.counts["redelivered"] += 1
+            elif message.msg_id in self.confirmed_before_stop:
+                self.unflagged_after_stop += not redelivered
             self.delivered.add(message.msg_id)
             if ack_required:
                 self.held[seq_id] = message.msg_id

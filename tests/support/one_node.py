@@ -81,6 +81,9 @@ class OneNode(TopologyObserver):
             clock=_clock,
         )
         files.on_queue_changed = self.queues.touch
+        #: Sealed queues whose deletion nobody brings to an end; it is for the test to do.
+        self.deletions_open: list[QueueRecord] = []
+        self.queues.on_deletion_open = self.deletions_open.append
         self.gateway = ClusterGateway(N1, self.queues, self, self.masterships.get, self.queue_record, self._loop, flow)
         self.catalogue.topology.observe(self)
 

@@ -85,6 +85,8 @@ class SessionNode:
         self.name = NodeName(name)
         self.network = network
         self.queue: QueueProcess | None = None
+        #: Sealed queues whose deletion was left to this node to decide.
+        self.settled: list[QueueId] = []
         self.gateway = ClusterGateway(
             self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop(), network.flow
         )
@@ -106,6 +108,12 @@ class SessionNode:
             effects = self.queue.drain()
             self.gateway.local_effects(queue_id, [each for each in effects if _node_of(each) == self.name])
             self.host.remote_effects(queue_id, [each for each in effects if _node_of(each) != self.name])
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        return None if self.queue is None or self.network.current is None else self.network.current.epoch
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        self.settled.append(queue_id)
 
     def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
         self.queue = None

@@ -27,6 +27,8 @@ RESERVE_STEP = 1 << 20
 
 #: Next seq id, next delivered seq id, body bytes, origins, bytes of the index's own terms, version of the index.
 _TERMS_BODY = struct.Struct(">QQQIIB")
+#: Epoch of the deliveries; behind everything else, and missing in files of older releases.
+_TERMS_EPOCH = struct.Struct(">Q")
 _BOUND = struct.Struct(">Q")
 _BOUND_OFFSETS = (512, 1024)
 
@@ -45,6 +47,8 @@ class Terms:
     #: Generation of the index, and what `QueueIndex.terms` said.
     index_version: int
     index_terms: bytes
+    #: No master up to this epoch delivers anything at or above `next_deliver_seq_id`, now or later. 0: not known.
+    delivered_epoch: int = 0
 
     def write(self, disk: Disk, path: str, queue_id: int) -> None:
         """Durably, as a whole."""
@@ -56,7 +60,7 @@ class Terms:
             len(self.index_terms),
             self.index_version,
         )
-        body += b"".join(self.origins.values()) + self.index_terms
+        body += b"".join(self.origins.values()) + self.index_terms + _TERMS_EPOCH.pack(self.delivered_epoch)
         write_durably(disk, path, TERMS_FORMAT.header(0, queue_id) + body + CRC.pack(crc32(body)))
 
 
@@ -75,7 +79,9 @@ def read_terms(disk: Disk, path: str, queue_id: int) -> Terms | None:
         msg_id = MsgId(body[at : at + MSG_ID_BYTES])
         origins[split_msg_id(msg_id)[0]] = msg_id
     index_terms = body[end : end + index_bytes]
-    return Terms(next_seq_id, next_deliver_seq_id, body_bytes, origins, version, index_terms)
+    rest = body[end + index_bytes :]
+    delivered_epoch = _TERMS_EPOCH.unpack(rest)[0] if len(rest) == _TERMS_EPOCH.size else 0
+    return Terms(next_seq_id, next_deliver_seq_id, body_bytes, origins, version, index_terms, delivered_epoch)
 
 
 class SeqBounds:

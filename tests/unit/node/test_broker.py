@@ -16,6 +16,7 @@ from node.flow.credit import Credit
 from node.ids import split_msg_id
 from node.queues.events import ConsumerSpec
 from node.routing.properties import headers_of
+from node.topology.commands import DeleteQueue
 from tests.support.broker_bench import BrokerBench, RecordedControl, request
 from tests.support.messages import encode_headers
 
@@ -487,7 +488,7 @@ async def test_an_exclusive_queue_that_could_not_be_deleted_is_deleted_when_agre
     assert sorted(queue.name for queue in bench.catalogue.topology.queues("/")) == ["shared", "used"]
 
 
-async def test_a_deletion_that_is_cancelled_leaves_the_queue_in_service(
+async def test_a_deletion_that_is_cancelled_is_left_to_the_master(
     bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = bench.client()
@@ -504,4 +505,21 @@ async def test_a_deletion_that_is_cancelled_leaves_the_queue_in_service(
         assert await client.heard() == []
         task.cancel()
         await asyncio.wait([task])
+    assert await client.heard() == [], "the command may have been submitted"
+    assert bench.node.deletions_open == [bench.node.queue("q")]
+    bench.node.process("q").unseal()
+    bench.node.queues.touch(bench.node.queue("q").queue_id)
     assert await client.heard() == ["confirm 1"]
+
+
+async def test_a_declaration_of_a_queue_that_is_about_to_be_deleted_meets_its_successor(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    first = bench.node.queue("q").queue_id
+    await bench.node.gateway.delete_if(first, if_unused=False, if_empty=False)
+    declaring = asyncio.ensure_future(client.declare("q"))
+    await bench.run()
+    assert not declaring.done()
+    bench.catalogue.apply(DeleteQueue("/", "q", first))
+    await declaring
+    assert bench.node.queue("q").queue_id != first

@@ -25,7 +25,7 @@ from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, N
 from cluster.metadata.records import PolicyRecord
 from node.amqp.values import Timestamp
 from node.ids import Incarnation, NodeName
-from node.topology.commands import DeclareQueue
+from node.topology.commands import DeclareQueue, DeleteQueue
 
 N1 = NodeName("n1")
 
@@ -77,6 +77,11 @@ def test_the_encoding_of_a_request_is_what_older_logs_hold() -> None:
     """A golden value: changing these bytes makes existing clusters unreadable."""
     request = Request(RequestId(N1, Incarnation(2), 9), NodeDown(N1, Incarnation(1)))
     assert encode_request(request).hex() == ("63010263020373026e316904691263050373026e316902730766" + "61696c757265")
+
+
+def test_a_deletion_of_an_older_log_has_no_epoch() -> None:
+    fields = encode(["/", "q", 7])
+    assert decode(b"c" + bytes([45]) + fields[1:]) == DeleteQueue("/", "q", 7, None)
 
 
 values = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -61,7 +62,9 @@ def test_a_log_of_version_1_leads_to_the_same() -> None:
     cluster.down("n1")
     restored = MetadataState()
     restored.restore(SNAPSHOT_OF_VERSION_1)
-    assert records_of(cluster.state) == records_of(restored)
+    # What the rules of before did not remember is not known to whoever begins with what they left.
+    forgetful = {name: replace(record, served_epoch=None) for name, record in records_of(cluster.state).items()}
+    assert forgetful == records_of(restored)
 
 
 def test_the_first_node_of_the_new_release_brings_the_new_rules() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from cluster.mirroring.messages import PublishOp
-from cluster.mirroring.turn import Turn
-from node.ids import SeqId
-from tests.support.messages import make_message
+from dataclasses import replace
+
+from cluster.mirroring.messages import Ops, PublishOp
+from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
+from node.ids import ChannelKey, Epoch, SeqId
+from node.queues.events import ConsumerSpec
+from node.queues.queue_process import QueueProcess
+from tests.support.messages import make_message, msg_id_of
+from tests.support.mirror_pair import N1, N2, Pair
+from tests.support.queue_bench import queue_record
 
 
 def test_publishes_at_successive_positions_are_one_op_and_others_are_not() -> None:
@@ -16,3 +22,18 @@ def test_publishes_at_successive_positions_are_one_op_and_others_are_not() -> No
     [(ops, _)], settled = turn.cut()
     assert [(op.first_seq_id, op.message_count) for op in ops if isinstance(op, PublishOp)] == [(10, 3), (20, 1)]
     assert settled == []
+
+
+def test_a_counter_comes_after_everything_that_it_counts() -> None:
+    """Message 5 goes to a consumer that acks, 6 to one that does not; 5 alone fills a frame."""
+    pair = Pair().up().quiet()
+    process = QueueProcess(queue_record(), pair.master)
+    client = ChannelKey(N1, 1)
+    process.consume(client, ConsumerSpec("acks", no_ack=False, exclusive=False, prefetch_count=1, priority=1))
+    process.consume(client, ConsumerSpec("does not", no_ack=True, exclusive=False))
+    process.publish(client, [make_message(5, body=bytes(FRAME_BYTES_MAX)), make_message(6)], [5, 6])
+    frames = [message for _, message in pair.master.take_messages() if isinstance(message, Ops)]
+    pair.mirror.receive(N1, frames[0])  # and then n1 dies
+    record = replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=())
+    promoted = pair.mirror.promote(N2, record)
+    assert promoted.is_duplicate(msg_id_of(5)) is (promoted.ready == 1), "what is taken for a repetition is confirmed"

@@ -34,7 +34,7 @@ from node.errors import ConnectionFailure, DiskFullError, StorageError
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Incarnation, NodeName, QueueId
 from node.queues.backing_queue import Delivery
-from node.queues.events import ConfirmPublished, DeleteUnused
+from node.queues.events import ConfirmPublished
 from node.store.shared.compaction.compaction import Reclaimed
 from node.topology.commands import CreateVhost, DeleteQueue
 from tests.support.messages import make_message
@@ -318,13 +318,6 @@ async def test_credit_and_congestion_of_another_node_reach_the_channels_here(ben
 async def test_the_time_of_the_credit_flow_goes_on(bench: RuntimeBench) -> None:
     await bench.pass_time(300)
     assert bench.runtime.flow.now_ms == bench.now_ms == 300
-
-
-async def test_an_unused_auto_delete_queue_is_deleted_by_a_commit(bench: RuntimeBench) -> None:
-    queue_id = bench.declare()
-    bench.runtime.effects.dispatch(bench.runtime.records.queue(queue_id), [DeleteUnused()])
-    await bench.settle()
-    assert queue_id not in bench.runtime.metadata.state.masterships
 
 
 async def test_a_failed_proposal_is_an_answer_and_not_an_accident(bench: RuntimeBench) -> None:

@@ -32,12 +32,12 @@ class Channels:
 
 
 def test_each_channel_hears_its_own_in_order() -> None:
-    here, elsewhere, deleted = Channels(), Channels(), list[QueueRecord]()
-    effects = QueueEffects(N1, deleted.append)
+    here, elsewhere, deleted = Channels(), Channels(), list[tuple[QueueRecord, bool]]()
+    effects = QueueEffects(N1, lambda queue, may_return: deleted.append((queue, may_return)))
     effects.connect(here, elsewhere)
     mine = [ConfirmPublished(HERE, [1]), ConfirmPublished(HERE, [2])]
     theirs = ConfirmPublished(ELSEWHERE, [3])
     effects.dispatch(Q, [mine[0], theirs, DeleteUnused(), mine[1]])
-    assert (here.effects, elsewhere.effects, deleted) == (mine, [theirs], [Q])
+    assert (here.effects, elsewhere.effects, deleted) == (mine, [theirs], [(Q, False)])
     effects.role_ended(Q.queue_id)
     assert here.stopped == elsewhere.stopped == [Q.queue_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -165,7 +166,7 @@ async def test_deletion_cancels_and_later_publishes_count_as_confirmed(bench: Be
     await bench.gateway.consume(bench.channel, queue_id, ACKED)
     await bench.node.run()
     assert bench.node.has_files(queue_id)
-    assert await bench.gateway.delete_if(queue_id, if_unused=False, if_empty=True) == 0
+    assert await bench.gateway.delete_if(queue_id, if_unused=False, if_empty=True) == (0, 1)
     bench.node.catalogue.apply(DeleteQueue("/", "q"))
     bench.publish(queue_id, 5, 6, confirm=True)
     assert await bench.heard() == ["cancelled t", "confirm 5 6"]
@@ -179,10 +180,35 @@ async def test_a_deletion_that_did_not_come_about_lets_held_publishes_go_on(benc
     queue_id = bench.declare()
     await bench.gateway.delete_if(queue_id, if_unused=True, if_empty=True)
     bench.publish(queue_id, 1, confirm=True)
-    assert await bench.heard() == []
     await bench.gateway.delete_abandoned(queue_id)
+    assert await bench.heard() == [], "the command may come yet"
+    assert bench.node.deletions_open == [bench.node.queue("q")]
+    bench.node.process("q").unseal()  # now nothing of it can come any more
+    bench.node.queues.touch(queue_id)
     assert await bench.heard() == ["confirm 1"]
     assert await bench.gateway.counts(queue_id) == (1, 0)
+
+
+async def test_who_wants_to_use_a_sealed_queue_waits_for_its_fate(bench: Bench) -> None:
+    queue_id = bench.declare()
+    await bench.gateway.delete_if(queue_id, if_unused=True, if_empty=True)
+    consuming = asyncio.ensure_future(bench.gateway.consume(bench.channel, queue_id, ACKED))
+    counting = asyncio.ensure_future(bench.gateway.counts(queue_id))
+    await bench.node.run()
+    assert not consuming.done()
+    bench.node.process("q").unseal()
+    await consuming
+    assert await counting == (0, 1)
+
+
+async def test_who_waits_for_a_queue_that_is_deleted_finds_it_gone(bench: Bench) -> None:
+    queue_id = bench.declare()
+    await bench.gateway.delete_if(queue_id, if_unused=True, if_empty=True)
+    counting = asyncio.ensure_future(bench.gateway.counts(queue_id))
+    await bench.node.run()
+    bench.node.catalogue.apply(DeleteQueue("/", "q"))
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        await counting
 
 
 async def test_an_auto_delete_queue_goes_with_its_last_consumer(bench: Bench) -> None:

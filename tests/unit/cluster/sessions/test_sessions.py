@@ -342,23 +342,6 @@ async def test_a_consumer_of_a_channel_that_closed_while_the_queue_had_no_master
     assert (process.consumer_count, process.unacked) == (0, 0)
 
 
-async def test_a_queue_sealed_by_a_node_that_dies_goes_on(network: SessionNetwork) -> None:
-    await consume(network, "n1", ConsumerSpec("first", True, False))
-    task = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=False, if_empty=False))
-    await network.pump()
-    await task
-    sink = RecordingSink()
-    gateway = network["n3"].gateway
-    channel = gateway.open_channel(sink)
-    gateway.publish(channel, QUEUE, [message(1)], [1])
-    await network.pump()
-    assert sink.confirmed == []
-
-    network.lose("n1")
-    await network.pump()
-    assert sink.confirmed == [1]
-
-
 # --- failing storage, and mistakes of ours ---
 
 FAILURES = [StorageError, TypeError]

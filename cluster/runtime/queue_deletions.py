@@ -1,0 +1,146 @@
+"""Deletions that the master of a queue brings to an end: of auto-delete queues, and those whose asker is gone.
+
+A deletion is decided by the metadata group, and a command whose answer did not come may be carried out at any time
+later. So a queue that is sealed for one stays sealed until its fate is known, and the way to know it is to ask again:
+for the deletion of this life of the queue in this epoch. If any of the commands was carried out the queue is gone. If
+one is refused because the epoch is over, so are all, now and later. Nothing was published to the queue meanwhile and
+nobody began to consume, so whenever it comes about, the deletion is what was asked for.
+
+*Auto-delete.* A queue goes when its last consumer is cancelled, or the channel or node of that consumer is gone. It is
+sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
+will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
+every node that counts as up could have done so, and deleted if there still is no consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from cluster.metadata.commands import ChangeTopology
+from cluster.metadata.errors import RefusedChangeError
+from cluster.runtime.background import Background
+from cluster.runtime.metadata_group import MetadataGroup
+from node.errors import WarrenError
+from node.ids import Epoch, NodeName, QueueId
+from node.queues.queue_process import QueueProcess
+from node.topology.commands import DeleteQueue
+from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
+
+#: Pause before a deletion that was not decided is asked for again; the attempt itself has waited for long.
+RETRY_S = 1.0
+#: A node attaches its consumers as soon as it knows the master and is linked with it: a matter of some round trips.
+REATTACH_S = 1.0
+
+
+class SealedQueues(Protocol):
+    """The queues mastered on this node (`cluster.runtime.queue_set.QueueSet`)."""
+
+    def process(self, queue_id: QueueId) -> QueueProcess | None: ...
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None: ...
+
+    def touch(self, queue_id: QueueId) -> None: ...
+
+
+class QueueDeletions:
+    """See the top of this module. ``cut_off``: nodes that count as up and cannot be spoken to."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        metadata: MetadataGroup,
+        queues: SealedQueues,
+        background: Background,
+        cut_off: Callable[[], Collection[NodeName]],
+    ) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._queues = queues
+        self._background = background
+        self._cut_off = cut_off
+        #: Deletions that are being decided.
+        self._deciding: dict[QueueId, Epoch] = {}
+        #: Auto-delete queues that are to be looked at again.
+        self._watched: dict[QueueId, None] = {}
+
+    # --- auto-delete ---
+
+    def unused(self, queue: QueueRecord, may_return: bool) -> None:
+        """An auto-delete queue has lost its last consumer; it ``may_return``."""
+        if may_return or not self._delete_if_unused(queue):
+            self._watch(queue)
+
+    def _delete_if_unused(self, queue: QueueRecord) -> bool:
+        """False if that cannot be said yet."""
+        process = self._queues.process(queue.queue_id)
+        if process is None or not process.is_unused:
+            return True
+        if self._queues.serving_epoch(queue.queue_id) is None:
+            return False
+        process.seal_for_delete(if_unused=True, if_empty=False)
+        self.settle(queue)
+        return True
+
+    def _watch(self, queue: QueueRecord) -> None:
+        if queue.queue_id not in self._watched:
+            self._watched[queue.queue_id] = None
+            self._background.spawn(self._look_again(queue), f"auto-delete of {queue.queue_name}")
+
+    async def _look_again(self, queue: QueueRecord) -> None:
+        """Until somebody consumes, another node is the master (which looks by itself), or the queue is deleted."""
+        queue_id = queue.queue_id
+        was_reached = None
+        try:
+            while (process := self._queues.process(queue_id)) is not None and process.is_unused:
+                await asyncio.sleep(REATTACH_S)
+                # Linked at both ends of a pause, in one mastership: in between everybody could say what he has.
+                is_reached = process if not self._cut_off() else None
+                is_same = process is self._queues.process(queue_id)
+                if is_same and is_reached is not None and is_reached is was_reached and self._delete_if_unused(queue):
+                    return
+                was_reached = is_reached
+        finally:
+            del self._watched[queue_id]
+
+    # --- the end of a deletion ---
+
+    def settle(self, queue: QueueRecord) -> None:
+        """Bring the deletion of a sealed queue to an end."""
+        queue_id = queue.queue_id
+        epoch = self._queues.serving_epoch(queue_id)
+        if epoch is not None and self._deciding.get(queue_id) != epoch:
+            self._deciding[queue_id] = epoch
+            self._background.spawn(self._decide(queue, epoch), f"deletion of {queue.queue_name}")
+
+    async def _decide(self, queue: QueueRecord, epoch: Epoch) -> None:
+        command = ChangeTopology(DeleteQueue(queue.vhost, queue.name, queue.queue_id, epoch), self._node)
+        try:
+            while self._sealed_process(queue.queue_id, epoch) is not None:
+                try:
+                    await self._metadata.change(command)
+                except RefusedChangeError as error:
+                    log.info("%s is not deleted: %s", queue.queue_name, error)
+                    self._unseal(queue.queue_id, epoch)
+                except WarrenError as error:
+                    log.warning("%s: its deletion is not decided yet: %s", queue.queue_name, error)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            if self._deciding.get(queue.queue_id) == epoch:
+                del self._deciding[queue.queue_id]
+
+    def _sealed_process(self, queue_id: QueueId, epoch: Epoch) -> QueueProcess | None:
+        """The process of this mastership, if it is sealed."""
+        process = self._queues.process(queue_id)
+        is_current = process is not None and process.is_sealed and self._queues.serving_epoch(queue_id) == epoch
+        return process if is_current else None
+
+    def _unseal(self, queue_id: QueueId, epoch: Epoch) -> None:
+        process = self._sealed_process(queue_id, epoch)
+        if process is not None:
+            process.unseal()
+            self._queues.touch(queue_id)

@@ -1,0 +1,70 @@
+"""Deleting a queue whose contents or consumers matter: checked at its master, decided by the cluster.
+
+The master checks and seals the queue, so that what it answers stays true: nothing is published to it, nobody begins to
+consume. Then the deletion is committed. If a condition was asked for, the command names the epoch of that mastership,
+and is refused if another has begun, whose master has sealed nothing: then that one is asked.
+
+Whatever else comes in between, the master is told that the fate of the command is unknown (`delete_abandoned`), and has
+it decided before the queue is used again. It must not simply be unsealed: a command that nobody waits for any more may
+still be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from node.errors import AmqpError, ChannelError, QueueMovedError
+from node.ids import Epoch, QueueId
+from node.topology.arguments import describe_queue
+from node.topology.commands import DeleteQueue
+from node.topology.records import QueueRecord
+
+#: Masterships in which the conditions are checked, one after the other, before the client is told to try again.
+CHECKS_MAX = 5
+
+
+class DeletableQueues(Protocol):
+    """See `node.queues.gateway.QueueGateway`."""
+
+    async def delete_if(self, queue_id: QueueId, if_unused: bool, if_empty: bool) -> tuple[int, Epoch]: ...
+
+    async def delete_abandoned(self, queue_id: QueueId) -> None: ...
+
+
+async def delete_queue(
+    queues: DeletableQueues,
+    submit: Callable[[DeleteQueue], Awaitable[object]],
+    queue: QueueRecord,
+    *,
+    if_unused: bool,
+    if_empty: bool,
+) -> int:
+    """Delete ``queue``; the number of messages that were ready.
+
+    Raises `ChannelError` 406 if a condition fails, 404 if no master can be asked or it moves on and on, and what
+    ``submit`` raises; then the queue may be deleted all the same, later, if the conditions hold.
+    """
+    is_conditional = if_unused or if_empty
+    for _ in range(CHECKS_MAX):
+        try:
+            ready, epoch = await queues.delete_if(queue.queue_id, if_unused, if_empty)
+            await submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id, epoch if is_conditional else None))
+        except QueueMovedError:
+            continue
+        except ChannelError as error:
+            if error.reply_code != 406:
+                await _abandon(queues, queue)
+            raise
+        except BaseException:  # this task may have been cancelled
+            await _abandon(queues, queue)
+            raise
+        return ready
+    what = describe_queue(queue.vhost, queue.name)
+    raise ChannelError(404, f"{what} changes its master again and again: try again")
+
+
+async def _abandon(queues: DeletableQueues, queue: QueueRecord) -> None:
+    with suppress(AmqpError):
+        await queues.delete_abandoned(queue.queue_id)

@@ -1,0 +1,123 @@
+"""Who stops in an orderly way says how far messages were delivered: nothing else is flagged as redelivered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.promotion import knows_deliveries
+from cluster.runtime.queue_role import MasterRole
+from node.ids import Epoch, NodeName
+from tests.support.queue_sets import CLIENT, N1, N2, Q, QueueSetNetwork, QueueSetNode, mastership, pair
+
+
+def at_work() -> QueueSetNetwork:
+    """n1 has five messages and has delivered two of them; n2 mirrors it."""
+    network = pair(served(mastership(Q, N1, N2), 0))
+    network[N1].publish(Q, 1, 5)
+    network.pump()
+    for _ in range(2):
+        assert network[N1].process(Q).get(CLIENT, no_ack=False) is not None
+    network[N1].queues.touch(Q.queue_id)
+    network.pump()
+    return network
+
+
+def served(record: MastershipRecord, epoch: int | None) -> MastershipRecord:
+    """With the last epoch before the record's in which a master was in service."""
+    return replace(record, served_epoch=None if epoch is None else Epoch(epoch))
+
+
+def flags(node: QueueSetNode) -> list[bool]:
+    """Of what the master on this node delivers."""
+    node.consume(Q)
+    node.turn()
+    return [is_flagged for _, is_flagged in node.delivered()]
+
+
+def test_a_mirror_that_heard_the_end_flags_what_was_delivered() -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    assert network[N1].queues.is_end_known
+    assert network[N2].queues.is_end_known
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
+    assert flags(network[N2]) == [True, True, False, False, False]
+
+
+def test_after_an_end_that_was_not_said_everything_below_the_horizon_is_flagged() -> None:
+    network = at_work()
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
+    assert flags(network[N2]) == [True] * 5
+
+
+def test_a_master_that_ends_delivers_nothing_any_more() -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network[N1].publish(Q, 6)
+    network.pump()
+    role = network[N1].queues.roles[Q.queue_id]
+    assert isinstance(role, MasterRole)
+    assert (role.process.ready, role.process.is_sealed) == (3, True), "what comes is held back for the next master"
+    assert role.mirrored.fetch(1, ack_required=True) == []
+
+
+@pytest.mark.parametrize("first", [N1, N2])
+@pytest.mark.parametrize("is_mirror_before", [False, True])
+def test_whoever_serves_first_after_all_have_stopped_knows_what_was_delivered(
+    first: NodeName, is_mirror_before: bool
+) -> None:
+    """``is_mirror_before``: a record that was committed meanwhile makes it a mirror of a master that never served."""
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    other = N2 if first == N1 else N1
+    for node in network.nodes.values():
+        node.restart_cleanly()
+        node.effects.clear()
+    if is_mirror_before:
+        elected = replace(mastership(Q, other, first, epoch=2), in_service=False)
+        network[first].queues.follow(Q, served(elected, 1))
+    network[first].queues.follow(Q, served(mastership(Q, first, epoch=3), 1))
+    assert flags(network[first]) == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("served_epoch", [2, None])
+def test_what_was_kept_is_worth_nothing_once_another_master_was_in_service(served_epoch: int | None) -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    network[N2].restart_cleanly()
+    network[N2].queues.follow(Q, mastership(Q, N1, N2, epoch=2))  # which attaches to nobody, and delivers
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=3), served_epoch))
+    assert flags(network[N2]) == [True] * 5
+
+
+def test_a_mirror_that_leaves_while_its_master_goes_on_flags_everything() -> None:
+    network = at_work()
+    network[N2].restart_cleanly()
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
+    assert flags(network[N2]) == [True] * 5
+
+
+def test_a_copy_opened_as_the_masters_is_believed_until_somebody_else_has_served() -> None:
+    network = at_work()
+    local = network[N1].queues.roles[Q.queue_id].local
+    local.close_deliveries(Epoch(1), local.delivered_below)
+    assert knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), 1))
+    assert not knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), 2))
+    assert not knows_deliveries(local, N1, served(mastership(Q, N1, epoch=3), None)), "of an older release"
+
+
+def test_a_mirror_that_is_attached_anew_hears_of_the_end_as_well() -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    network[N1].queues.link_down(N2)
+    network[N1].queues.link_up(N2)
+    network.pump()
+    assert network[N2].queues.is_end_known
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
+    assert flags(network[N2]) == [True, True, False, False, False]

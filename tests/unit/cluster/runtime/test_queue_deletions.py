@@ -1,0 +1,286 @@
+"""Deletions that must hold what was checked: by whom, under which epoch, and what becomes of a queue meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cluster.metadata.commands import (
+    ChangeTopology,
+    ClearPolicy,
+    Command,
+    MoveMaster,
+    NodeDown,
+    NodeUp,
+    RequestId,
+    TakeService,
+)
+from cluster.metadata.errors import ChangeFailedError, StaleDeletionError
+from cluster.runtime import queue_deletions
+from cluster.sessions.messages import SessionCall, SessionOpen
+from cluster.wire.convert import QueueFrameMessage
+from node.broker.deletion import delete_queue
+from node.errors import ChannelError, ConnectionFailure, StorageError
+from node.ids import ChannelKey, Incarnation, QueueId
+from node.queues.events import ConsumerSpec
+from node.queues.queue_process import QueueProcess
+from node.topology.commands import DeclareQueue, DeleteQueue
+from tests.support.messages import make_message
+from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
+from tests.support.session_network import RecordingSink
+
+CONSUMER = ConsumerSpec("tag", no_ack=False, exclusive=False)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeBench]:
+    monkeypatch.setattr(queue_deletions, "RETRY_S", 0)
+    monkeypatch.setattr(queue_deletions, "REATTACH_S", 0)
+    bench = RuntimeBench()
+    await bench.active()
+    yield bench
+    await bench.close()
+
+
+def declare(bench: RuntimeBench, *, auto_delete: bool = False) -> QueueId:
+    command = ChangeTopology(DeclareQueue("/", "q", durable=True, auto_delete=auto_delete), N1)
+    queue_id: QueueId = bench.log.commit(command).queue_id
+    return queue_id
+
+
+def exists(bench: RuntimeBench, queue_id: QueueId) -> bool:
+    return queue_id in bench.runtime.metadata.state.masterships
+
+
+def process_of(bench: RuntimeBench, queue_id: QueueId) -> QueueProcess:
+    process = bench.runtime.queues.process(queue_id)
+    assert process is not None
+    return process
+
+
+def move_there_and_back(bench: RuntimeBench, queue_id: QueueId) -> None:
+    """Another master has served meanwhile."""
+    for node in (N2, N1):
+        record = bench.record(queue_id)
+        bench.log.commit(MoveMaster(queue_id, record.epoch, node))
+        bench.log.commit(TakeService(node, ((queue_id, bench.record(queue_id).epoch),)))
+
+
+async def delete(bench: RuntimeBench, queue_id: QueueId, *, if_empty: bool = True) -> int:
+    queue = bench.runtime.records.queue(queue_id)
+    return await delete_queue(
+        bench.runtime.gateway, bench.runtime.metadata.submit, queue, if_unused=False, if_empty=if_empty
+    )
+
+
+class Interrupted:
+    """Does something when the first deletion is proposed, before it is committed."""
+
+    def __init__(self, bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tries = 0
+        original = bench.log.commit
+
+        def commit(command: Command, request_id: RequestId | None = None) -> object:
+            is_deletion = isinstance(command, ChangeTopology) and isinstance(command.command, DeleteQueue)
+            if is_deletion:
+                self.tries += 1
+                if self.tries == 1:
+                    self.happens()
+            return original(command, request_id)
+
+        monkeypatch.setattr(bench.log, "commit", commit)
+
+    def happens(self) -> None:
+        raise AssertionError("say what")
+
+
+# --- conditions ---
+
+
+async def test_what_another_master_was_given_meanwhile_is_not_deleted(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = declare(bench)
+    between = Interrupted(bench, monkeypatch)
+
+    def fail_over_and_publish() -> None:
+        move_there_and_back(bench, queue_id)
+        process_of(bench, queue_id).publish(next_channel(bench), [make_message(1)], [1])
+
+    between.happens = fail_over_and_publish  # type: ignore[method-assign]
+    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - queue 'q' in vhost '/' is not empty"):
+        await delete(bench, queue_id)
+    assert exists(bench, queue_id)
+    assert not process_of(bench, queue_id).is_sealed
+    assert between.tries == 1
+
+
+def next_channel(bench: RuntimeBench) -> ChannelKey:
+    return bench.runtime.gateway.open_channel(RecordingSink())
+
+
+async def test_a_condition_that_still_holds_is_checked_anew_and_the_queue_deleted(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = declare(bench)
+    between = Interrupted(bench, monkeypatch)
+    between.happens = lambda: move_there_and_back(bench, queue_id)  # type: ignore[method-assign]
+    assert await delete(bench, queue_id) == 0
+    assert not exists(bench, queue_id)
+    assert between.tries == 2
+
+
+async def test_without_conditions_nothing_is_checked_anew(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue_id = declare(bench)
+    between = Interrupted(bench, monkeypatch)
+    between.happens = lambda: move_there_and_back(bench, queue_id)  # type: ignore[method-assign]
+    await delete(bench, queue_id, if_empty=False)
+    assert not exists(bench, queue_id)
+    assert between.tries == 1
+
+
+async def test_a_deletion_of_another_epoch_changes_nothing(bench: RuntimeBench) -> None:
+    queue_id = declare(bench)
+    late = ChangeTopology(DeleteQueue("/", "q", queue_id, bench.record(queue_id).epoch), N1)
+    move_there_and_back(bench, queue_id)
+    with pytest.raises(StaleDeletionError, match="is in epoch 3, it was looked at in 1"):
+        bench.log.commit(late)
+    bench.log.commit(ChangeTopology(DeleteQueue("/", "q", queue_id, 3), N1))
+    assert not exists(bench, queue_id)
+    bench.log.commit(late)  # of a queue that is gone
+
+
+# --- fates ---
+
+
+async def test_a_queue_stays_sealed_until_its_fate_is_known(bench: RuntimeBench) -> None:
+    queue_id = declare(bench)
+    bench.log.has_quorum = False
+    with pytest.raises(ConnectionFailure, match="the cluster has not decided"):
+        await delete(bench, queue_id, if_empty=False)
+    process = process_of(bench, queue_id)
+    process.publish(next_channel(bench), [make_message(1)], [1])
+    await bench.settle()
+    assert (process.is_sealed, process.ready) == (True, 0), "the command may be carried out yet"
+    bench.log.has_quorum = True
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_a_refused_deletion_lets_the_queue_go_on(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue_id = declare(bench)
+
+    async def refuse(_payload: bytes, _request_id: RequestId) -> None:
+        raise ChangeFailedError("", TypeError("a mistake of ours"))
+
+    monkeypatch.setattr(bench.log, "propose", refuse)
+    with pytest.raises(ConnectionFailure, match="a mistake of ours"):
+        await delete(bench, queue_id)
+    process = process_of(bench, queue_id)
+    process.publish(next_channel(bench), [make_message(1)], [1])
+    await bench.settle()
+    assert (process.is_sealed, process.ready) == (False, 1)
+
+
+async def test_a_deletion_whose_asker_is_lost_is_decided_by_the_master(bench: RuntimeBench) -> None:
+    queue_id = declare(bench)
+    receive = bench.runtime.switchboard.on_queue_frames
+    receive(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
+    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", if_empty=True)])
+    assert process_of(bench, queue_id).is_sealed
+    bench.runtime.sessions.node_lost(N2)
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_a_copy_that_went_out_of_service_sealed_is_sealed_when_it_returns(bench: RuntimeBench) -> None:
+    bench.log.commit(ClearPolicy("/", "ha"))  # so there is nobody to hand it over to
+    queue_id = declare(bench)
+    bench.log.is_silent = True
+    deleting = asyncio.create_task(delete(bench, queue_id))
+    await bench.settle()
+    bench.runtime.queues.out_of_service(queue_id, StorageError("a read failed"))
+    bench.runtime.queues.forgive(queue_id)
+    bench.runtime.roles.take_up(queue_id)
+    assert process_of(bench, queue_id).is_sealed, "the same epoch, so the command may be carried out"
+    bench.log.is_silent = False
+    deleting.cancel()
+    await asyncio.wait([deleting])
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+# --- auto-delete ---
+
+
+async def test_a_cancel_is_answered_when_the_queue_is_gone(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    gateway = bench.runtime.gateway
+    channel = next_channel(bench)
+    await gateway.consume(channel, queue_id, CONSUMER)
+    await gateway.cancel(channel, queue_id, "tag")
+    assert not exists(bench, queue_id)
+
+
+async def test_auto_delete_is_asked_for_until_it_is_decided(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    gateway = bench.runtime.gateway
+    channel, other = next_channel(bench), next_channel(bench)
+    await gateway.consume(channel, queue_id, CONSUMER)
+    bench.log.has_quorum = False
+    gateway.close_channel(channel)
+    await bench.settle()
+    consuming = asyncio.create_task(gateway.consume(other, queue_id, CONSUMER))
+    await bench.settle()
+    assert not consuming.done(), "it waits for the fate of the queue"
+    bench.log.has_quorum = True
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        await consuming
+    assert not exists(bench, queue_id)
+
+
+async def test_the_consumer_of_a_node_that_is_cut_off_keeps_its_queue(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    attach: list[QueueFrameMessage] = [
+        SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800),
+        SessionCall(queue_id, 5, 1, "consume", 7, CONSUMER),
+    ]
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    bench.mesh.up_peers.remove(N2)
+    bench.runtime.sessions.node_lost(N2)
+    await bench.settle()
+    assert exists(bench, queue_id), "n2 counts as up, and may attach its consumer again"
+    bench.mesh.up_peers.append(N2)
+    bench.runtime.switchboard.on_queue_frames(N2, attach)
+    await bench.settle()
+    assert process_of(bench, queue_id).consumer_count == 1
+
+    bench.mesh.up_peers.remove(N2)
+    bench.runtime.sessions.node_lost(N2)
+    bench.log.commit(NodeDown(N2, Incarnation(1)))
+    await bench.settle()
+    assert not exists(bench, queue_id), "n2 is gone, and its consumer with it"
+
+
+async def test_a_new_master_hears_from_the_entry_nodes_that_a_queue_was_consumed(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    assert exists(bench, queue_id), "as far as its master knows it never had a consumer"
+    epoch = bench.record(queue_id).epoch
+    bench.runtime.switchboard.on_queue_frames(N3, [SessionOpen(queue_id, 5, epoch, 800, has_consumed=True)])
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_a_consumer_that_follows_the_mastership_keeps_its_queue(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    gateway = bench.runtime.gateway
+    await gateway.consume(next_channel(bench), queue_id, CONSUMER)
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2"))
+    await bench.settle()
+    assert process_of(bench, queue_id).consumer_count == 1

@@ -1,0 +1,76 @@
+"""A queue that is about to be deleted, as the nodes meet it that do not master it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node.ids import ChannelKey
+from node.queues.events import ConsumerSpec
+from tests.support.queue_bench import SteeredQueue
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record
+
+
+@pytest.fixture
+async def network() -> SessionNetwork:
+    network = SessionNetwork("n1", "n2", "n3")
+    network["n2"].master(SteeredQueue())
+    network.current = record("n2", 1)
+    return network
+
+
+async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
+    sink = RecordingSink()
+    channel = network[entry].gateway.open_channel(sink)
+    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
+    await network.pump()
+    await task
+    await network.pump()
+    return sink, channel
+
+
+async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known(network: SessionNetwork) -> None:
+    await consume(network, "n1", ConsumerSpec("first", True, False))
+    task = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=False, if_empty=False))
+    await network.pump()
+    await task
+    sink = RecordingSink()
+    gateway = network["n3"].gateway
+    channel = gateway.open_channel(sink)
+    gateway.publish(channel, QUEUE, [message(1)], [1])
+    await network.pump()
+    assert sink.confirmed == []
+
+    network.lose("n1")
+    await network.pump()
+    assert sink.confirmed == [], "its command may be carried out yet"
+    assert network["n2"].settled == [QUEUE]
+    process = network["n2"].queue
+    assert process is not None
+    process.unseal()
+    await network.pump()
+    assert sink.confirmed == [1]
+
+
+async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network: SessionNetwork) -> None:
+    deleting = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=True, if_empty=False))
+    await network.pump()
+    assert await deleting == (0, network.current.epoch if network.current is not None else None)
+    gateway = network["n3"].gateway
+    stays, goes = gateway.open_channel(RecordingSink()), gateway.open_channel(RecordingSink())
+    consuming = [
+        asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("tag", True, False)))
+        for channel in (stays, goes)
+    ]
+    await network.pump()
+    assert not any(task.done() for task in consuming)
+    consuming[1].cancel()
+    gateway.close_channel(goes)
+    await network.pump()
+    process = network["n2"].queue
+    assert process is not None
+    process.unseal()
+    await network.pump()
+    await consuming[0]
+    assert [channel for channel, _, _ in process.consumers()] == [stays], "a channel that closed has no consumer"
