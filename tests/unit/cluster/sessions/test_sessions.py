@@ -12,8 +12,8 @@ from node.errors import ChannelError, StorageError
 from node.flow.credit import Credit
 from node.ids import ChannelKey, NodeName
 from node.message import Message
-from node.queues.backing_queue import Delivery, Publication
-from node.queues.events import ConsumerSpec
+from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery, Publication
+from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
 
@@ -48,6 +48,22 @@ async def test_publish_is_confirmed_and_delivered_wherever_the_master_is(network
 
     assert publisher.confirmed == [1, 2]
     assert sink.delivered == [("tag", b"a", False), ("tag", b"b", False)]
+
+
+@pytest.mark.parametrize("entry", ["n1", "n2"])
+async def test_what_is_under_way_to_a_consumer_is_bounded_in_bytes_wherever_it_is(
+    network: SessionNetwork, entry: str
+) -> None:
+    """The entry node says how many messages it has written; the master knows what they weigh."""
+    sink, channel = await consume(network, entry, ConsumerSpec("tag", no_ack=True, exclusive=False))
+    publisher = network["n2"].gateway.open_channel(RecordingSink())
+    body = bytes(DELIVERY_WINDOW_BYTES // 4)
+    network["n2"].gateway.publish(publisher, QUEUE, [message(each, body) for each in range(1, 11)], [0] * 10)
+    await network.pump()
+    assert len(sink.delivered) == 4
+    network[entry].gateway.grant(channel, QUEUE, sink.sources[0][0], "tag", 4)
+    await network.pump()
+    assert len(sink.delivered) == 8
 
 
 async def test_unconfirmed_publishes_are_sent_again_to_the_next_master(network: SessionNetwork) -> None:
@@ -374,10 +390,10 @@ class FailingBackingQueue(SteeredQueue):
             raise self.failure("no space left on device, or a mistake of ours")
         super().publish(publications)
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         if self.failure is not None:
             raise self.failure("no space left on device, or a mistake of ours")
-        return super().fetch(count_max, ack_required)
+        return super().fetch(count_max, ack_required, bytes_max)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
