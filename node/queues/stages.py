@@ -48,6 +48,8 @@ from node.store.shared.config import StoreConfig
 READ_AHEAD_MESSAGES = 2048
 READ_AHEAD_BYTES = 1024 * 1024
 READ_AHEAD_BODY_BYTES_MAX = 12 * 1024
+#: Bytes of requeued bodies that are read at once, because they come before everything else.
+MERGE_READ_BYTES = 4 * 1024 * 1024
 #: Entries loaded from delta at a time (RabbitMQ 3.10; a whole segment before).
 LOAD_MESSAGES = 2048
 #: Messages that one `page_out` moves at most: as the reference's store credit. Each costs one or two microseconds.
@@ -334,7 +336,7 @@ class Stages:
             self._merge_alphas(self.q1, tail)
         if behind:
             self.q2.merge(self._as_paged(behind))
-        if len(fronts) > READ_AHEAD_MESSAGES or more_follow:
+        if more_follow or len(fronts) > READ_AHEAD_MESSAGES or _paged_bytes(fronts) > MERGE_READ_BYTES:
             fronts = self._postpone(fronts, middle)
         if fronts:
             self._merge_alphas(self.q4, fronts)
@@ -349,9 +351,10 @@ class Stages:
         first = min((seq_id for seq_id, entry in fronts.items() if not _is_alpha(entry)), default=None)
         if first is None:
             return fronts
-        seq_ids, messages = self.q4.take_last(sum([seq_id > first for seq_id in self.q4.messages]))
-        self.ram_bytes -= sum(map(body_bytes, messages))
-        middle.update(zip(seq_ids, messages, strict=True))
+        if self.q4 and self.q4.last > first:
+            seq_ids, messages = self.q4.take_last(sum([seq_id > first for seq_id in self.q4.messages]))
+            self.ram_bytes -= sum(map(body_bytes, messages))
+            middle.update(zip(seq_ids, messages, strict=True))
         middle.update({seq_id: entry for seq_id, entry in fronts.items() if seq_id >= first})
         return {seq_id: entry for seq_id, entry in fronts.items() if seq_id < first}
 
@@ -544,6 +547,10 @@ class Stages:
         assert delta.count == on_disk, "delta counts what the index has in its range, without the unacked"
         alphas = [*q1.messages.values(), *q4.messages.values()]
         assert self.ram_bytes == sum(map(body_bytes, alphas)), "bytes in memory are those of alphas"
+
+
+def _paged_bytes(items: Mapping[int, Entry]) -> int:
+    return sum([entry.body_bytes for entry in items.values() if isinstance(entry, PagedMessage)])
 
 
 def _count_until(place: SubQueue, count_max: int, bytes_wanted: int) -> tuple[int, int]:
