@@ -54,6 +54,8 @@ class SessionSettle:
     channel_id: int
     outcome: str
     seq_ids: Sequence[SeqId]
+    #: ``requeue``: this is a piece of what the channel gives back. An older master takes every piece for the last.
+    more_follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
