@@ -10,12 +10,12 @@ import pytest
 from cluster.sessions import entry as entry_module
 from node.errors import ChannelError, StorageError
 from node.flow.credit import Credit
-from node.ids import ChannelKey, NodeName
+from node.ids import NodeName
 from node.message import Message
 from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery, Publication
-from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec
+from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record, stored
 
 
 @pytest.fixture
@@ -24,16 +24,6 @@ async def network() -> SessionNetwork:
     network["n2"].master(SteeredQueue())
     network.current = record("n2", 1)
     return network
-
-
-async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
-    sink = RecordingSink()
-    channel = network[entry].gateway.open_channel(sink)
-    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
-    await network.pump()
-    await task
-    await network.pump()
-    return sink, channel
 
 
 @pytest.mark.parametrize("entry", ["n1", "n2"])
@@ -48,60 +38,6 @@ async def test_publish_is_confirmed_and_delivered_wherever_the_master_is(network
 
     assert publisher.confirmed == [1, 2]
     assert sink.delivered == [("tag", b"a", False), ("tag", b"b", False)]
-
-
-@pytest.mark.parametrize("entry", ["n1", "n2"])
-async def test_what_is_under_way_to_a_consumer_is_bounded_in_bytes_wherever_it_is(
-    network: SessionNetwork, entry: str
-) -> None:
-    """The entry node says how many messages it has written; the master knows what they weigh."""
-    sink, channel = await consume(network, entry, ConsumerSpec("tag", no_ack=True, exclusive=False))
-    publisher = network["n2"].gateway.open_channel(RecordingSink())
-    body = bytes(DELIVERY_WINDOW_BYTES // 4)
-    network["n2"].gateway.publish(publisher, QUEUE, [message(each, body) for each in range(1, 11)], [0] * 10)
-    await network.pump()
-    assert len(sink.delivered) == 4
-    network[entry].gateway.grant(channel, QUEUE, sink.sources[0][0], "tag", 4)
-    await network.pump()
-    assert len(sink.delivered) == 8
-
-
-@pytest.mark.parametrize("entry", ["n1", "n2"])
-async def test_what_a_channel_gives_back_in_pieces_is_delivered_when_the_last_is_there(
-    network: SessionNetwork, entry: str
-) -> None:
-    sink, channel = await consume(network, entry, ConsumerSpec("tag", False, False, prefetch_count=4))
-    publisher = network["n2"].gateway.open_channel(RecordingSink())
-    network["n2"].gateway.publish(publisher, QUEUE, [message(each, b"%d" % each) for each in range(1, 6)], [0] * 5)
-    await network.pump()
-    session = sink.sources[0][0]
-    seq_ids = [delivery.seq_id for _, delivery in sink.sources]
-    other, _ = await consume(network, "n3", ConsumerSpec("other", False, False, priority=1))
-    assert [body for _, body, _ in other.delivered] == [b"5"]
-    gateway = network[entry].gateway
-    gateway.settle_requeue(channel, QUEUE, session, seq_ids[2:], more_follow=True)
-    await network.pump()
-    gateway.settle_requeue(channel, QUEUE, session, seq_ids[:2], more_follow=True)
-    await network.pump()
-    assert len(other.delivered) == 1
-    gateway.settle_requeue(channel, QUEUE, session, [])
-    await network.pump()
-    assert [body for _, body, _ in other.delivered] == [b"5", b"1", b"2", b"3", b"4"]
-
-
-async def test_a_link_that_breaks_between_two_pieces_holds_nobody_back(network: SessionNetwork) -> None:
-    sink, channel = await consume(network, "n1", ConsumerSpec("tag", False, False, prefetch_count=4))
-    publisher = network["n2"].gateway.open_channel(RecordingSink())
-    network["n2"].gateway.publish(publisher, QUEUE, [message(each, b"%d" % each) for each in range(1, 5)], [0] * 4)
-    await network.pump()
-    session, delivery = sink.sources[3]
-    network["n1"].gateway.settle_requeue(channel, QUEUE, session, [delivery.seq_id], more_follow=True)
-    await network.pump()
-    other, _ = await consume(network, "n3", ConsumerSpec("other", False, False))
-    assert other.delivered == []
-    network.lose("n1")
-    await network.pump()
-    assert [body for _, body, _ in other.delivered] == [b"1", b"2", b"3", b"4"]
 
 
 async def test_unconfirmed_publishes_are_sent_again_to_the_next_master(network: SessionNetwork) -> None:
