@@ -526,7 +526,7 @@ class QueueProcess:
 
 def _until_bytes(publications: list[Publication], bytes_max: int) -> list[Publication]:
     """The first of them, up to the one that makes it ``bytes_max`` bytes of bodies."""
-    if len(publications) > 1:
+    if sum([len(publication[0].body) for publication in publications]) > bytes_max:
         total = 0
         for at, publication in enumerate(publications, 1):
             total += len(publication[0].body)
