@@ -118,7 +118,7 @@ class Settle(_message.Message):
     channel_id: _builtins.int
     outcome: Global___Outcome.ValueType
     more_follow: _builtins.bool
-    """Requeued: others of this channel follow; the queue delivers nothing before the last of them."""
+    """Requeued: others of this channel follow; the queue delivers nothing before a requeue of none, without this flag."""
     @_builtins.property
     def seq_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(

@@ -380,23 +380,26 @@ class QueueProcess:
     def requeue(self, channel: ChannelKey, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> None:
         """Give deliveries that ``channel`` holds back to their places.
 
-        ``more_follow``: the channel gives back more, in calls to come; nobody is given anything before the last of
-        them."""
+        ``more_follow``: the channel gives back more, in calls to come; nobody is given anything before one without
+        positions, and without this flag, has ended it.
+        """
         is_limited = self._options.is_limited
         if is_limited:
             self._catch_up()
         settled = self._holdings.release(channel, seq_ids)
         if settled:
             self._backing_queue.requeue(settled, more_follow=more_follow)
-        if more_follow or self._returns.is_under_way:
-            self._returns.has_given_back(channel, more_follow=more_follow)
+        if more_follow:
+            self._returns.expect_more(channel)
+        elif not seq_ids:
+            self._returns.expect_no_more(channel)
         if is_limited:
             self._drop_excess(DROP_AT_ONCE)
 
     def channel_down(self, channel: ChannelKey) -> None:
         """The channel is gone: what it held is ready again, its consumers are removed."""
         self.flow.end(channel)
-        self._returns.channel_down(channel)
+        self._returns.expect_no_more(channel)
         holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
             return

@@ -9,9 +9,8 @@ limit: a drop between two steps would take other messages than a drop after the 
 
 Who gives back
   - a dead channel: what it held is taken over here, whole, and goes back step by step with the drains of the queue;
-  - a live one, piece by piece: the pieces come from the channel, all but the last with ``more_follow``. Should the rest
-    never
-    come, then because the channel, or the link from its node, is dead, and that ends it, too.
+  - a live one, piece by piece: the pieces come from the channel with ``more_follow``, and an empty one ends it. Should
+    the rest never come, then because the channel, or the link from its node, is dead, and that ends it, too.
 
 To everybody who asks, what is taken over here is ready already. A purge takes it along, step by step as well.
 
@@ -68,16 +67,13 @@ class Returns:
         self.ready += len(held)
         self._changed()
 
-    def has_given_back(self, channel: ChannelKey, *, more_follow: bool) -> None:
-        """A piece of what this channel gives back is ready again."""
-        if more_follow:
-            self._unfinished[channel] = None
-        else:
-            self._unfinished.pop(channel, None)
+    def expect_more(self, channel: ChannelKey) -> None:
+        """This channel gives back more."""
+        self._unfinished[channel] = None
         self._changed()
 
-    def channel_down(self, channel: ChannelKey) -> None:
-        """No piece will follow."""
+    def expect_no_more(self, channel: ChannelKey) -> None:
+        """It has given back everything that was to be expected, or is gone."""
         if self._unfinished.pop(channel, self) is not self:
             self._changed()
 
