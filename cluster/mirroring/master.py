@@ -36,7 +36,7 @@ from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.sync import SyncProgress
 from cluster.mirroring.turn import Turn
 from node.ids import MsgId, NodeName, OriginId, SeqId
-from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight, Publication
+from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
 __all__ = ["MirroredQueue", "MirroringSettings"]
@@ -394,14 +394,14 @@ class MirroredQueue:
                 self.confirm_when_safe(msg_id, publication.token)
         return fresh
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         if self.is_fenced or self._is_ending or not self._service.may_deliver:
             return []
         if self._delivery_limit != NO_LIMIT:
             count_max = min(count_max, self._deliverable())
             if count_max <= 0:
                 return []
-        deliveries = self.local.fetch(count_max, ack_required)
+        deliveries = self.local.fetch(count_max, ack_required, bytes_max)
         if deliveries:
             self._delivered_end = max(self._delivered_end, SeqId(deliveries[-1].seq_id + 1))
             assert deliveries[-1].seq_id < max(self._delivery_limit, self._dense_start), (
@@ -444,8 +444,8 @@ class MirroredQueue:
         if self._is_heard:
             self._turn.settle(seq_ids)
 
-    def requeue(self, seq_ids: Sequence[SeqId]) -> int:
-        return self.local.requeue(seq_ids)
+    def requeue(self, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> int:
+        return self.local.requeue(seq_ids, more_follow=more_follow)
 
     def requeue_all(self) -> int:
         return self.local.requeue_all()
@@ -455,11 +455,11 @@ class MirroredQueue:
         self._delivered_end = max(self._delivered_end, seq_id)
         self._dense_start = max(self._dense_start, seq_id)
 
-    def drop(self, count: int) -> list[Delivery]:
-        dropped = self.local.drop(count)
+    def drop(self, count_max: int, bytes_wanted: int = NO_LIMIT_BYTES) -> list[SeqId]:
+        dropped = self.local.drop(count_max, bytes_wanted)
         if dropped:
-            self._gone_below(SeqId(dropped[-1].seq_id + 1))
-            self._note_settled([delivery.seq_id for delivery in dropped])
+            self._gone_below(SeqId(dropped[-1] + 1))
+            self._note_settled(dropped)
         return dropped
 
     def flag_redelivered(self) -> None:

@@ -247,8 +247,10 @@ class Entry:
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "ack", seq_ids)
 
-    def settle_requeue(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
-        self._settle(channel, queue_id, session, "requeue", seq_ids)
+    def settle_requeue(
+        self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId], more_follow: bool = False
+    ) -> None:
+        self._settle(channel, queue_id, session, "requeue", seq_ids, more_follow)
 
     def settle_discard(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
         self._settle(channel, queue_id, session, "discard", seq_ids)
@@ -280,15 +282,22 @@ class Entry:
         self._local.touch(queue_id)
 
     def _settle(
-        self, channel: ChannelKey, queue_id: QueueId, session: int, outcome: str, seq_ids: Sequence[SeqId]
+        self,
+        channel: ChannelKey,
+        queue_id: QueueId,
+        session: int,
+        outcome: str,
+        seq_ids: Sequence[SeqId],
+        more_follow: bool = False,
     ) -> None:
         route = self._live_route(queue_id, session)
         if route is None:
             return  # delivered under an earlier mastership: the queue has requeued these already
         if route.master == self._node:
-            self._call(route, lambda process: settle(process, channel, outcome, seq_ids))
+            self._call(route, lambda process: settle(process, channel, outcome, seq_ids, more_follow))
         else:
-            self._links.send(route.master, SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids))
+            settled = SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids, more_follow)
+            self._links.send(route.master, settled)
 
     # --- what channels do: cold ---
 

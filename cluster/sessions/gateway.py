@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.calls import OPERATION_TIMEOUT_S
 from cluster.sessions.entry import Entry
 from cluster.sessions.ports import CallGoesOn, EntryEffect, Links, LocalQueues
 from cluster.sessions.questions import Answer, Question
@@ -21,9 +22,10 @@ from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
 from node.topology.records import QueueRecord
 
-#: `get` on a queue that has ready messages which its mirrors do not know as deliverable yet: one round trip helps.
+#: `get` on a queue that has ready messages, which its mirrors do not know as deliverable yet, or which are on their way
+#: back (`node.queues.returns`): one round trip helps, or some turns. The client hears that the queue is empty only if
+#: it is, or if it has waited as long as for any other answer.
 GET_RETRY_S = 0.002
-GET_TRIES_MAX = 500
 #: `delete_if` on a queue whose master is about to take service: a commit helps.
 DELETE_RETRY_S = 0.02
 DELETE_TRIES_MAX = 500
@@ -85,15 +87,14 @@ class ClusterGateway:
                 await self._ask(None, queue_id, Question("counts"))
 
     async def get(self, channel: ChannelKey, queue_id: QueueId, no_ack: bool) -> tuple[int, Delivery, int] | None:
-        for _ in range(GET_TRIES_MAX):
+        deadline_s = self._loop.time() + OPERATION_TIMEOUT_S
+        while True:
             call, answer = await self._ask(channel, queue_id, Question("get", no_ack=no_ack))
             if answer.delivery is not None:
                 return call.session, answer.delivery, answer.number
-            if not answer.number:
+            if not answer.number or self._loop.time() > deadline_s:
                 return None
-            # Messages are ready, but the mirrors have not yet been told that they may be delivered.
             await asyncio.sleep(GET_RETRY_S)
-        return None
 
     async def purge(self, queue_id: QueueId) -> int:
         _, answer = await self._ask(None, queue_id, Question("purge"))

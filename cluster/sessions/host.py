@@ -87,7 +87,8 @@ class SessionHost:
             messages = list(iter_envelopes(message.envelopes))
             process.publish(channel, messages, message.publish_seqs, is_resent=message.is_resent)
         elif isinstance(message, SessionSettle):
-            settle(process, ChannelKey(node, message.channel_id), message.outcome, message.seq_ids)
+            channel = ChannelKey(node, message.channel_id)
+            settle(process, channel, message.outcome, message.seq_ids, message.more_follow)
         elif isinstance(message, SessionGrant):
             process.grant(ChannelKey(node, message.channel_id), message.consumer_tag, message.written)
         elif isinstance(message, SessionChannelClosed):

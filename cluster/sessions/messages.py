@@ -56,6 +56,9 @@ class SessionSettle:
     channel_id: int
     outcome: str
     seq_ids: Sequence[SeqId]
+    #: ``requeue``: this is a piece of what the channel gives back; one without positions and this flag ends it. An
+    #: older master takes each for all.
+    more_follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

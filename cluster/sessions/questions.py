@@ -83,11 +83,13 @@ def carry_out(
     return Answer(number=process.ready, consumers=process.consumer_count)
 
 
-def settle(process: QueueProcess, channel: ChannelKey, outcome: str, seq_ids: Sequence[SeqId]) -> None:
-    """Settle deliveries: ``outcome`` as in `SessionSettle`."""
+def settle(
+    process: QueueProcess, channel: ChannelKey, outcome: str, seq_ids: Sequence[SeqId], more_follow: bool
+) -> None:
+    """Settle deliveries: ``outcome`` and ``more_follow`` as in `SessionSettle`."""
     if outcome == "ack":
         process.ack(channel, seq_ids)
     elif outcome == "requeue":
-        process.requeue(channel, seq_ids)
+        process.requeue(channel, seq_ids, more_follow=more_follow)
     else:
         process.discard(channel, seq_ids)

@@ -89,6 +89,7 @@ def _settle_to_wire(m: SessionSettle) -> pb.Settle:
         channel_id=m.channel_id,
         outcome=_OUTCOME_TO_WIRE[m.outcome],
         seq_ids=m.seq_ids,
+        more_follow=m.more_follow,
     )
 
 
@@ -96,7 +97,8 @@ def _settle_from_wire(w: pb.Settle) -> SessionSettle:
     outcome = _OUTCOME_FROM_WIRE.get(w.outcome)
     if outcome is None:
         raise ValueError(f"an outcome of an unknown kind: {w.outcome}")
-    return SessionSettle(QueueId(w.queue_id), w.session, w.channel_id, outcome, list(map(SeqId, w.seq_ids)))
+    seq_ids = list(map(SeqId, w.seq_ids))
+    return SessionSettle(QueueId(w.queue_id), w.session, w.channel_id, outcome, seq_ids, w.more_follow)
 
 
 def _grant_to_wire(m: SessionGrant) -> pb.Grant:

@@ -115,10 +115,13 @@ class Settle(_message.Message):
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     SEQ_IDS_FIELD_NUMBER: _builtins.int
+    MORE_FOLLOW_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     session: _builtins.int
     channel_id: _builtins.int
     outcome: Global___Outcome.ValueType
+    more_follow: _builtins.bool
+    """Requeued: others of this channel follow; the queue delivers nothing before a requeue of none, without this flag."""
     @_builtins.property
     def seq_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -129,10 +132,11 @@ class Settle(_message.Message):
         channel_id: _builtins.int = ...,
         outcome: Global___Outcome.ValueType = ...,
         seq_ids: _abc.Iterable[_builtins.int] | None = ...,
+        more_follow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "outcome", b"outcome", "queue_id", b"queue_id", "seq_ids", b"seq_ids", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "more_follow", b"more_follow", "outcome", b"outcome", "queue_id", b"queue_id", "seq_ids", b"seq_ids", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

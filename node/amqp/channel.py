@@ -5,7 +5,8 @@ broker tells the channel (`deliver`, `confirm`, ...). Outputs: frames, appended 
 effects (`channel_events`), appended to ``effects``; the shell takes both after each input, effects in order.
 
 Cold methods. One at a time goes to the broker; until its answer, later items of the channel wait in ``waiting``
-(the shell stops reading the socket when they grow). A commit waits likewise, for its confirms.
+(the shell stops reading the socket when they grow). A commit waits likewise, for its confirms, and so does whatever is
+too long for a turn of the loop (`Work`): a large commit, a settlement of thousands, a publish to thousands of queues.
 
 States::
 
@@ -29,11 +30,19 @@ from typing import Any
 
 from pamqp import base, commands
 
-from node.amqp.channel_events import ChannelEffect, Closed, ColdCall, Detach, PublishToBroker
+from node.amqp.channel_events import (
+    ChannelEffect,
+    CheckPublishes,
+    Closed,
+    ColdCall,
+    Detach,
+    DoWork,
+    PublishToBroker,
+)
 from node.amqp.channel_states import TRANSITIONS, ChannelState
 from node.amqp.cold_methods import OK_METHODS, consumer_spec, new_consumer_tag
 from node.amqp.confirms import ConfirmTracker
-from node.amqp.deliveries import Consumer, Deliveries
+from node.amqp.deliveries import Consumer, Deliveries, Interrupted, Refused
 from node.amqp.frames import (
     BASIC_PUBLISH,
     ContentTooLarge,
@@ -45,8 +54,8 @@ from node.amqp.frames import (
     weight_bytes,
 )
 from node.amqp.methods import AccessRequest, AccessRequestOk, pack_method
-from node.amqp.ports import DeliverySource, Got, PublishRequest, QueueDeclared
-from node.amqp.transaction import Transaction
+from node.amqp.ports import DeliverySource, Got, PublishRequest, QueueDeclared, Work
+from node.amqp.transaction import CommitWork, Transaction
 from node.amqp.unacked import group_by_source
 from node.amqp.writers import pack_confirm, pack_return
 from node.errors import AmqpError, ChannelError, ConnectionFailure
@@ -93,6 +102,7 @@ class ChannelMachine:
         self.prefetch_count = 0
         self._call: ColdCall | None = None
         self._committing = False
+        self._is_working = False
 
     # --- listing ---
 
@@ -112,8 +122,8 @@ class ChannelMachine:
 
     @property
     def is_busy(self) -> bool:
-        """A cold call or a commit is under way."""
-        return self._call is not None or self._committing
+        """A cold call, a commit or long work is under way."""
+        return self._call is not None or self._committing or self._is_working
 
     # --- from the client ---
 
@@ -142,11 +152,9 @@ class ChannelMachine:
                 self.blamed_index = BASIC_PUBLISH
                 self._publish(item)
             elif type(item) is Settlements:
-                refused = self.deliveries.settle(item.settlements, self._transaction)
-                if refused is not None:
-                    tag, bits = refused
-                    self.blamed_index = settle_index(bits)
-                    raise ChannelError(406, f"unknown delivery tag {tag}")
+                outcome = self.deliveries.settle(item.settlements, self._transaction)
+                if outcome is not None:
+                    self._settle_on(outcome)
             elif type(item) is MethodReceived:
                 self._handle_method(item.method)
             elif type(item) is ContentTooLarge:
@@ -175,11 +183,27 @@ class ChannelMachine:
             self.waiting_bytes -= weight_bytes(item)
             self._handle(item)
 
+    # --- long work ---
+
+    def _begin_work(self, work: Work) -> None:
+        self._is_working = True
+        self.effects.append(DoWork(work))
+
+    def work_begun(self) -> None:
+        """An effect turned out to be long: its shell will say when it is done (`work_done`)."""
+        self._is_working = True
+
+    def work_done(self) -> None:
+        """Go on. May raise `ConnectionFailure` (a later item was bad)."""
+        self._is_working = False
+        self._finish_commit()
+        self._resume()
+
     # --- publishing ---
 
     def _publish(self, item: Publishes) -> None:
         if self._transaction is not None:
-            self._transaction.publish(item)
+            self.effects.append(CheckPublishes(self._transaction.publish(item)))
             if self._transaction.size_bytes > TRANSACTION_MESSAGES_MAX * self._limits.max_message_size_bytes:
                 raise ConnectionFailure(506, "the transaction holds too much, commit more often")
             return
@@ -227,6 +251,16 @@ class ChannelMachine:
     def _commit(self, _method: commands.Tx.Commit) -> None:
         ended = self._end_transaction()
         self._committing = True
+        if ended.samples:
+            self.effects.append(CheckPublishes(list(ended.samples.values())))
+        if ended.is_small:
+            self._commit_at_once(ended)
+        else:
+            self._begin_work(CommitWork(ended, self.confirms.issue))
+        self._finish_commit()
+        self.deliveries.send()
+
+    def _commit_at_once(self, ended: Transaction) -> None:
         if ended.publishes:
             seqs = self.confirms.issue(len(ended.publishes))
             self.effects.append(
@@ -235,13 +269,13 @@ class ChannelMachine:
                 )
             )
         for settlement, entries in ended.settlements:
-            self.deliveries.perform(settlement, group_by_source(entries.values()))
-        self._finish_commit()
-        self.deliveries.send()
+            self.deliveries.perform(settlement, group_by_source(entries))
 
     def _finish_commit(self) -> None:
         if not self._committing or self.confirms.open_count or self.state is not ChannelState.OPEN:
             return
+        if self._is_working:
+            return  # what is confirmed so far is not all
         self._committing = False
         _, refused = self.confirms.take_outcome()
         if refused:
@@ -252,7 +286,7 @@ class ChannelMachine:
 
     def _rollback(self, _method: commands.Tx.Rollback) -> None:
         for _, entries in self._end_transaction().settlements:
-            self.deliveries.unacked.put_back(entries.items())
+            self.deliveries.unacked.put_back(entries)
         self._send(commands.Tx.RollbackOk)
 
     def _end_transaction(self) -> Transaction:
@@ -275,6 +309,17 @@ class ChannelMachine:
             consumer.early.append((source, deliveries))
         else:
             self.deliveries.send((consumer, source, deliveries))
+
+    def _settle_on(self, outcome: Refused | Interrupted) -> None:
+        if isinstance(outcome, Refused):
+            self.blamed_index = settle_index(outcome.bits)
+            raise ChannelError(406, f"unknown delivery tag {outcome.tag}")
+        if outcome.rest:
+            rest = Settlements(self.number, outcome.rest)
+            self.waiting.appendleft(rest)
+            self.waiting_bytes += weight_bytes(rest)
+        self._begin_work(outcome.work)
+        self.deliveries.send()
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """The broker ended this consumer. Clients that do not know ``basic.cancel`` just hear no more."""
@@ -314,7 +359,9 @@ class ChannelMachine:
     def _recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
         if not method.requeue:
             raise ConnectionFailure(540, "requeue=false")
-        self.deliveries.recover()
+        work = self.deliveries.recover()
+        if work is not None:
+            self._begin_work(work)
         if isinstance(method, commands.Basic.Recover):
             self._send(commands.Basic.RecoverOk)
         self.deliveries.send()
@@ -435,7 +482,7 @@ class ChannelMachine:
         if self._transaction is not None:
             self._transaction = Transaction()
         self._call = None
-        self._committing = False
+        self._committing = self._is_working = False
 
     def _change_flow(self, method: commands.Channel.Flow) -> None:
         if not method.active:
@@ -461,7 +508,7 @@ class ChannelMachine:
         """Raise `AssertionError` if the state contradicts itself."""
         self.deliveries.check_invariants(self._consumers)
         self.confirms.check_invariants()
-        assert not self.waiting or self.is_busy, "items wait only behind a cold call or a commit"
+        assert not self.waiting or self.is_busy, "items wait only behind a cold call, a commit or work"
         assert self.waiting_bytes == sum(map(weight_bytes, self.waiting)), "the weight is that of what waits"
         assert not (self.confirm_mode and self.tx_mode), "the modes exclude each other"
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from pamqp import base
 
-from node.amqp.ports import DeliverySource, PublishRequest
+from node.amqp.ports import DeliverySource, PublishRequest, Work
 from node.ids import SeqId
 from node.queues.events import ConsumerSpec
 
@@ -26,6 +26,20 @@ class PublishToBroker:
     """Call `BrokerChannel.publish`."""
 
     requests: Sequence[PublishRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPublishes:
+    """Call `BrokerChannel.check_publishes`."""
+
+    requests: Sequence[PublishRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class DoWork:
+    """Do this, step by step and before any other effect; then call `ChannelMachine.work_done`."""
+
+    work: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +83,4 @@ class Closed:
     """Both sides are done: the number is free."""
 
 
-ChannelEffect = PublishToBroker | Settle | Delivered | ColdCall | Detach | Closed
+ChannelEffect = PublishToBroker | CheckPublishes | DoWork | Settle | Delivered | ColdCall | Detach | Closed

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from node.amqp.channel_events import ChannelEffect, Delivered, Settle, Settlement
 from node.amqp.frames import SETTLE_MULTIPLE, SETTLE_NEGATIVE, SETTLE_REQUEUE
 from node.amqp.ports import DeliverySource, Got
+from node.amqp.settling import LONG_SETTLEMENT, SETTLE_LIMIT, SettleWork
 from node.amqp.transaction import Transaction
-from node.amqp.unacked import Unacked, UnackedTable, group_by_source
+from node.amqp.unacked import UnackedTable, group_by_source
 from node.amqp.values import pack_short_string
 from node.amqp.writers import pack_deliveries, pack_get_ok
 from node.ids import SeqId
 from node.queues.backing_queue import Delivery
-
-#: Deliveries that one call of the broker acks or discards: one settlement may name all that are out.
-SETTLE_LIMIT = 256
 
 
 class Consumer:
@@ -34,6 +33,21 @@ class Consumer:
         self.no_ack = no_ack
         #: Deliveries that came before ``consume-ok`` was sent; ``None`` afterwards.
         self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
+
+
+class Refused(NamedTuple):
+    """This tag is not unacked."""
+
+    tag: int
+    #: ``SETTLE_`` bits of the settlement that named it.
+    bits: int
+
+
+class Interrupted(NamedTuple):
+    """First this is to be done, then the ``rest`` settled: (tag, ``SETTLE_`` bits) each."""
+
+    work: SettleWork
+    rest: list[tuple[int, int]]
 
 
 #: Deliveries of one queue for one consumer.
@@ -108,32 +122,41 @@ class Deliveries:
 
     # --- settled ---
 
-    def settle(self, settlements: Sequence[tuple[int, int]], transaction: Transaction | None) -> tuple[int, int] | None:
+    def settle(
+        self, settlements: Sequence[tuple[int, int]], transaction: Transaction | None
+    ) -> Refused | Interrupted | None:
         """Settle, or note in the transaction, what the client acked, nacked or rejected: (tag, ``SETTLE_`` bits) each.
 
-        Returns the first of them whose tag is not unacked; what comes before it is settled. ``None``: all are.
+        Returns the first of them whose tag is not unacked, or that names very much; what comes before it is settled.
+        ``None``: all are.
         """
         groups: dict[DeliverySource, list[SeqId]] = {}
         current = Settlement.ACK
+        left = iter(settlements)
         try:
-            for tag, bits in settlements:
+            for tag, bits in left:
                 settlement = _settlement(bits)
                 if settlement is not current:
                     self.perform(current, groups)
                     groups, current = {}, settlement
-                if bits & SETTLE_MULTIPLE or transaction is not None:
-                    entries = self._take(tag, bits)
+                if bits & SETTLE_MULTIPLE:
+                    entries = self.unacked.take_through(tag)
                     if entries is None:
-                        return tag, bits
+                        return Refused(tag, bits)
                     if transaction is not None:
                         transaction.settle(settlement, entries)
                         continue
-                    for source, seq_ids in group_by_source(entries.values()).items():
+                    if len(entries) > LONG_SETTLEMENT:
+                        return Interrupted(SettleWork(settlement, entries), list(left))
+                    for source, seq_ids in group_by_source(entries).items():
                         groups.setdefault(source, []).extend(seq_ids)
                     continue
                 entry = self.unacked.take(tag)
                 if entry is None:
-                    return tag, bits
+                    return Refused(tag, bits)
+                if transaction is not None:
+                    transaction.settle_one(settlement, tag, entry)
+                    continue
                 group = groups.get(entry.source)
                 if group is None:
                     groups[entry.source] = [entry.seq_id]
@@ -145,12 +168,6 @@ class Deliveries:
             self.send()
         return None
 
-    def _take(self, tag: int, bits: int) -> dict[int, Unacked] | None:
-        if bits & SETTLE_MULTIPLE:
-            return self.unacked.take_through(tag)
-        entry = self.unacked.take(tag)
-        return None if entry is None else {tag: entry}
-
     def perform(self, settlement: Settlement, groups: Mapping[DeliverySource, Sequence[SeqId]]) -> None:
         """Tell the broker."""
         # What is requeued goes back at once, or the queue would send later messages between earlier ones.
@@ -159,11 +176,14 @@ class Deliveries:
             for at in range(0, len(seq_ids), limit):
                 self._effects.append(Settle(settlement, source, seq_ids[at : at + limit]))
 
-    def recover(self) -> None:
-        """Everything unacked goes back to its queue."""
+    def recover(self) -> SettleWork | None:
+        """Everything unacked goes back to its queue; if it is very much, by the work that is returned."""
         entries = self.unacked.take_through(0)
         assert entries is not None, "0 takes whatever there is"
-        self.perform(Settlement.REQUEUE, group_by_source(entries.values()))
+        if len(entries) > LONG_SETTLEMENT:
+            return SettleWork(Settlement.REQUEUE, entries)
+        self.perform(Settlement.REQUEUE, group_by_source(entries))
+        return None
 
     def drop(self) -> None:
         """The channel fails: the broker requeues all that is out or held."""

@@ -162,6 +162,17 @@ class BrokerDefinitions(Protocol):
         """Number of ready messages deleted with it; a missing queue is 0, no error."""
 
 
+class Work(Protocol):
+    """Something that takes longer than a turn of the loop may, cut into steps. The channel for which it is done does
+    nothing else until it is done; everybody else goes on in between."""
+
+    def step(self, broker: BrokerChannel) -> bool:
+        """Do a millisecond or two of it. True when it is done.
+
+        Raises as a call of the broker does; then the rest is void.
+        """
+
+
 class BrokerChannel(Protocol):
     """One open channel, seen from the server."""
 
@@ -175,14 +186,22 @@ class BrokerChannel(Protocol):
 
     # --- hot ---
 
-    def publish(self, requests: Sequence[PublishRequest]) -> None:
-        """Route and enqueue a batch, in order. Confirms and returns come through the sink."""
+    def publish(self, requests: Sequence[PublishRequest]) -> Work | None:
+        """Route and enqueue a batch, in order. Confirms and returns come through the sink.
+
+        What goes to very many queues is not enqueued yet when this returns: the work is to be done before anything else
+        of this channel.
+        """
+
+    def check_publishes(self, requests: Sequence[PublishRequest]) -> None:
+        """Raises what `publish` would now, and does nothing (`tx`)."""
 
     def ack(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
         """Settle deliveries for good."""
 
-    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
-        """Give deliveries back to their places in the queue."""
+    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> None:
+        """Give deliveries back to their places in the queue. ``more_follow``: a piece of them; until a call without it
+        the queue delivers nothing to anybody."""
 
     def discard(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
         """Reject deliveries without requeue."""

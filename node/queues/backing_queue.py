@@ -26,6 +26,9 @@ from typing import NamedTuple, Protocol
 from node.ids import MsgId, NodeName, SeqId
 from node.message import Message
 
+#: More than there can be.
+NO_LIMIT_BYTES = 1 << 62
+
 
 class Publication(NamedTuple):
     """One message on its way into one queue."""
@@ -87,8 +90,9 @@ class BackingQueue(Protocol):
         Their tokens come back from `drain_confirmed`; duplicates are recognised afterwards as usual.
         """
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
-        """Take up to ``count_max`` ready messages from the head.
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
+        """Take up to ``count_max`` ready messages from the head, and none behind the one whose body makes it
+        ``bytes_max`` (> 0) bytes of bodies.
 
         With ``ack_required`` they become unacked, otherwise they are gone. May return fewer than are ready
         (a mirrored queue limits how far deliveries run ahead of what the mirrors know); the owner tries again
@@ -98,14 +102,18 @@ class BackingQueue(Protocol):
     def ack(self, seq_ids: Sequence[SeqId]) -> int:
         """Settle unacked messages for good. Unknown ids are skipped. Returns how many were known."""
 
-    def requeue(self, seq_ids: Sequence[SeqId]) -> int:
-        """Make unacked messages ready again, in their old places, redelivered. Unknown ids are skipped."""
+    def requeue(self, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> int:
+        """Make unacked messages ready again, in their old places, redelivered. Unknown ids are skipped.
+
+        ``more_follow``: this is a piece of much, not worth having in memory what is not there now.
+        """
 
     def requeue_all(self) -> int:
         """Requeue every unacked message (failover, restart of the owner)."""
 
-    def drop(self, count: int) -> list[Delivery]:
-        """Remove up to ``count`` ready messages from the head (length limits) and return them."""
+    def drop(self, count_max: int, bytes_wanted: int = NO_LIMIT_BYTES) -> list[SeqId]:
+        """Remove up to ``count_max`` ready messages from the head (length limits), and none behind the one that makes
+        it ``bytes_wanted`` bytes of bodies. Returns their positions. No body is read for it."""
 
     def flag_redelivered(self) -> None:
         """Every message that is here now may have been delivered before, under an earlier master: flag its delivery."""

@@ -1,8 +1,10 @@
 """The consumers of one queue, and whose turn it is.
 
-A consumer can take messages while it has *capacity*: room in its prefetch and in its delivery window. Those with
-capacity stand in the *rotation*, one line per priority. The line with the highest priority is served first; in a
-line everybody gets one message per turn. With a single active consumer, only that one may stand in the rotation.
+A consumer can take messages while it has *capacity*: room in its prefetch and in its delivery window. The window is one
+of messages and one of bytes; what counts against it is *in flight*, in shares as they were handed out: the bytes of a
+share are free again when all of it has been written. (So whoever says what was written need not know sizes.) Those with
+capacity stand in the *rotation*, one line per priority. The line with the highest priority is served first; in a line
+everybody gets one message per turn. With a single active consumer, only that one may stand in the rotation.
 
 A `Turn` is the unit of dispatch: some consumers from the front of one line and a number of rounds, so that the queue
 fetches ``rounds * len(consumers)`` messages at once and deals them out like cards. Taking a turn costs as much as
@@ -17,13 +19,24 @@ from collections.abc import Iterator, Sequence
 
 from node.ids import ChannelKey
 from node.queues.backing_queue import Delivery
-from node.queues.events import DELIVERY_WINDOW_MESSAGES, ConsumerSpec
+from node.queues.events import DELIVERY_WINDOW_BYTES, DELIVERY_WINDOW_MESSAGES, ConsumerSpec
 
 
 class Consumer:
     """One consumer of the queue."""
 
-    __slots__ = ("channel", "in_rotation", "is_cancelled", "outbox", "prefetch_count", "spec", "unacked", "window")
+    __slots__ = (
+        "channel",
+        "in_flight",
+        "in_flight_bytes",
+        "in_rotation",
+        "is_cancelled",
+        "outbox",
+        "prefetch_count",
+        "spec",
+        "unacked",
+        "window",
+    )
 
     def __init__(self, channel: ChannelKey, spec: ConsumerSpec) -> None:
         self.channel = channel
@@ -34,6 +47,9 @@ class Consumer:
         self.unacked = 0
         #: Deliveries that may still be sent before the channel grants more.
         self.window = DELIVERY_WINDOW_MESSAGES
+        #: Shares that were not written yet, in order: messages, and bytes of bodies.
+        self.in_flight: deque[tuple[int, int]] = deque()
+        self.in_flight_bytes = 0
         #: Deliveries since the last drain.
         self.outbox: list[Delivery] = []
         #: Kept by `ConsumerSet`: stands in a line and has capacity.
@@ -44,20 +60,45 @@ class Consumer:
     @property
     def capacity(self) -> int:
         """Messages that this consumer can take now."""
+        if self.in_flight_bytes >= DELIVERY_WINDOW_BYTES:
+            return 0
         if self.prefetch_count:
             return min(self.prefetch_count - self.unacked, self.window)
         return self.window
 
+    def handed_out(self, messages: int, size_bytes: int) -> None:
+        """A share is on its way."""
+        self.window -= messages
+        self.in_flight.append((messages, size_bytes))
+        self.in_flight_bytes += size_bytes
+
+    def written(self, messages: int) -> None:
+        """So many of those in flight, the first ones, were written to the socket."""
+        in_flight = self.in_flight
+        while messages and in_flight:
+            share, size_bytes = in_flight[0]
+            if messages < share:
+                in_flight[0] = (share - messages, size_bytes)
+                self.window += messages
+                return
+            in_flight.popleft()
+            self.window += share
+            self.in_flight_bytes -= size_bytes
+            messages -= share
+
 
 class Turn:
-    """Consumers of one line and one ack mode, each to get up to ``rounds`` messages, dealt one by one."""
+    """Consumers of one line and one ack mode, each to get up to ``rounds`` messages, dealt one by one, until these make
+    ``bytes_max`` bytes."""
 
-    __slots__ = ("consumers", "no_ack", "rounds")
+    __slots__ = ("bytes_max", "consumers", "no_ack", "rounds")
 
-    def __init__(self, consumers: list[Consumer], rounds: int, no_ack: bool) -> None:
+    def __init__(self, consumers: list[Consumer], rounds: int, no_ack: bool, bytes_max: int) -> None:
         self.consumers = consumers
         self.rounds = rounds
         self.no_ack = no_ack
+        #: Even if they all went to one of the consumers they would not exceed its window, but for the last message.
+        self.bytes_max = bytes_max
 
     @property
     def messages(self) -> int:
@@ -147,9 +188,11 @@ class ConsumerSet:
         rounds = messages // len(consumers)
         if line and line[0].spec.no_ack != no_ack:
             rounds = 1  # the others of this line are to have their turn before these have a second one
+        in_flight_bytes = 0
         for consumer in consumers:
             rounds = min(rounds, consumer.capacity)
-        return Turn(consumers, rounds, no_ack)
+            in_flight_bytes = max(in_flight_bytes, consumer.in_flight_bytes)
+        return Turn(consumers, rounds, no_ack, DELIVERY_WINDOW_BYTES - in_flight_bytes)
 
     def end_turn(self, turn: Turn, served: int) -> None:
         """Put the consumers of a turn back, the first ``served`` at the end of the line, the others in front."""
@@ -178,7 +221,10 @@ class ConsumerSet:
             expected = may_be_served and consumer.capacity > 0
             assert consumer.in_rotation == expected, "in the rotation means: may be served and has capacity"
             assert any(consumer is each for each in standing) == expected, "the flag says where it stands"
-            assert 0 <= consumer.window <= DELIVERY_WINDOW_MESSAGES, "the window is neither overdrawn nor inflated"
+            in_flight = sum([messages for messages, _ in consumer.in_flight])
+            assert in_flight == DELIVERY_WINDOW_MESSAGES - consumer.window, "the window is what is not in flight"
+            assert consumer.in_flight_bytes == sum([size for _, size in consumer.in_flight]), "and so for bytes"
+            assert consumer.window >= 0, "the window is not overdrawn"
             if consumer.prefetch_count:
                 assert consumer.unacked <= consumer.prefetch_count, "prefetch is never exceeded"
         assert len(standing) == sum(consumer.in_rotation for consumer in self._all.values()), "only the living stand"

@@ -108,10 +108,10 @@ class Content:
 
     # -- back to ready
 
-    def merge(self, items: Mapping[int, Entry]) -> None:
+    def merge(self, items: Mapping[int, Entry], *, more_follow: bool = False) -> None:
         """Messages become ready at their positions, which may be anywhere; they are counted already."""
         try:
-            self.stages.merge(items)
+            self.stages.merge(items, more_follow=more_follow)
         except StorageError as error:
             self._writes.fail(error)
             raise
@@ -147,6 +147,15 @@ class Content:
                 writes.call_for_flush()
         if self.observer is not None:
             self.observer.changed(seq_ids)
+
+    def drop(self, count_max: int, bytes_wanted: int) -> list[int]:
+        """Remove ready messages from the head, and none behind the one that makes it ``bytes_wanted`` bytes. Returns
+        their positions, ascending."""
+        with self.reading():
+            seq_ids, entries, size = self.stages.drop(count_max, bytes_wanted)
+        self.ready_bytes -= size
+        self.forget(seq_ids, entries)
+        return seq_ids
 
     def purge(self, end: int, keep: Collection[int] = ()) -> int:
         """Remove all ready messages, which are below ``end``, but those at these few positions. Returns how many."""

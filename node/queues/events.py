@@ -12,6 +12,9 @@ from node.queues.backing_queue import Delivery
 #: Deliveries that a queue sends to one consumer before the channel says they were written to the socket
 #: (`QueueProcess.grant`). Bounds what piles up for a client that does not read, at a message per credit.
 DELIVERY_WINDOW_MESSAGES = 2000
+#: The same in bytes of bodies: while so many are on their way to one consumer nothing follows. The message that reaches
+#: it goes out whole, so at least one is always under way, however big.
+DELIVERY_WINDOW_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,9 @@ class QueueGateway(Protocol):
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None: ...
 
     def settle_requeue(
-        self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]
-    ) -> None: ...
+        self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId], more_follow: bool = False
+    ) -> None:
+        """``more_follow``: see `QueueProcess.requeue`."""
 
     def settle_discard(
         self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]

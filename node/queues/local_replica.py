@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, MirrorInFlight
+from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, MirrorInFlight
 from node.queues.digests import SegmentDigests
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest
 from node.queues.sub_queue import Entry
@@ -76,17 +76,17 @@ class LocalReplica:
 
     # -- BackingQueue: the other operations
 
-    def requeue(self, seq_ids: Sequence[SeqId]) -> int:
+    def requeue(self, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> int:
         """See `BackingQueue.requeue`."""
-        return self.engine.requeue(seq_ids)
+        return self.engine.requeue(seq_ids, more_follow=more_follow)
 
     def requeue_all(self) -> int:
         """See `BackingQueue.requeue_all`."""
         return self.engine.requeue_all()
 
-    def drop(self, count: int) -> list[Delivery]:
+    def drop(self, count_max: int, bytes_wanted: int = NO_LIMIT_BYTES) -> list[SeqId]:
         """See `BackingQueue.drop`."""
-        return self.engine.drop(count)
+        return self.engine.drop(count_max, bytes_wanted)
 
     def flag_redelivered(self) -> None:
         """See `BackingQueue.flag_redelivered`."""

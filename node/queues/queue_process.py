@@ -5,11 +5,14 @@ the owner calls `drain`, once after any number of calls, which also dispatches; 
 
 Publish. A message known already (its node sends it again after a failover) only gets its confirm. Otherwise, if the
 queue is empty and a consumer has capacity, it goes straight there: through `publish_delivered` if it must be acked,
-through `discard` (never stored) if not. Otherwise it is stored, ready. Last, the length limits are applied; they
-count ready messages only, and before they are applied whatever can be delivered is delivered.
+through `discard` (never stored) if not. Otherwise it is stored, ready. Last, the length limits are applied
+(`node.queues.length_limits`); they count ready messages only, and before they are applied what can be delivered is.
 
 Holding. A channel can settle only what it *holds* (`node.queues.holdings`). When a channel ends, what it held is ready
-again, in its old place.
+again, in its old place; if it is much, not at once (`node.queues.returns`).
+
+Bounds. Whatever may be large goes in steps, one per `drain`: deliveries, drops, returns. While there is more to do,
+`has_more` says so, and the owner drains again in the next turn of its loop.
 
 Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
 grouped, one effect per channel and drain.
@@ -39,7 +42,6 @@ from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.consumers import Consumer, ConsumerSet, Turn, deal
 from node.queues.events import (
-    DELIVERY_WINDOW_MESSAGES,
     CancelConsumer,
     ConfirmPublished,
     ConsumerSpec,
@@ -50,15 +52,25 @@ from node.queues.events import (
     RejectPublished,
 )
 from node.queues.holdings import Holdings
-from node.queues.length_limits import drop_excess, split_excess, split_oversized
+from node.queues.length_limits import (
+    DROP_AT_ONCE,
+    DROP_MAX,
+    drop_excess,
+    split_excess,
+    split_oversized,
+    would_exceed,
+)
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_flow import QueueFlow
+from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
 
 Token = tuple[ChannelKey, int]
-#: Deliveries of one `QueueProcess.drain`: a millisecond or two.
+#: Deliveries of one `QueueProcess.drain`: a millisecond or two. And their bytes, which one frame to another node
+#: carries.
 DISPATCH_MAX = 256
+DISPATCH_BYTES_MAX = 4 * 1024 * 1024
 #: Position of a delivery that was never stored: its channel has nothing to settle.
 UNSTORED_SEQ_ID = SeqId(0)
 
@@ -79,6 +91,7 @@ class QueueProcess:
         self._options = options if options is not None else queue_options(record.arguments)
         self._consumers = ConsumerSet(self._options.single_active_consumer)
         self._holdings = Holdings(self._consumers)
+        self._returns = Returns(backing_queue)
         #: Consumers whose outbox is not empty.
         self._outgoing: list[Consumer] = []
         self._confirmed: list[Token] = []
@@ -86,7 +99,10 @@ class QueueProcess:
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
         self._is_sealed = False
-        self._has_more = False
+        #: The last dispatch ended at its bounds, not for want of messages or consumers.
+        self._may_dispatch_more = False
+        #: There may be more to drop for the length limits.
+        self._is_over_limit = False
         #: Publishes that wait for the fate of a sealed queue; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         #: Others who wait for it.
@@ -98,11 +114,11 @@ class QueueProcess:
 
     @property
     def ready(self) -> int:
-        return self._backing_queue.ready
+        return self._backing_queue.ready + self._returns.ready
 
     @property
     def unacked(self) -> int:
-        return self._backing_queue.unacked
+        return self._backing_queue.unacked - self._returns.ready - self._returns.purged_messages
 
     @property
     def consumer_count(self) -> int:
@@ -156,16 +172,24 @@ class QueueProcess:
         if self._may_be_known(messages):
             publications = self._without_duplicates(publications)
         options = self._options
-        if options.is_limited and self._backing_queue.ready:
-            self._dispatch()
-        if options.is_limited and options.rejects_overflow:
+        if options.is_limited:
+            self._publish_within_limits(publications, is_resent)
+            return
+        if not is_resent:
+            publications = self._deliver_directly(publications)
+        self._store(publications, is_resent)
+
+    def _publish_within_limits(self, publications: list[Publication], is_resent: bool) -> None:
+        count_max = max(DROP_AT_ONCE, 2 * len(publications))
+        if self._backing_queue.ready and would_exceed(publications, self._options, self._backing_queue):
+            self._dispatch(count_max)
+        if self._options.rejects_overflow:
             self._publish_or_reject(publications, is_resent)
             return
         if not is_resent:
             publications = self._deliver_directly(publications)
         self._store(publications, is_resent)
-        if options.is_limited:
-            drop_excess(self._options, self._backing_queue)
+        self._drop_excess(count_max)
 
     def _may_be_known(self, messages: Sequence[Message]) -> bool:
         """Whether a batch needs the per-message look for duplicates.
@@ -189,12 +213,14 @@ class QueueProcess:
         """Give messages to waiting consumers if the queue is empty. Returns the others."""
         backing_queue = self._backing_queue
         consumers = self._consumers
+        if self._returns.is_under_way:
+            return publications
         taken = 0
         while taken < len(publications) and not backing_queue.ready:
             turn = consumers.take_turn(len(publications) - taken)
             if turn is None:
                 break
-            chunk = publications[taken : taken + turn.messages]
+            chunk = _until_bytes(publications[taken : taken + turn.messages], turn.bytes_max)
             if turn.no_ack:
                 backing_queue.discard(chunk)
                 deliveries = [Delivery(UNSTORED_SEQ_ID, publication[0], False) for publication in chunk]
@@ -228,39 +254,56 @@ class QueueProcess:
 
     # --- delivering ---
 
-    def _dispatch(self, limit: int | None = None) -> None:
+    def _dispatch(self, count_max: int) -> None:
         """Give ready messages, so many at most, to consumers with capacity. A fetch that falls short is tried at the
         next drain."""
         backing_queue = self._backing_queue
         consumers = self._consumers
-        self._has_more = False
-        while not self._is_sealed and (available := backing_queue.ready) > 0:
-            if limit == 0:
-                self._has_more = True
+        self._may_dispatch_more = False
+        if self._is_sealed or self._returns.is_under_way:
+            return
+        bytes_max = DISPATCH_BYTES_MAX
+        while (available := backing_queue.ready) > 0:
+            if count_max <= 0 or bytes_max <= 0:
+                self._may_dispatch_more = True
                 return
-            turn = consumers.take_turn(available if limit is None else min(available, limit))
+            turn = consumers.take_turn(min(available, count_max))
             if turn is None:
                 return
-            deliveries = backing_queue.fetch(turn.messages, not turn.no_ack)
-            self._hand_out(turn, deliveries)
-            if len(deliveries) < turn.messages:
+            turn_bytes_max = min(bytes_max, turn.bytes_max)
+            deliveries = backing_queue.fetch(turn.messages, not turn.no_ack, turn_bytes_max)
+            size = self._hand_out(turn, deliveries)
+            if len(deliveries) < turn.messages and size < turn_bytes_max:
                 return
-            if limit is not None:
-                limit -= len(deliveries)
+            count_max -= len(deliveries)
+            bytes_max -= size
 
     def _catch_up(self) -> None:
-        """Deliver what the last drain left to the next one: limits count what nobody can take."""
-        if self._has_more:
-            self._dispatch()
+        """Go on where the last drain stopped: limits count what nobody can take."""
+        if self._may_dispatch_more:
+            self._dispatch(DISPATCH_MAX)
 
-    def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> None:
+    def _drop_excess(self, count_max: int) -> None:
+        """Keep the length limits, by so many drops at most; what is left goes with the next drains. Nothing is dropped
+        that
+        may yet be delivered, or before everything is back that is to come before it."""
+        if self._may_dispatch_more or self._returns.is_under_way:
+            self._is_over_limit = True
+        else:
+            self._is_over_limit = drop_excess(self._options, self._backing_queue, count_max)
+
+    def _hand_out(self, turn: Turn, deliveries: Sequence[Delivery]) -> int:
+        """Deal them out. Returns the bytes of their bodies."""
         number = len(turn.consumers)
+        total_bytes = 0
         by_channel = self._holdings.by_channel
         for position, consumer in enumerate(turn.consumers):
             share = deal(deliveries, number, position)
             if not share:
                 break
-            consumer.window -= len(share)
+            size_bytes = sum([len(each[1].body) for each in share])
+            total_bytes += size_bytes
+            consumer.handed_out(len(share), size_bytes)
             if not turn.no_ack:
                 consumer.unacked += len(share)
                 by_channel[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
@@ -268,12 +311,13 @@ class QueueProcess:
                 self._outgoing.append(consumer)
             consumer.outbox.extend(share)
         self._consumers.end_turn(turn, min(len(deliveries), number))
+        return total_bytes
 
     def grant(self, channel: ChannelKey, consumer_tag: str, count: int) -> None:
         """``count`` deliveries to this consumer were written to its socket: as many more may follow."""
         consumer = self._consumers.find(channel, consumer_tag)
         if consumer is not None:
-            consumer.window = min(consumer.window + count, DELIVERY_WINDOW_MESSAGES)
+            consumer.written(count)
             self._consumers.refresh(consumer)
 
     # --- consumers ---
@@ -319,8 +363,13 @@ class QueueProcess:
             self._effects.append(DeleteUnused(may_return))
 
     def get(self, channel: ChannelKey, no_ack: bool) -> Delivery | None:
-        """One message from the head, or ``None``. Raises `ChannelError` 404 if the queue is being deleted."""
+        """One message from the head, or ``None``: the queue is empty, or (if `ready` says otherwise) try again soon.
+
+        Raises `ChannelError` 404 if the queue is being deleted.
+        """
         self._refuse_if_sealed()
+        if self._returns.is_under_way:
+            return None
         deliveries = self._backing_queue.fetch(1, not no_ack)
         if not deliveries:
             return None
@@ -340,15 +389,24 @@ class QueueProcess:
         """Reject without requeue: the messages are gone."""
         self.ack(channel, seq_ids)
 
-    def requeue(self, channel: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
-        """Give deliveries that ``channel`` holds back to their places."""
-        if self._options.is_limited:
+    def requeue(self, channel: ChannelKey, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> None:
+        """Give deliveries that ``channel`` holds back to their places.
+
+        ``more_follow``: the channel gives back more, in calls to come; nobody is given anything before one without
+        positions, and without this flag, has ended it.
+        """
+        is_limited = self._options.is_limited
+        if is_limited:
             self._catch_up()
         settled = self._holdings.release(channel, seq_ids)
         if settled:
-            self._backing_queue.requeue(settled)
-            if self._options.is_limited:
-                drop_excess(self._options, self._backing_queue)
+            self._backing_queue.requeue(settled, more_follow=more_follow)
+        if more_follow:
+            self._returns.expect_more(channel)
+        elif not seq_ids:
+            self._returns.expect_no_more(channel)
+        if is_limited:
+            self._drop_excess(DROP_AT_ONCE)
 
     def channel_down(self, channel: ChannelKey, *, may_return: bool = False) -> None:
         """The channel is gone: what it held is ready again, its consumers are removed.
@@ -356,6 +414,7 @@ class QueueProcess:
         ``may_return``: it may merely be cut off, and attach its consumers again.
         """
         self.flow.end(channel)
+        self._returns.expect_no_more(channel)
         holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
             return
@@ -364,13 +423,13 @@ class QueueProcess:
             self._remove_consumer(consumer)
         # Nobody is there to receive them: those to be acked are requeued below, the others are lost on the way.
         self._outgoing = [consumer for consumer in self._outgoing if consumer.channel != channel]
+        del self._holdings.by_channel[channel]
         if holdings.held:
             if self._options.is_limited:
                 self._catch_up()
-            self._backing_queue.requeue(sorted(holdings.held))
-        del self._holdings.by_channel[channel]
-        if self._options.is_limited:
-            drop_excess(self._options, self._backing_queue)
+            self._returns.take_over(holdings.held)
+            if self._options.is_limited:
+                self._drop_excess(DROP_AT_ONCE)
         if had_consumers:
             self._delete_if_unused(may_return=may_return)
 
@@ -378,14 +437,14 @@ class QueueProcess:
 
     def purge(self) -> int:
         """Remove every ready message. Returns how many."""
-        return self._backing_queue.purge()
+        return self._returns.purge() + self._backing_queue.purge()
 
     def set_options(self, options: QueueOptions) -> None:
-        """A policy changed: new limits hold at once."""
+        """A policy changed: new limits hold at once, for what is above them in as many drains as it takes."""
         assert options.single_active_consumer == self._options.single_active_consumer, "an argument, fixed for life"
         self._catch_up()
         self._options = options
-        drop_excess(self._options, self._backing_queue)
+        self._drop_excess(DROP_AT_ONCE)
 
     def seal_for_delete(self, if_unused: bool, if_empty: bool) -> int:
         """Check the conditions of a deletion and close the queue to further use. Returns the ready messages.
@@ -395,10 +454,10 @@ class QueueProcess:
         """
         if if_unused and self._consumers:
             raise ChannelError(406, f"{self._description} in use")
-        if if_empty and self._backing_queue.ready:
+        if if_empty and self.ready:
             raise ChannelError(406, f"{self._description} is not empty")
         self._is_sealed = True
-        return self._backing_queue.ready
+        return self.ready
 
     @property
     def is_sealed(self) -> bool:
@@ -432,6 +491,7 @@ class QueueProcess:
             self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
         self._held_back = []
         self._waiting = []
+        self._returns.clear()
         backing_queue.requeue_all()
         backing_queue.purge()
         effects: list[QueueEffect] = [effect for effect in self.drain() if not isinstance(effect, DeleteUnused)]
@@ -446,9 +506,13 @@ class QueueProcess:
         """Dispatch, then hand over everything there is to tell: deliveries, confirms, rejections, the rest.
 
         Not more than `DISPATCH_MAX` deliveries, or those of a queue with a backlog would hold the loop for tens of
-        milliseconds: see ``has_more``.
+        milliseconds, and one step of whatever else there is much of: see ``has_more``.
         """
+        if self._returns.has_steps:
+            self._returns.step()
         self._dispatch(DISPATCH_MAX)
+        if self._is_over_limit:
+            self._drop_excess(DROP_MAX)
         effects: list[QueueEffect] = []
         for consumer in self._outgoing:
             effects.append(Deliver(consumer.channel, consumer.spec.consumer_tag, consumer.outbox))
@@ -472,8 +536,10 @@ class QueueProcess:
 
     @property
     def has_more(self) -> bool:
-        """The last `drain` may have left messages for which there are consumers: drain again in the next turn."""
-        return self._has_more
+        """The last `drain` has left something to do that waits for nobody: drain again in the next turn."""
+        if self._returns.has_steps or self._may_dispatch_more:
+            return True
+        return self._is_over_limit and not self._returns.is_under_way
 
     # --- helpers ---
 
@@ -488,10 +554,22 @@ class QueueProcess:
     def check_invariants(self) -> None:
         self._consumers.check_invariants()
         self.flow.check_invariants()
-        self._holdings.check_invariants(self._backing_queue.unacked)
+        self._returns.check_invariants()
+        self._holdings.check_invariants(self.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
         assert self._is_sealed or not (self._held_back or self._waiting), "only the seal holds anything back"
+
+
+def _until_bytes(publications: list[Publication], bytes_max: int) -> list[Publication]:
+    """The first of them, up to the one that makes it ``bytes_max`` bytes of bodies."""
+    if sum([len(publication[0].body) for publication in publications]) > bytes_max:
+        total = 0
+        for at, publication in enumerate(publications, 1):
+            total += len(publication[0].body)
+            if total >= bytes_max:
+                return publications[:at]
+    return publications
 
 
 def _group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:

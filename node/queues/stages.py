@@ -38,6 +38,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from node.message import Message, decode_envelope
+from node.queues.backing_queue import NO_LIMIT_BYTES
 from node.queues.sub_queue import Entry, SubQueue
 from node.queues.unacked import body_bytes
 from node.store.index.index import UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
@@ -47,6 +48,8 @@ from node.store.shared.config import StoreConfig
 READ_AHEAD_MESSAGES = 2048
 READ_AHEAD_BYTES = 1024 * 1024
 READ_AHEAD_BODY_BYTES_MAX = 12 * 1024
+#: Bytes of requeued bodies that are read at once, because they come before everything else.
+MERGE_READ_BYTES = 4 * 1024 * 1024
 #: Entries loaded from delta at a time (RabbitMQ 3.10; a whole segment before).
 LOAD_MESSAGES = 2048
 #: Messages that one `page_out` moves at most: as the reference's store credit. Each costs one or two microseconds.
@@ -181,20 +184,65 @@ class Stages:
 
     # -- at the head
 
-    def take(self, count_max: int, read_ahead: int) -> tuple[list[int], list[Message]]:
-        """Remove up to ``count_max`` messages from the head. ``read_ahead``: how many more may be wanted soon."""
-        seq_ids, messages = self.q4.take(count_max)
-        while len(seq_ids) < count_max:
+    def take(
+        self, count_max: int, read_ahead: int, bytes_max: int = NO_LIMIT_BYTES
+    ) -> tuple[list[int], list[Message], int]:
+        """Remove up to ``count_max`` messages from the head, and none behind the one that makes it ``bytes_max`` bytes
+        of
+        bodies. Returns their positions, the messages, and these bytes. ``read_ahead``: how many more may be wanted
+        soon."""
+        seq_ids: list[int]
+        messages: list[Message]
+        seq_ids, messages = self.q4.take(count_max)  # type: ignore[assignment]  # Q4 holds alphas
+        size = sum([len(message.body) for message in messages])
+        while len(seq_ids) < count_max and size < bytes_max:
             if not self.q4 and not self._read_ahead(count_max - len(seq_ids), read_ahead):
                 break
-            more_seq_ids, more_messages = self.q4.take(count_max - len(seq_ids))
+            more: list[Message]
+            more_seq_ids, more = self.q4.take(count_max - len(seq_ids))  # type: ignore[assignment]
             seq_ids += more_seq_ids
-            messages += more_messages
+            messages += more
+            size += sum([len(message.body) for message in more])
+        if size > bytes_max:
+            size = self._put_back_behind(seq_ids, messages, bytes_max)
         if not self.q3:
             self._restore()
-        alphas: list[Message] = messages  # type: ignore[assignment]  # Q4 holds nothing else
-        self.ram_bytes -= sum([len(message.body) for message in alphas])
-        return seq_ids, alphas
+        self.ram_bytes -= size
+        return seq_ids, messages, size
+
+    def _put_back_behind(self, seq_ids: list[int], messages: list[Message], bytes_max: int) -> int:
+        """Leave those that make it ``bytes_max`` bytes; the others return to Q4, from whose front they came. Returns
+        the
+        bytes of what is left."""
+        kept = size = 0
+        while size < bytes_max:
+            size += len(messages[kept].body)
+            kept += 1
+        if kept < len(seq_ids):
+            self.q4.prepend(seq_ids[kept:], messages[kept:])
+            del seq_ids[kept:], messages[kept:]
+        return size
+
+    def drop(self, count_max: int, bytes_wanted: int) -> tuple[list[int], list[Entry], int]:
+        """As `take`, for messages that nobody needs: no body is read, and of delta no more than a batch of entries at a
+        time."""
+        seq_ids: list[int] = []
+        entries: list[Entry] = []
+        size = 0
+        while (left := count_max - len(seq_ids)) > 0 and size < bytes_wanted:
+            place = self.q4 or self.q3
+            if not place:
+                break
+            chosen, chosen_bytes = _count_until(place, left, bytes_wanted - size)
+            more_seq_ids, more = place.take(chosen)
+            seq_ids += more_seq_ids
+            entries += more
+            size += chosen_bytes
+            if place is self.q4:
+                self.ram_bytes -= chosen_bytes
+            if not self.q3:
+                self._restore()
+        return seq_ids, entries, size
 
     def _read_ahead(self, wanted: int, ahead: int) -> bool:
         """Turn the head of Q3 into alphas. False if there is nothing."""
@@ -256,30 +304,39 @@ class Stages:
 
     # -- in the middle
 
-    def merge(self, items: Mapping[int, Entry]) -> None:
-        """Put messages to their positions, which are free. Persistent ones are known to the index."""
+    def merge(self, items: Mapping[int, Entry], *, more_follow: bool = False) -> None:
+        """Put messages to their positions, which are free. Persistent ones are known to the index.
+
+        ``more_follow``: this is a piece of much, not worth reading what would have to be read for it.
+        """
         fronts: dict[int, Entry] = {}
-        q3_first = self.q3.first if self.q3 else None
         middle: dict[int, Entry] = {}
-        rest: list[tuple[int, Entry]] = []
+        below: dict[int, Entry] = {}
+        behind: dict[int, Entry] = {}
+        tail: dict[int, Entry] = {}
+        delta = self.delta
+        q3_first = self.q3.first if self.q3 else None
+        q1_first = self.q1.first if self.q1 else None
+        delta_start, delta_end = (delta.start, delta.end) if delta.count else (None, 0)
         for seq_id, entry in items.items():
             if q3_first is None or seq_id < q3_first:
                 fronts[seq_id] = entry
-            elif (self.delta.count and seq_id >= self.delta.start) or (self.q1 and seq_id > self.q1.first):
-                rest.append((seq_id, entry))
+            elif delta_start is not None and delta_start <= seq_id < delta_end:
+                below[seq_id] = entry
+            elif q1_first is not None and seq_id > q1_first:
+                tail[seq_id] = entry
+            elif delta_start is not None and seq_id >= delta_end:
+                behind[seq_id] = entry
             else:
                 middle[seq_id] = entry
-        for seq_id, entry in rest:
-            if self.delta.covers(seq_id):
-                self._write_transient({seq_id: entry})
-                self.delta.count += 1
-            elif self.q1 and seq_id > self.q1.first:
-                self._merge_alphas(self.q1, {seq_id: entry})
-            elif self.delta.count:
-                self.q2.merge(self._as_paged({seq_id: entry}))
-            else:
-                middle[seq_id] = entry
-        if len(fronts) > READ_AHEAD_MESSAGES:
+        if below:
+            self._write_transient(below)
+            delta.count += len(below)
+        if tail:
+            self._merge_alphas(self.q1, tail)
+        if behind:
+            self.q2.merge(self._as_paged(behind))
+        if more_follow or len(fronts) > READ_AHEAD_MESSAGES or _paged_bytes(fronts) > MERGE_READ_BYTES:
             fronts = self._postpone(fronts, middle)
         if fronts:
             self._merge_alphas(self.q4, fronts)
@@ -294,9 +351,10 @@ class Stages:
         first = min((seq_id for seq_id, entry in fronts.items() if not _is_alpha(entry)), default=None)
         if first is None:
             return fronts
-        seq_ids, messages = self.q4.take_last(sum([seq_id > first for seq_id in self.q4.messages]))
-        self.ram_bytes -= sum(map(body_bytes, messages))
-        middle.update(zip(seq_ids, messages, strict=True))
+        if self.q4 and self.q4.last > first:
+            seq_ids, messages = self.q4.take_last(sum([seq_id > first for seq_id in self.q4.messages]))
+            self.ram_bytes -= sum(map(body_bytes, messages))
+            middle.update(zip(seq_ids, messages, strict=True))
         middle.update({seq_id: entry for seq_id, entry in fronts.items() if seq_id >= first})
         return {seq_id: entry for seq_id, entry in fronts.items() if seq_id < first}
 
@@ -489,6 +547,21 @@ class Stages:
         assert delta.count == on_disk, "delta counts what the index has in its range, without the unacked"
         alphas = [*q1.messages.values(), *q4.messages.values()]
         assert self.ram_bytes == sum(map(body_bytes, alphas)), "bytes in memory are those of alphas"
+
+
+def _paged_bytes(items: Mapping[int, Entry]) -> int:
+    return sum([entry.body_bytes for entry in items.values() if isinstance(entry, PagedMessage)])
+
+
+def _count_until(place: SubQueue, count_max: int, bytes_wanted: int) -> tuple[int, int]:
+    """How many messages from the front make it ``bytes_wanted`` bytes, or ``count_max``, and their bytes."""
+    count = size = 0
+    for _, entry in place.peek(count_max):
+        size += body_bytes(entry)
+        count += 1
+        if size >= bytes_wanted:
+            break
+    return count, size
 
 
 def _is_alpha(entry: Entry) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from node.message import Message
-from node.queues.sub_queue import Entry
+from node.queues.sub_queue import TOMBSTONES_MAX, Entry
 from node.store.index.index import PagedMessage
 
 
@@ -15,9 +16,12 @@ def body_bytes(entry: Entry) -> int:
 
 
 class Unacked:
-    """Always in memory; the bodies may be paged out."""
+    """Always in memory; the bodies may be paged out, the oldest first.
 
-    __slots__ = ("body_bytes", "messages", "moved", "ram_bytes", "ram_count")
+    Where those begin is known from the first page-out on (`_oldest`), as long as there is need: to look for them from
+    the beginning each time would mean to pass, each time, all that were paged before."""
+
+    __slots__ = ("_oldest", "body_bytes", "messages", "moved", "ram_bytes", "ram_count")
 
     def __init__(self) -> None:
         self.messages: dict[int, Entry] = {}
@@ -28,13 +32,19 @@ class Unacked:
         self.ram_bytes = 0
         #: Bodies given up so far.
         self.moved = 0
+        #: Positions in the order of delivery, all whose body is in memory among them; ``None`` if nobody has asked.
+        self._oldest: deque[int] | None = None
 
     def __len__(self) -> int:
         return len(self.messages)
 
-    def add(self, seq_ids: Iterable[int], messages: Sequence[Message], size: int) -> None:
+    def add(self, seq_ids: Sequence[int], messages: Sequence[Message], size: int) -> None:
         """``size``: bytes of the bodies."""
         self.messages.update(zip(seq_ids, messages, strict=True))
+        if self._oldest is not None:
+            self._oldest.extend(seq_ids)
+            if len(self._oldest) > 2 * len(self.messages) + TOMBSTONES_MAX:
+                self._oldest = None
         self.body_bytes += size
         self.ram_bytes += size
         self.ram_count += len(messages)
@@ -65,11 +75,14 @@ class Unacked:
         """Give up the bodies of the oldest. Returns the messages: what is not on disk yet must go there."""
         chosen: dict[int, Message] = {}
         count = min(count, self.ram_count)
-        for seq_id, message in self.messages.items():
-            if len(chosen) >= count:
-                break
-            if isinstance(message, Message):
-                chosen[seq_id] = message
+        if self._oldest is None:
+            self._oldest = deque(self.messages)
+        next_oldest, known = self._oldest.popleft, self.messages.get
+        while len(chosen) < count:
+            seq_id = next_oldest()
+            entry = known(seq_id)
+            if isinstance(entry, Message):
+                chosen[seq_id] = entry
         for seq_id, message in chosen.items():
             size = len(message.body)
             self.messages[seq_id] = PagedMessage(message.msg_id, size, message.persistent and is_durable)
@@ -84,3 +97,6 @@ class Unacked:
         in_ram = [message for message in self.messages.values() if isinstance(message, Message)]
         assert self.ram_count == len(in_ram), "bodies in memory are counted"
         assert self.ram_bytes == sum(map(body_bytes, in_ram)), "and so are their bytes"
+        if self._oldest is not None:
+            with_body = {seq_id for seq_id, entry in self.messages.items() if isinstance(entry, Message)}
+            assert with_body <= set(self._oldest), "whose body can be given up is found"

@@ -18,11 +18,12 @@ before. It grows with every fetch, is kept over a clean stop, and after a crash 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from typing import cast
 
 from node.errors import DiskFullError, StorageError
 from node.ids import Epoch, MsgId, SeqId
 from node.message import Message
-from node.queues.backing_queue import BackingQueueStatus, Delivery, Publication
+from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, Publication
 from node.queues.content import Content
 from node.queues.origins import Origins
 from node.queues.paging import Paging
@@ -178,9 +179,9 @@ class VariableQueue:
 
     # -- take
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         """See `BackingQueue.fetch`."""
-        deliveries, size = self._take(count_max)
+        deliveries, size = self._take(count_max, bytes_max)
         if not deliveries:
             return deliveries
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, deliveries[-1].seq_id + 1)
@@ -193,23 +194,21 @@ class VariableQueue:
         self.paging.operated(len(deliveries))
         return deliveries
 
-    def drop(self, count: int) -> list[Delivery]:
+    def drop(self, count_max: int, bytes_wanted: int = NO_LIMIT_BYTES) -> list[SeqId]:
         """See `BackingQueue.drop`."""
-        deliveries, _ = self._take(count)
-        self.content.forget([delivery[0] for delivery in deliveries], [delivery[1] for delivery in deliveries])
-        return deliveries
+        self.writes.require_service()
+        return cast(list[SeqId], self.content.drop(count_max, bytes_wanted))
 
-    def _take(self, count_max: int) -> tuple[list[Delivery], int]:
+    def _take(self, count_max: int, bytes_max: int) -> tuple[list[Delivery], int]:
         """Take messages from the head, and their bytes, out of the ready ones."""
         content = self.content
         self.writes.require_service()
         next_deliver = self._next_deliver_seq_id
         try:
-            seq_ids, messages = content.stages.take(count_max, self.paging.read_ahead())
+            seq_ids, messages, size = content.stages.take(count_max, self.paging.read_ahead(), bytes_max)
         except StorageError as error:
             self.writes.fail(error)
             raise
-        size = sum([len(message.body) for message in messages])
         content.ready_bytes -= size
         return [
             Delivery(SeqId(seq_id), message, seq_id < next_deliver)
@@ -234,7 +233,7 @@ class VariableQueue:
 
     # -- back to ready
 
-    def requeue(self, seq_ids: Sequence[SeqId]) -> int:
+    def requeue(self, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> int:
         """See `BackingQueue.requeue`."""
         self.writes.require_service()
         content = self.content
@@ -243,7 +242,7 @@ class VariableQueue:
             return 0
         content.ready_bytes += size
         self._next_deliver_seq_id = max(self._next_deliver_seq_id, known[-1] + 1)
-        content.merge(dict(zip(known, messages, strict=True)))
+        content.merge(dict(zip(known, messages, strict=True)), more_follow=more_follow)
         self.rates.ack_out.add(len(known))
         return len(known)
 

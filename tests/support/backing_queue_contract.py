@@ -157,10 +157,27 @@ class BackingQueueContract:
         assert [delivery.redelivered for delivery in queue.fetch(3, ack_required=True)] == [True, True, False]
 
     def test_drop_takes_from_the_head(self, queue: BackingQueue) -> None:
-        queue.publish(publications(1, 4))
-        assert counters(queue.drop(3)) == [1, 2, 3]
-        assert (queue.ready, queue.unacked) == (1, 0)
-        assert counters(queue.drop(3)) == [4]
+        queue.publish(publications(1, 5))
+        (first, *_) = dropped = queue.drop(3)
+        assert dropped == [first, first + 1, first + 2]
+        assert (queue.ready, queue.unacked) == (2, 0)
+        assert counters(queue.fetch(1, ack_required=False)) == [4]
+        assert queue.drop(3) == [first + 4]
+        assert queue.drop(3) == []
+
+    def test_drop_stops_behind_the_message_that_makes_up_the_bytes(self, queue: BackingQueue) -> None:
+        queue.publish(publications(1, 5, body=b"1234"))
+        assert len(queue.drop(9, 5)) == 2
+        assert len(queue.drop(2, 99)) == 2
+        assert queue.status().ready_bytes == 4
+
+    def test_fetch_stops_behind_the_message_that_makes_up_the_bytes(self, queue: BackingQueue) -> None:
+        queue.publish(publications(1, 6, body=b"1234"))
+        assert counters(queue.fetch(9, True, 1)) == [1], "one at least"
+        assert counters(queue.fetch(9, True, 8)) == [2, 3]
+        assert counters(queue.fetch(1, True, 8)) == [4]
+        assert counters(queue.fetch(9, True, 99)) == [5, 6]
+        assert (queue.status().ready_bytes, queue.status().unacked_bytes) == (0, 24)
 
     def test_purge_leaves_the_unacked(self, queue: BackingQueue, settle_disk: Callable[[], None]) -> None:
         queue.publish(publications(1, 5))

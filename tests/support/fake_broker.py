@@ -20,6 +20,7 @@ from node.amqp.ports import (
     Got,
     PublishRequest,
     QueueDeclared,
+    Work,
 )
 from node.errors import ChannelError, ConnectionFailure
 from node.flow.stage import SlowPath
@@ -161,7 +162,7 @@ class FakeChannel:
 
     # --- hot ---
 
-    def publish(self, requests: Sequence[PublishRequest]) -> None:
+    def publish(self, requests: Sequence[PublishRequest]) -> Work | None:
         self.broker.calls.append(("publish", list(requests)))
         touched: dict[str, FakeQueue] = {}
         confirmed = []
@@ -184,6 +185,12 @@ class FakeChannel:
             self.sink.confirm(confirmed)
         for queue in touched.values():
             queue.dispatch()
+        return None
+
+    def check_publishes(self, requests: Sequence[PublishRequest]) -> None:
+        for request in requests:
+            if request.message.exchange not in self.broker.exchanges:
+                raise ChannelError(404, f"no exchange '{request.message.exchange}' in vhost '/'")
 
     def _route(self, exchange: str, routing_key: str) -> list[FakeQueue]:
         if exchange == "":
@@ -200,7 +207,7 @@ class FakeChannel:
     def ack(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
         self._settle("ack", source, seq_ids, requeue=False)
 
-    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:
+    def requeue(self, source: DeliverySource, seq_ids: Sequence[SeqId], *, more_follow: bool = False) -> None:
         self._settle("requeue", source, seq_ids, requeue=True)
 
     def discard(self, source: DeliverySource, seq_ids: Sequence[SeqId]) -> None:

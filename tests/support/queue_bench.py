@@ -9,7 +9,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from node.ids import ChannelKey, Epoch, MsgId, NodeName, OriginId, QueueId, SeqId
 from node.message import Message, decode_envelope
-from node.queues.backing_queue import Delivery, MirrorInFlight
+from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery, MirrorInFlight
 from node.queues.events import (
     CancelConsumer,
     ConfirmPublished,
@@ -72,10 +72,10 @@ class SteeredQueue(MirroredQueue):
         #: What mirrors have still to do.
         self.in_mirrors: Sequence[MirrorInFlight] = ()
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         if self.fetch_limit is None:
-            return super().fetch(count_max, ack_required)
-        deliveries = super().fetch(min(count_max, self.fetch_limit), ack_required)
+            return super().fetch(count_max, ack_required, bytes_max)
+        deliveries = super().fetch(min(count_max, self.fetch_limit), ack_required, bytes_max)
         self.fetch_limit -= len(deliveries)
         return deliveries
 

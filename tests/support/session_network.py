@@ -22,6 +22,7 @@ from node.flow.credit import FlowControl, Hop
 from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
+from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
 from tests.support.messages import make_msg_id
@@ -211,3 +212,14 @@ def stored(*messages: Message) -> SteeredQueue:
     queue = SteeredQueue()
     queue.publish([Publication(each) for each in messages])
     return queue
+
+
+async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
+    """A new channel of this node consumes from the queue; what it has been sent when that is answered is there."""
+    sink = RecordingSink()
+    channel = network[entry].gateway.open_channel(sink)
+    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
+    await network.pump()
+    await task
+    await network.pump()
+    return sink, channel

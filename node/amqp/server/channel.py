@@ -12,17 +12,19 @@ from pamqp import commands
 from node.amqp.channel import ChannelMachine
 from node.amqp.channel_events import (
     ChannelEffect,
+    CheckPublishes,
     Closed,
     ColdCall,
     Delivered,
     Detach,
+    DoWork,
     PublishToBroker,
     Settle,
     Settlement,
 )
 from node.amqp.channel_states import ChannelState
 from node.amqp.frames import BASIC_PUBLISH, FrameItem
-from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest
+from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest, Work
 from node.amqp.server.calls import call_broker
 from node.amqp.server.listing import ChannelListing
 from node.amqp.server.turns import InputTurns
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Begun only while the turn has time.
 _LONG_EFFECTS = (PublishToBroker, Settle)
+#: What a client is told to have done wrong if its broker refuses it.
+_PUBLISHING = (PublishToBroker, CheckPublishes, DoWork)
 
 
 class ChannelOwner(Protocol):
@@ -53,6 +57,12 @@ class ChannelOwner(Protocol):
     def has_undone(self, channel: ChannelShell) -> None:
         """The channel has effects for which there was no time. It is told to go on in a later turn."""
 
+    def work_begun(self, channel: ChannelShell) -> None:
+        """The channel has begun something long. A connection that ends waits for it."""
+
+    def work_done(self, channel: ChannelShell) -> None:
+        """And is through with it, or has given it up."""
+
     def detach(self, number: int, ending: Coroutine[Any, Any, None]) -> None:
         """The server closes this channel; ``ending`` does so in the broker."""
 
@@ -69,9 +79,13 @@ class ChannelOwner(Protocol):
 
 
 class ChannelShell:
-    """Implements `node.amqp.ports.ChannelSink`."""
+    """Implements `node.amqp.ports.ChannelSink`.
 
-    __slots__ = ("_broker", "_draining", "_gone", "_owner", "_predecessor", "_task", "_unreported", "machine")
+    Long work (`Work`) has its steps in the turns of the connections, like input: the others of this connection and of
+    all others go on. What the channel does next stands behind it. Once begun it is carried out to its end, whatever
+    becomes of the channel or its client, so that nothing is left half done that was to be done as one."""
+
+    __slots__ = ("_broker", "_draining", "_gone", "_owner", "_predecessor", "_task", "_unreported", "_work", "machine")
 
     def __init__(self, owner: ChannelOwner, machine: ChannelMachine, predecessor: asyncio.Task[None] | None) -> None:
         self.machine = machine
@@ -85,6 +99,8 @@ class ChannelShell:
         self._unreported: dict[tuple[DeliverySource, str], int] = {}
         self._draining = False
         self._gone = False
+        #: Long work under way: later effects wait.
+        self._work: Work | None = None
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -122,7 +138,7 @@ class ChannelShell:
         effects = self.machine.effects
         turns = self._owner.turns
         try:
-            while effects and not self._gone:
+            while effects and not self._gone and self._work is None:
                 if isinstance(effects[0], _LONG_EFFECTS) and not turns.may_go_on():
                     self._owner.has_undone(self)
                     break
@@ -130,18 +146,62 @@ class ChannelShell:
                 try:
                     self._perform(effect)
                 except ChannelError as error:
-                    self.machine.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+                    self._refused(error, BASIC_PUBLISH if isinstance(effect, _PUBLISHING) else 0)
                 except ConnectionFailure as error:
-                    self._owner.fail(error, BASIC_PUBLISH if isinstance(effect, PublishToBroker) else 0)
+                    self._owner.fail(error, BASIC_PUBLISH if isinstance(effect, _PUBLISHING) else 0)
                 except Exception:
                     self._owner.internal_error()
         finally:
             self._draining = False
         self._owner.channel_changed(self)
 
+    def _refused(self, error: ChannelError, method_index: int) -> None:
+        """The channel fails, and what stood behind that (the settlements of a commit) does not happen."""
+        self.machine.effects.clear()
+        self.machine.fail(error, method_index)
+
+    # --- long work ---
+
+    def _begin(self, work: Work) -> None:
+        self._work = work
+        self.machine.work_begun()
+        self._owner.work_begun(self)
+        self._owner.turns.wait(self._work_on)
+
+    def _work_on(self) -> None:
+        """There is time for a step, and as many more as fit into this turn."""
+        work = self._work
+        assert work is not None, "it is called as often as it asks"
+        try:
+            while not work.step(self._require_broker()):
+                if not self._owner.turns.may_go_on():
+                    self._owner.turns.wait(self._work_on)
+                    return
+            self._work = None
+            if not self._gone:
+                self.machine.work_done()
+        except ChannelError as error:
+            self._work = None
+            self._refused(error, BASIC_PUBLISH)
+        except ConnectionFailure as error:  # of the work, or of an item that waited behind it
+            self._work = None
+            self._owner.fail(error, self.machine.blamed_index)
+        except Exception:
+            self._work = None
+            self._owner.internal_error()
+        self._drain()
+        if self._work is None:
+            self._owner.work_done(self)
+
     def _perform(self, effect: ChannelEffect) -> None:
         if isinstance(effect, PublishToBroker):
-            self._require_broker().publish(effect.requests)
+            rest = self._require_broker().publish(effect.requests)
+            if rest is not None:
+                self._begin(rest)
+        elif isinstance(effect, CheckPublishes):
+            self._require_broker().check_publishes(effect.requests)
+        elif isinstance(effect, DoWork):
+            self._begin(effect.work)
         elif isinstance(effect, Settle):
             broker = self._require_broker()
             if effect.settlement is Settlement.ACK:

@@ -119,7 +119,11 @@ class ConnectionShell(asyncio.Protocol):
         self._writing_paused = False
         #: Channels with effects for which this turn had no time: they come before any further input.
         self._undone: dict[ChannelShell, None] = {}
-        #: The socket is gone, but not all that it brought has been looked at: how it went.
+        #: Channels with long work under way (a dict for its order). No end of the connection comes before its end.
+        self._working: dict[ChannelShell, None] = {}
+        #: The broker's side is to be closed once nobody is working.
+        self._must_close_broker = False
+        #: The socket is gone, but not all that it brought has been looked at, or is done: how it went.
         self._hung_up: tuple[Exception | None] | None = None
         #: Publishes that wait for the end of an alarm; nothing behind them is looked at.
         self._held: Publishes | None = None
@@ -181,7 +185,7 @@ class ConnectionShell(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
             return
-        if self.reading.awaits_turn:
+        if self.reading.awaits_turn or self._working:
             self._hung_up = (exc,)
             return
         self._is_lost = self.reading.is_over = True
@@ -247,6 +251,23 @@ class ConnectionShell(asyncio.Protocol):
         if self.reading.awaits_turn:
             return
         self.reading.update()
+        self._end_if_due()
+
+    def work_begun(self, channel: ChannelShell) -> None:
+        """The channel has begun something long: the connection does not end before it has."""
+        self._working[channel] = None
+
+    def work_done(self, channel: ChannelShell) -> None:
+        """What waited for the end of it goes on."""
+        self._working.pop(channel, None)
+        self._end_if_due()
+
+    def _end_if_due(self) -> None:
+        """The connection was to end, and waited until all is done that was begun."""
+        if self._working or self.reading.awaits_turn:
+            return
+        if self._must_close_broker:
+            self._close_broker()
         if self._hung_up is not None:
             self.connection_lost(*self._hung_up)
 
@@ -490,6 +511,9 @@ class ConnectionShell(asyncio.Protocol):
         self._transport.abort()
 
     def _close_broker(self) -> None:
+        if self._working:
+            self._must_close_broker = True
+            return
         if self._closing is None:
             tasks = [channel.task for channel in self._channels.values() if channel.task is not None]
             for channel in self._channels.values():

@@ -93,7 +93,7 @@ class Stream:
                 master.ack([seq_id])
                 self.settled.add(self.delivered.pop(seq_id))
             case "drop":
-                self.settled.update(each.message.msg_id for each in master.drop(number))
+                self.settled.update(self.ids_by_position[each] for each in master.drop(number))
             case "resend" if self.published:
                 publication = self.published[-1 - number % len(self.published)]
                 assert master.is_duplicate(publication.message.msg_id)

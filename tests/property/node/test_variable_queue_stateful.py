@@ -191,7 +191,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def drop(self, count: int) -> None:
         expected = sorted(self.ready)[:count]
-        self.check_deliveries(self.queue.drop(count), expected, self.ready)
+        assert self.queue.drop(count) == expected
         for seq_id in expected:
             del self.ready[seq_id]
             self.settled(seq_id)

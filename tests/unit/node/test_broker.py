@@ -10,6 +10,7 @@ import pytest
 from pamqp import commands, header
 
 from node.amqp.ports import ConnectionInfo
+from node.broker import channel as channel_module
 from node.broker import connection as connection_module
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.flow.credit import Credit
@@ -67,6 +68,68 @@ async def test_a_channel_without_confirms_hears_nothing_and_is_counted_all_the_s
     await bench.sync()
     assert await client.heard() == []
     assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (0, 0)
+
+
+async def test_publishes_to_thousands_of_queues_are_enqueued_in_steps_bounded_by_copies(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 publishes to 100 queues and one more are 2,001 copies: however few publishes that are, it is much."""
+    monkeypatch.setattr(channel_module, "COPIES_AT_ONCE", 64)
+    client = bench.client()
+    for number in range(100):
+        await client.declare(f"f{number}")
+        await client.definitions.bind_queue(f"f{number}", "amq.fanout", "", {})
+    await client.declare("q")
+    bodies = [b"%d" % number for number in range(20)]
+    requests = [request(body.decode(), exchange="amq.fanout", seq=seq) for seq, body in enumerate(bodies, 1)]
+    work = client.channel.publish([*requests, request("last", seq=21)])
+    assert work is not None
+    copies_before, steps = 0, 0
+    while True:
+        is_done = work.step(client.channel)
+        copies = sum(len(bench.node.messages(f"f{number}")) for number in range(100))
+        assert copies - copies_before <= 2 * 64, "a step is over with the queue that makes it so many"
+        copies_before, steps = copies, steps + 1
+        if is_done:
+            break
+    assert steps >= 2_000 // 128
+    assert all([each.body for each in bench.node.messages(f"f{number}")] == bodies for number in range(100))
+    assert [each.body for each in bench.node.messages("q")] == [b"last"]
+    confirmed = " ".join(await client.heard()).replace("confirm", "").split()
+    assert sorted(map(int, confirmed)) == list(range(1, 22)), "each once, by all of its queues"
+    assert client.connection.unconfirmed_messages == 0
+
+
+async def test_a_publish_to_thousands_that_is_refused_in_the_middle_leaves_what_came_before_it(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "COPIES_AT_ONCE", 2)
+    client = bench.client()
+    for name in "abc":
+        await client.declare(name)
+        await client.definitions.bind_queue(name, "amq.fanout", "", {})
+    fan, bad = request("m", exchange="amq.fanout"), request("m", exchange="missing")
+    work = client.channel.publish([fan, fan, bad, fan])
+    assert work is not None
+    assert [work.step(client.channel) for _ in range(4)] == [False] * 4
+    with pytest.raises(ChannelError):
+        work.step(client.channel)
+    assert [len(bench.node.messages(name)) for name in "abc"] == [2, 2, 2]
+    client.channel.check_invariants()
+
+
+async def test_a_check_of_publishes_refuses_what_a_publish_would_and_does_nothing(bench: BrokerBench) -> None:
+    client = bench.client()
+    await client.declare("q")
+    client.channel.check_publishes([request("a")])
+    assert bench.node.messages("q") == []
+    for refused in (request(exchange="missing"), request(properties=properties(expiration="soon"))):
+        with pytest.raises(ChannelError):
+            client.channel.check_publishes([request("a"), refused])
+    reader = bench.client("reader")
+    with pytest.raises(ChannelError) as caught:
+        reader.channel.check_publishes([request(exchange="amq.fanout")])
+    assert caught.value.reply_code == 403
 
 
 async def test_a_publish_to_several_queues_is_confirmed_by_the_last(bench: BrokerBench) -> None:

@@ -11,7 +11,7 @@ from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, CallState, ConsumerKey
 from node.errors import ChannelError, StorageError
 from node.ids import ChannelKey, NodeName, SeqId
-from node.queues.backing_queue import Delivery
+from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
 from tests.support.entry_bench import EntryBench
@@ -255,7 +255,7 @@ def test_a_queue_here_answers_at_once() -> None:
 class BrokenDisk(SteeredQueue):
     """Gives nothing."""
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         raise StorageError("unreadable")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.sessions import calls, gateway
 from node.errors import ChannelError
-from node.queues.backing_queue import Delivery
+from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record
@@ -69,9 +69,9 @@ class HesitantQueue(SteeredQueue):
 
     tries = 0
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         self.tries += 1
-        return super().fetch(count_max, ack_required) if self.tries >= 3 else []
+        return super().fetch(count_max, ack_required, bytes_max) if self.tries >= 3 else []
 
 
 async def test_get_tries_again_while_messages_are_ready_and_not_deliverable(

@@ -10,12 +10,12 @@ import pytest
 from cluster.sessions import entry as entry_module
 from node.errors import ChannelError, StorageError
 from node.flow.credit import Credit
-from node.ids import ChannelKey, NodeName
+from node.ids import NodeName
 from node.message import Message
-from node.queues.backing_queue import Delivery, Publication
+from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery, Publication
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record, stored
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record, stored
 
 
 @pytest.fixture
@@ -24,16 +24,6 @@ async def network() -> SessionNetwork:
     network["n2"].master(SteeredQueue())
     network.current = record("n2", 1)
     return network
-
-
-async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
-    sink = RecordingSink()
-    channel = network[entry].gateway.open_channel(sink)
-    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
-    await network.pump()
-    await task
-    await network.pump()
-    return sink, channel
 
 
 @pytest.mark.parametrize("entry", ["n1", "n2"])
@@ -357,10 +347,10 @@ class FailingBackingQueue(SteeredQueue):
             raise self.failure("no space left on device, or a mistake of ours")
         super().publish(publications)
 
-    def fetch(self, count_max: int, ack_required: bool) -> list[Delivery]:
+    def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         if self.failure is not None:
             raise self.failure("no space left on device, or a mistake of ours")
-        return super().fetch(count_max, ack_required)
+        return super().fetch(count_max, ack_required, bytes_max)
 
 
 @pytest.mark.parametrize("failure", FAILURES)

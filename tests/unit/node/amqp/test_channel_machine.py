@@ -11,6 +11,7 @@ from pamqp import base, commands
 from node.amqp.channel import ChannelLimits, ChannelMachine
 from node.amqp.channel_events import (
     ChannelEffect,
+    CheckPublishes,
     Closed,
     ColdCall,
     Delivered,
@@ -20,7 +21,6 @@ from node.amqp.channel_events import (
     Settlement,
 )
 from node.amqp.channel_states import ChannelState
-from node.amqp.deliveries import SETTLE_LIMIT
 from node.amqp.frames import (
     SETTLE_BY_REJECT,
     SETTLE_MULTIPLE,
@@ -33,6 +33,7 @@ from node.amqp.frames import (
 )
 from node.amqp.methods import AccessRequest, decode_method, pack_method
 from node.amqp.ports import DeliverySource, Got, QueueDeclared
+from node.amqp.settling import SETTLE_LIMIT
 from node.errors import ChannelError, ConnectionFailure
 from node.ids import MsgId, QueueName, SeqId
 from node.message import Message
@@ -503,9 +504,13 @@ def test_a_commit_publishes_settles_and_waits_for_the_confirms() -> None:
     driver.deliver(11, 12)
     driver.effects()
     assert driver.ask(Tx.Select()) == ["Tx.SelectOk"]
-    assert driver.publish(b"1", b"2") == []
+    (check,) = driver.publish(b"1", b"2")
+    assert isinstance(check, CheckPublishes)
+    assert [request.message.body for request in check.requests] == [b"1", b"2"]
     assert driver.settle((1, 0)) == []
-    publish, settle = driver.send(Tx.Commit())
+    check, publish, settle = driver.send(Tx.Commit())
+    assert isinstance(check, CheckPublishes)
+    assert [request.message.body for request in check.requests] == [b"1"], "one for each exchange"
     assert isinstance(publish, PublishToBroker)
     assert [request.publish_seq for request in publish.requests] == [1, 2]
     assert settle == settled(Settlement.ACK, [11])

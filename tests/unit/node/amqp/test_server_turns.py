@@ -11,9 +11,9 @@ import pytest
 
 from node.amqp.codec import READ_LIMIT
 from node.amqp.connection import ConnectionState
-from node.amqp.deliveries import SETTLE_LIMIT
 from node.amqp.frames import HEARTBEAT_FRAME
 from node.amqp.server.turns import TURN_S
+from node.amqp.settling import SETTLE_LIMIT
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker
 from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
