@@ -95,8 +95,8 @@ def sim_command(
 
 
 def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.run import run_schedule  # noqa: PLC0415 - needs the extra
-    from chaos.sim.schedule import draw_schedule  # noqa: PLC0415
+    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+    from chaos.sim.run import run_schedule  # noqa: PLC0415
 
     schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
     click.echo(f"{schedule.personality}")
@@ -108,7 +108,7 @@ def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
 
 
 def _shrink(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.schedule import draw_schedule  # noqa: PLC0415 - needs the extra
+    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
     from chaos.sim.shrink import shrink  # noqa: PLC0415
 
     schedule = draw_schedule(seed, nodes, operations, seconds * 1000)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from chaos.sim.drawing import draw_schedule
 from chaos.sim.run import run_schedule
-from chaos.sim.schedule import draw_schedule
 
 #: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
 SEEDS_PER_TASK = 4

@@ -49,12 +49,11 @@ class Delivered(NamedTuple):
 
 
 #: Frames on channel 0 that ask for nothing.
-_HARMLESS = (
-    heartbeat.Heartbeat,
-    commands.Connection.CloseOk,
-    commands.Connection.Blocked,
-    commands.Connection.Unblocked,
-)
+_HARMLESS = (heartbeat.Heartbeat, commands.Connection.CloseOk)
+
+
+#: A broker tells of alarms, and of consumers that it cancels, only who has said that he understands it.
+_CAPABILITIES: dict[str, Any] = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
 
 
 def _nothing(*_args: object) -> None: ...
@@ -66,8 +65,9 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        #: How the history calls it.
+        #: How the history calls it, and the position of the node that it leads to.
         self.label = 0
+        self.entry = 0
         self.published = 0
         self.closed: ClosedError | None = None
         #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).
@@ -119,6 +119,19 @@ class Channel:
 
     async def cancel(self, tag: str) -> None:
         await self._ask(commands.Basic.Cancel(consumer_tag=tag), commands.Basic.CancelOk)
+
+    async def recover(self) -> None:
+        """Everything unacked goes back to its queues."""
+        await self._ask(commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+
+    async def tx_select(self) -> None:
+        await self._ask(commands.Tx.Select(), commands.Tx.SelectOk)
+
+    async def tx_commit(self) -> None:
+        await self._ask(commands.Tx.Commit(), commands.Tx.CommitOk)
+
+    async def tx_rollback(self) -> None:
+        await self._ask(commands.Tx.Rollback(), commands.Tx.RollbackOk)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivered | None:
         request = commands.Basic.Get(queue=queue, no_ack=no_ack)
@@ -252,6 +265,8 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._channels: dict[int, Channel] = {}
         self.closed: ClosedError | None = None
+        #: The broker has said that it takes no publishes now (True), or that it does again.
+        self.on_blocked: Callable[[bool], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = self._loop.time()
@@ -329,7 +344,7 @@ class Connection(asyncio.Protocol):
             channel.received(method)
         elif isinstance(method, commands.Connection.Start):
             response = b"\0guest\0guest"
-            self.send(frame.marshal(commands.Connection.StartOk({}, "PLAIN", response.decode(), "en_US"), 0))
+            self.send(frame.marshal(commands.Connection.StartOk(_CAPABILITIES, "PLAIN", response.decode(), "en_US"), 0))
         elif isinstance(method, commands.Connection.Tune):
             tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, HEARTBEAT_S)
             self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open("/"), 0))
@@ -340,6 +355,8 @@ class Connection(asyncio.Protocol):
             self.send(frame.marshal(commands.Connection.CloseOk(), 0))
             self._end(ClosedError(method.reply_code or 0, method.reply_text))
             self._transport.close()
+        elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
+            self.on_blocked(isinstance(method, commands.Connection.Blocked))
         elif not isinstance(method, _HARMLESS):
             raise ProtocolError(f"{method!r} on channel 0")
 

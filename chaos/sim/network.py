@@ -160,6 +160,8 @@ class Network:
     ) -> None:
         """Open a connection from ``host``; one of the two is called on behalf of the process, or none, ever, if the
         network is silent. ``connected`` may answer ``None``: it is no longer wanted."""
+        if not process.is_alive:
+            return  # it was killed in the midst of its turn
         there, back = self.link(host, address[0]), self.link(address[0], host)
 
         def arrive() -> None:
