@@ -267,6 +267,8 @@ class Connection(asyncio.Protocol):
         self.closed: ClosedError | None = None
         #: The broker has said that it takes no publishes now (True), or that it does again.
         self.on_blocked: Callable[[bool], None] = _nothing
+        #: The broker has said nothing for too long: the connection is given up.
+        self.on_silent: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = self._loop.time()
@@ -331,6 +333,7 @@ class Connection(asyncio.Protocol):
         if self.closed is not None:
             return
         if self._loop.time() - self._heard_s > 2 * HEARTBEAT_S:
+            self.on_silent()
             self.abort()
             return
         self.send(frame.marshal(heartbeat.Heartbeat(), 0))

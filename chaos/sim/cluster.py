@@ -293,11 +293,6 @@ class SimulatedCluster:
             machine.process is None or machine.process.is_paused or machine.is_disk_bad for machine in machines
         ) or any(link.is_cut or link.is_refusing for link in self.network.links())
 
-    def check_invariants(self) -> None:
-        self.network.check_invariants()
-        for node in self.nodes.values():
-            node.check_invariants()
-
 
 def _shorten_log(node: Node, personality: Personality) -> None:
     """Snapshots of the metadata after few entries, so that a run meets what otherwise takes thousands."""

@@ -6,7 +6,7 @@
   asks for; nothing of it is sealed or out of service anywhere, and no node has a part in it but by the record.
 - Every mirror follows; where the policy says so it is synchronised.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),
-  and the same next position. A mirror's horizon lies above everything that its master may have delivered.
+  and none would give a position twice. A mirror's horizon lies above everything that its master may have delivered.
 - A queue keeps its limit. Queues of connections that are gone are gone.
 """
 
@@ -115,7 +115,7 @@ def _wrong_role(name: NodeName, node: Node, record: MastershipRecord) -> str:
 
 def _difference(master: MasterRole, mirror: MirrorRole) -> str:
     ours, theirs = master.local, mirror.local
-    if ours.next_seq_id != theirs.next_seq_id:
+    if ours.next_seq_id > theirs.next_seq_id:
         return f"the next position is {ours.next_seq_id} here and {theirs.next_seq_id} there"
     if ours.digests() != theirs.digests():
         return f"{ours.live_counts()} messages here and {theirs.live_counts()} there"

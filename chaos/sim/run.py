@@ -32,6 +32,7 @@ from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, Surroundings
 from chaos.workload.message_id import decode_body
+from cluster.composition import Node
 from cluster.sessions.routes import RouteState
 from node.errors import StorageError, WarrenError
 from node.queues.backing_queue import Delivery
@@ -72,9 +73,9 @@ class Run:
     """The world of one schedule."""
 
     def __init__(
-        self, schedule: Schedule, *, checks_every: int = 50, on_line: Callable[[str], None] | None = None
+        self, schedule: Schedule, *, checks_every: int = 20, on_line: Callable[[str], None] | None = None
     ) -> None:
-        """``checks_every``: so many turns of nodes between two checks of all invariants."""
+        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was."""
         self.schedule = schedule
         self.loop: SimulatedLoop = simulated_loop()
         self.loop.set_exception_handler(self._exception)
@@ -162,24 +163,32 @@ class Run:
 
     def _after_turn(self, process: Process) -> None:
         machine = self.cluster.machines.get(process.name)
-        if machine is not None and machine.process is process and machine.name in self.cluster.nodes:
-            self.records.look(process.name, process.number, self.cluster.nodes[machine.name])
+        if machine is None or machine.process is not process or machine.name not in self.cluster.nodes:
+            return
+        node = self.cluster.nodes[machine.name]
+        self.records.look(process.name, process.number, node)
         self._turns_to_check -= 1
         if self._turns_to_check <= 0:
             self._turns_to_check = self._checks_every
-            self.check_invariants()
+            self._check(node)
 
-    def check_invariants(self) -> None:
+    def _check(self, node: Node) -> None:
+        """All invariants of one node, and now and then those that it does not reach by itself."""
         self._checks_to_deep_check -= 1
-        is_deep = self._checks_to_deep_check <= 0
         try:
-            self.cluster.check_invariants()
-            if is_deep:
+            node.check_invariants()
+            if self._checks_to_deep_check <= 0:
                 self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
-                for node in self.cluster.nodes.values():
-                    check_deep_invariants(node)
+                check_deep_invariants(node)
+                self.cluster.network.check_invariants()
         except AssertionError as error:
             self.stage.violate("invariant", f"{error}{place(error)}")
+
+    def check_invariants(self) -> None:
+        """Of everything, at the end."""
+        for node in self.cluster.nodes.values():
+            self._checks_to_deep_check = 0
+            self._check(node)
 
     # --- the run ---
 

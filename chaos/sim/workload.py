@@ -126,6 +126,7 @@ class Client:
                 )
                 self.connection = connection
                 connection.on_blocked = self._blocked
+                connection.on_silent = lambda: self.world.note("a client gave up a silent connection")
                 self._lost = asyncio.Event()
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     channel = await connection.channel()
