@@ -27,6 +27,8 @@ class SeedResult(NamedTuple):
     simulated_s: float
     took_s: float
     turns: int
+    #: What of `chaos.sim.sometimes.CATALOGUE` was reached.
+    sightings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResu
         outcome.length_s,
         time.perf_counter() - begin_s,
         outcome.turns,
+        outcome.sightings,
     )
 
 

@@ -46,6 +46,8 @@ class Delivered(NamedTuple):
     delivery_tag: int
     is_redelivered: bool
     body: bytes
+    #: Not before this the broker has sent it (true time, seconds).
+    sent_s: float = 0.0
 
 
 #: Frames on channel 0 that ask for nothing.
@@ -226,13 +228,14 @@ class Channel:
         method, _, parts = self._content
         self._content = None
         data = b"".join(parts)
+        sent_s = self.connection.heard_sent_s
         if isinstance(method, commands.Basic.Return):
-            self.on_return(Delivered("", 0, False, data))
+            self.on_return(Delivered("", 0, False, data, sent_s))
         elif isinstance(method, commands.Basic.GetOk):
-            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data))
+            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data, sent_s))
         elif isinstance(method, commands.Basic.Deliver):
             self.on_deliver(
-                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data)
+                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data, sent_s)
             )
 
     def _answered(self, method: Frame, value: object = None) -> None:
@@ -298,6 +301,11 @@ class Connection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         if self.closed is None:
             self._transport.write(data)
+
+    @property
+    def heard_sent_s(self) -> float:
+        """When the broker has sent what was received last."""
+        return self._transport.heard_sent_s
 
     async def opened(self) -> None:
         await self._opened

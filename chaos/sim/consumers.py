@@ -45,10 +45,10 @@ class Settling:
     def __bool__(self) -> bool:
         return bool(self._sent)
 
-    def sent(self, message: MessageId) -> None:
-        """An acknowledgement is on its way."""
+    def sent(self, message: MessageId, delivered: Delivered) -> None:
+        """An acknowledgement is on its way. It counts only in the session in which the message was delivered."""
         session = self._world.session_of(self._entry, self._queue)
-        if session is not None:
+        if session is not None and session.began_s < delivered.sent_s:
             key = (self._queue, message.pub_id, message.seq, message.attempt)
             self._sent.append((key, self._log.now_us(), session))
 
@@ -61,7 +61,7 @@ class Settling:
         session = self._world.session_of(self._entry, self._queue)
         for key, at_us, session_then in asked:
             if session_then == session:
-                self._world.settled[key] = (at_us, self._log.now_us())
+                self._world.settled.setdefault(key, (at_us, self._log.now_us()))
 
 
 class Consumer(Client):
@@ -170,7 +170,7 @@ class Consumer(Client):
             return
         channel.ack(delivered.delivery_tag)
         assert self._settling is not None, "it consumes"
-        self._settling.sent(message)
+        self._settling.sent(message, delivered)
         if self._settling and not self._is_proving:
             self._is_proving = True
             self.process.call_later(PROOF_DELAY_S, self._ask_for_proof, queue, channel)
@@ -197,6 +197,7 @@ def record_delivery(
     message, crc_ok = decode_body(run_tag, delivered.body)
     log.record(
         Kind.DELIVER,
+        t_lo_us=1 + int(delivered.sent_s * 1e6),
         queue_id=queue,
         pub_id=None if message is None else message.pub_id,
         seq=None if message is None else message.seq,
@@ -284,7 +285,7 @@ class Visitor(Client):
             record_settlement(self.log, queue, delivered, message, channel.label)
         channel.ack(delivered.delivery_tag)
         if message is not None:
-            settling.sent(message)
+            settling.sent(message, delivered)
         return message
 
     async def drain(self, queue: int) -> None:

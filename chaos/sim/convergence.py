@@ -7,7 +7,7 @@
 - Every mirror follows; where the policy says so it is synchronised.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),
   and none would give a position twice. A mirror's horizon lies above everything that its master may have delivered.
-- A queue keeps its limit. Queues of connections that are gone are gone.
+- A queue has every message once, and keeps its limit. Queues of connections that are gone are gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.placement import suggest_nodes
 from cluster.runtime.queue_role import MasterRole, MirrorRole
-from node.ids import NodeName
+from node.ids import MSG_ID_BYTES, NodeName
 from node.topology.records import QueueRecord
 
 
@@ -88,6 +88,9 @@ def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: Qu
     options = master.process.options
     if options.max_length is not None and master.process.ready > options.max_length:
         yield f"{master.process.ready} messages are ready, and it is limited to {options.max_length}"
+    ids = [envelope[:MSG_ID_BYTES] for _, envelope in contents(master)]
+    if len(set(ids)) < len(ids):
+        yield f"of {len(ids)} messages {len(ids) - len(set(ids))} are there twice"
     for mirror in record.synchronised:
         copy = roles(cluster.nodes[mirror], queue.queue_id)
         assert isinstance(copy, MirrorRole), "looked at above"

@@ -66,6 +66,8 @@ class Ending:
             if reason or now != known:
                 since_s, known = stage.loop.now_s, now
             elif stage.loop.now_s - since_s >= STEADY_S:
+                if different := different_bytes(stage.cluster):
+                    stage.violate("replicas", different)
                 return not stage.violations
         if not stage.violations:
             stage.violate("stuck", reason or f"masters change again and again: {known}")

@@ -87,6 +87,9 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
         if is_missing and not _is_excused(key, story, circumstances):
             wrong += is_missing
+        is_returned = any(event.kind == Kind.RETURN for event in story)
+        if is_returned and findings["delivered"] and not findings["refused_but_delivered"]:
+            wrong.append("refused_but_delivered")
         if _has_come_back(key, story, circumstances, epochs.get(key[0], ())):
             wrong.append("resurrected")
         found += [Violation(name, tell(key, story)) for name in wrong]
@@ -144,14 +147,18 @@ def _was_unsynced(confirmed_us: int, circumstances: Circumstances) -> bool:
 def _has_come_back(
     key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
 ) -> bool:
-    """Delivered after it was settled for sure, and in the same epoch."""
+    """Sent out after it was settled for sure, and in the same epoch.
+
+    A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
+    from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
+    """
     settled = circumstances.settled.get(key)
     if settled is None:
         return False
-    acked_us, proven_us = settled
+    acked_us, _proven_us = settled
     return any(
         event.kind == Kind.DELIVER
-        and event.t_hi_us > proven_us
+        and event.t_lo_us > acked_us
         and not any(acked_us <= at_us <= event.t_hi_us for at_us in epochs)
         for event in story
     )

@@ -23,10 +23,18 @@ from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, SyncProgress, Table
+from cluster.transport.admin_port import (
+    AdminPort,
+    AdminRefused,
+    ExitCode,
+    QueueSelection,
+    SyncProgress,
+    Table,
+    exit_code_of,
+)
 from cluster.transport.carrier import AdminEndpoint
 from node.config import NodeConfig, build_config, parse_settings
-from node.errors import StorageError
+from node.errors import StorageError, WarrenError
 from node.store.disk.simulated import SimulatedCrashError, SimulatedDisk
 
 _T = TypeVar("_T")
@@ -128,9 +136,10 @@ class _Lock:
 class AdminDoor:
     """The admin service of a node, for those outside of it: what they ask is done by the node's own process."""
 
-    def __init__(self, process: Process, port: AdminPort) -> None:
+    def __init__(self, process: Process, port: AdminPort, cookie: str = COOKIE) -> None:
         self._process = process
         self._port = port
+        self.cookie = cookie
 
     async def ask(self, request: Callable[[AdminPort], Coroutine[Any, Any, _T]]) -> _T:
         """For ever, if the node dies meanwhile."""
@@ -140,11 +149,14 @@ class AdminDoor:
 class MemoryAdminCaller:
     """Asks the admin service of other simulated nodes, as far as the network lets it. Satisfies `AdminCaller`."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor]) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor], cookie: str = COOKIE
+    ) -> None:
         self._loop = loop
         self._network = network
         self._here = here
         self._doors = doors
+        self._cookie = cookie
 
     async def _door(self, address: str) -> AdminDoor:
         host = address_of(address)[0]
@@ -153,6 +165,8 @@ class MemoryAdminCaller:
         door = self._doors.get(host)
         if door is None or there.is_cut or back.is_cut or there.is_refusing:
             raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
+        if door.cookie != self._cookie:
+            raise AdminRefused(ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
         return door
 
     async def _ask(self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], timeout_s: float) -> _T:
@@ -161,27 +175,54 @@ class MemoryAdminCaller:
                 door = await self._door(address)
                 return await door.ask(request)
         except TimeoutError:
-            raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} did not answer in time") from None
+            raise AdminRefused(ExitCode.UNAVAILABLE, "Deadline Exceeded") from None
+        except WarrenError as error:
+            raise _refusal(error) from None
 
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
     ) -> Table:
-        await self._door(address)
-        return Table((), ())
+        questions: dict[str, Callable[[AdminPort], Coroutine[Any, Any, Table]]] = {
+            "ListQueues": lambda port: port.list_queues(vhost, columns, QueueSelection(local=True)),
+            "ListConnections": lambda port: port.list_connections(columns, local=True),
+            "ListChannels": lambda port: port.list_channels(columns, local=True),
+            "ListFlow": lambda port: port.list_flow(columns, local=True),
+            "ListConsumers": lambda port: port.list_consumers(vhost, columns, local=True),
+        }
+        return await self._ask(address, questions[listing], timeout_s)
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         return dict(await self._ask(address, status_of, timeout_s))
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        """What it says of its progress comes with the end of it, or with its refusal."""
         door = await self._door(address)
-        await door.ask(lambda port: sync_queue(port, vhost, name))
-        yield SyncProgress(0, 0, is_finished=True)
+        said: list[SyncProgress] = []
+        refusal: AdminRefused | None = None
+        try:
+            await door.ask(lambda port: _note_progress(port, vhost, name, said))
+        except WarrenError as error:
+            refusal = _refusal(error)
+        for progress in said:
+            yield progress
+        if refusal is not None:
+            raise refusal
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         await self._ask(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
 
     async def close(self) -> None:
         """There is nothing to hang up."""
+
+
+def _refusal(error: WarrenError) -> AdminRefused:
+    message = error.message if isinstance(error, AdminRefused) else str(error)
+    return AdminRefused(exit_code_of(error), message)
+
+
+async def _note_progress(port: AdminPort, vhost: str, name: str, said: list[SyncProgress]) -> None:
+    async for progress in port.sync_queue(vhost, name):
+        said.append(progress)  # noqa: PERF401 - what was said before a refusal is kept
 
 
 async def status_of(port: AdminPort) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
-from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, Surroundings
+from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
 from cluster.sessions.routes import RouteState
@@ -95,7 +95,7 @@ class Run:
         self._listener = Listener(
             self.records,
             note,
-            process_name=lambda: self.loop.current.name if self.loop.current is not None else "harness",
+            loop=self.loop,
             dropped=self._dropped,
             is_something_wrong=cluster.is_something_wrong,
         )
@@ -145,7 +145,7 @@ class Run:
                     Kind.DROP, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
                 )
 
-    def _session_of(self, entry: int, queue: int) -> object | None:
+    def _session_of(self, entry: int, queue: int) -> SessionMark | None:
         """Identity of the session between a node that clients ask and the master in service of a queue."""
         name = self.world.nodes[entry][0]
         node, process = self.cluster.nodes.get(name), self.cluster.machines[name].process
@@ -155,7 +155,10 @@ class Run:
         route = node.runtime.gateway._entry._routes.get(queue_id)
         if route is None or route.state is not RouteState.OPEN or route.epoch != self.records.epochs.get(queue_id):
             return None
-        return (process.number, queue_id, route.epoch, route.session)
+        began_s = self._listener.sessions.get((process.number, queue_id, route.session))
+        if began_s is None:
+            return None
+        return SessionMark(process.number, queue_id, route.epoch, route.session, began_s)
 
     def wall_time_s(self) -> float:
         """For whoever's turn it is."""

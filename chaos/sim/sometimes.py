@@ -2,7 +2,7 @@
 
 Antithesis calls them *sometimes* assertions: beside what must always hold there is what must happen now and then, or
 the runs prove less than they seem to. Each has a name that never changes and stands in `CATALOGUE`; noting one that
-does not is a mistake of the simulator. A campaign adds up how many of its seeds reached each (`unreached`) and fails if
+does not is a mistake of the simulator. A campaign adds up how many of its seeds reached each and fails if
 one was never reached, provided that it had enough seeds to expect it (`ENOUGH_SEEDS`).
 
 They are seen from outside: in what the cluster commits (`chaos.sim.record_watch`), in what clients hear, in lines of
@@ -11,7 +11,7 @@ the nodes' logs (`LOG_LINES`), and in calls that are listened to (`chaos.sim.tap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 #: With this many seeds or more a campaign fails if it has not reached everything.
 ENOUGH_SEEDS = 200
@@ -98,9 +98,3 @@ class Sightings:
         if name not in self.seen:
             assert name in CATALOGUE, f"{name!r} is not in the catalogue"
             self.seen[name] = None
-
-
-def unreached(sightings: Iterable[Iterable[str]]) -> list[str]:
-    """What no run of these has reached."""
-    reached = {name for seen in sightings for name in seen}
-    return [name for name in CATALOGUE if name not in reached]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
 from cluster.metadata.state import Applied, MetadataState
@@ -20,6 +21,7 @@ from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
 from cluster.runtime.roles import Roles
+from cluster.sessions.routes import Route
 from node.flow.credit import Hop
 from node.queues.backing_queue import Delivery
 from node.queues.queue_process import QueueProcess
@@ -62,21 +64,23 @@ def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator
 
 
 class Listener:
-    """What is done with what is heard. ``process_name`` tells whose turn it is."""
+    """What is done with what is heard."""
 
     def __init__(
         self,
         records: RecordWatch,
         note: Note,
         *,
-        process_name: Callable[[], str],
+        loop: SimulatedLoop,
         dropped: Callable[[str, Sequence[Delivery]], None],
         is_something_wrong: Callable[[], bool],
     ) -> None:
         """``dropped`` hears what a length limit of a queue took away."""
         self._records = records
         self._note = note
-        self._process_name = process_name
+        self._loop = loop
+        #: Process, queue and number of every session that a node has begun with a master -> when.
+        self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
         self._is_something_wrong = is_something_wrong
 
@@ -90,6 +94,7 @@ class Listener:
                 (MirroredQueue, "confirm_when_safe", self._repeated),
                 (MirrorReplica, "_differences", self._compared),
                 (Hop, "change", self._credit_changed),
+                (Route, "begin", self._session_begun),
                 (VhostStore, "reclaim", self._reclaimed),
                 (RaftCore, "compact", self._compacted),
                 (Roles, "on_restored", self._restored),
@@ -99,8 +104,16 @@ class Listener:
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
             yield
 
+    @property
+    def _process(self) -> Process:
+        """Whose turn it is."""
+        return self._loop.current or self._loop.harness
+
+    def _session_begun(self, route: Route, _result: None, session: int) -> None:
+        self.sessions[self._process.number, route.queue_id, session] = self._loop.now_s
+
     def _applied(self, state: MetadataState, outcome: Applied, index: int, request: Request, *_: object) -> None:
-        self._records.applied(self._process_name(), state, index, request, outcome)
+        self._records.applied(self._process.name, state, index, request, outcome)
 
     def _purged(self, process: QueueProcess, count: int) -> None:
         self._records.removed(process.record.name)

@@ -55,6 +55,16 @@ class MemoryHistory:
         self.events.append(event)
 
 
+class SessionMark(NamedTuple):
+    """Which session a node has with the master of a queue, and since when."""
+
+    process: int
+    queue_id: int
+    epoch: int
+    session: int
+    began_s: float
+
+
 class Surroundings:
     """What every client needs of the world."""
 
@@ -71,7 +81,7 @@ class Surroundings:
         #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
         self.settled: dict[AttemptKey, tuple[int, int]] = {}
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
-        self.session_of: Callable[[int, int], object | None] = lambda _entry, _queue: None
+        self.session_of: Callable[[int, int], SessionMark | None] = lambda _entry, _queue: None
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
         self.note: Callable[[str], None] = lambda _name: None
         #: In the body of every message: whose run it is of.
