@@ -89,6 +89,7 @@ def draw_personality(chance: Random, nodes: int) -> Personality:
         transactors=chance.choice((0, 0, 1, 2)),
         mandatory_percent=chance.choice((0, 0, 20, 100)),
         guests=chance.choice((0, 0, 1)),
+        sync_throughput_bytes=chance.choice((0, 0, 1_000)),
     )
 
 
@@ -104,6 +105,8 @@ def draw_policy(chance: Random, nodes: int) -> dict[str, Any]:
         policy["ha-params"] = [node_name(n) for n in chance.sample(range(1, nodes + 1), chance.randint(1, nodes))]
     if chance.random() < 0.6:
         policy["ha-sync-mode"] = chance.choice(("automatic", "automatic", "manual"))
+    if chance.random() < 0.3:
+        policy["ha-sync-batch-size"] = chance.choice((1, 3))
     if chance.random() < 0.6:
         policy["ha-promote-on-failure"] = chance.choice(("when-synced", "when-synced", "always"))
     if chance.random() < 0.3:
@@ -293,6 +296,15 @@ class _Drawing:
         node = self.any_node()
         self.at(at_ms, kind, node, self.chance.choice((10, 100, 1000)))
         self.at(end_ms, "slow_disk_end", node)
+
+    def _full_disk(self, kind: str, at_ms: float, end_ms: float) -> None:
+        """Now and then its node restarts while there is no room."""
+        node = self.any_node()
+        self.at(at_ms, kind, node)
+        self.at(end_ms, "full_disk_end", node)
+        if self.chance.random() < 0.4:
+            self.at(at_ms + 10, "kill", node)
+            self.at((at_ms + end_ms) / 2, "start", node)
 
     def _fail_writes(self, kind: str, at_ms: float, end_ms: float) -> None:
         node = self.any_node()

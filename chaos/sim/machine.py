@@ -387,6 +387,8 @@ def node_config(name: str, personality: Personality) -> NodeConfig:
         f"msg_store_compaction = {personality.compaction}",
         f"durability = {'flush' if personality.is_flush else 'fsync'}",
     ]
+    if personality.sync_throughput_bytes:
+        lines.append(f"mirroring_sync_max_throughput = {personality.sync_throughput_bytes}")
     if personality.credit[0]:
         names = ("credit_flow_default_credit", "msg_store_credit_disc_bound", "cluster.credit")
         initial, more_after = personality.credit

@@ -80,6 +80,8 @@ class Personality:
     log_entries_kept: int = 0
     #: Messages that every hop lends its sender, and after how many more; 0: as configured by default.
     credit: tuple[int, int] = (0, 0)
+    #: Bytes a second that a mirror is filled with at most; 0: no limit.
+    sync_throughput_bytes: int = 0
     #: Clients that publish in transactions.
     transactors: int = 0
     #: Of a hundred publishes, so many are mandatory.

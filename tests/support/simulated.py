@@ -38,6 +38,7 @@ def personality(**changes: Any) -> Personality:
         length_max=0,
         log_entries_kept=0,
         credit=(0, 0),
+        sync_throughput_bytes=0,
         transactors=0,
         mandatory_percent=0,
         guests=0,
