@@ -150,6 +150,7 @@ class Consumer(Client):
         message = record_delivery(self.log, self.world.run_tag, queue, delivered, self.channel_id)
         if message is None:
             return
+        self.world.on_moment("deliver", queue)
         times = self._seen[message] = self._seen.get(message, 0) + 1
         habit = self.world.dice(self.name, message, times)
         if habit < self._hold_percent and times == 1:

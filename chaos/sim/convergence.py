@@ -144,6 +144,12 @@ def different_bytes(cluster: SimulatedCluster) -> str:
 
 
 def masters(cluster: SimulatedCluster) -> dict[int, tuple[str, int]]:
-    """Master and epoch of every queue."""
+    """Master and epoch of every queue that has come to stay: a master that its policy does not list (``ha-mode =
+    nodes``) waits only until a listed mirror is synchronised, and what takes messages out may synchronise it."""
     state = next(iter(cluster.nodes.values())).runtime.metadata.state
-    return {int(queue_id): (record.master, record.epoch) for queue_id, record in state.masterships.items()}
+    staying: dict[int, tuple[str, int]] = {}
+    for queue in state.topology.all_queues():
+        record, policy = state.masterships[queue.queue_id], policy_of(state, queue)
+        if policy.get("ha-mode") != "nodes" or record.master in policy["ha-params"]:
+            staying[int(queue.queue_id)] = (record.master, record.epoch)
+    return staying

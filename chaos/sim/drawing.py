@@ -41,7 +41,11 @@ FAULTS: Mapping[str, tuple[int, int]] = {
     "client_cut_one_way": (200, 20_000),
     "client_reset": (0, 0),
     "client_slow": (100, 6_000),
+    "ambush": (500, 8_000),
 }
+#: How many of the seeds have a fault, and where it is another share.
+FAULT_SHARE = 0.25
+FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: Which files a disk refuses to write, by a part of their paths.
@@ -56,7 +60,8 @@ def drawn_for(seed: int, *name: object) -> Random:
 def draw_personality(chance: Random, nodes: int) -> Personality:
     """See `Personality`."""
     slowness = chance.choice((1, 1, 1, 3, 10))
-    faults = [fault for fault in FAULTS if chance.random() < 0.25] or [chance.choice(list(FAULTS))]
+    faults = [fault for fault in FAULTS if chance.random() < FAULT_SHARES.get(fault, FAULT_SHARE)]
+    faults = faults or [chance.choice(list(FAULTS))]
     overflow = chance.choice(("", "", "", "drop-head", "reject-publish"))
     return Personality(
         nodes=nodes,
@@ -313,6 +318,17 @@ class _Drawing:
 
     def _clock_jump(self, kind: str, at_ms: float, _end_ms: float) -> None:
         self.at(at_ms, kind, self.any_node(), self.chance.choice((-20_000, 100, 2_000, 20_000, 3_600_000)))
+
+    def _ambush(self, kind: str, at_ms: float, end_ms: float) -> None:
+        """With something to wait for."""
+        chance, p = self.chance, self.personality
+        queue = chance.randrange(p.queues)
+        moment = chance.choice(("confirm", "confirm", "deliver"))
+        end, slowness = chance.choice(("power", "power", "kill", "pause")), chance.choice((1, 1000))
+        self.at(at_ms, kind, queue, moment, end, slowness)
+        for _ in range(2):
+            self.at(at_ms + chance.uniform(0, 20), "publish", chance.randrange(p.publishers), queue, 6, 50, 1, 0)
+        self.at(end_ms, f"{kind}_end", queue)
 
     # --- faults between a client and a node ---
 

@@ -43,6 +43,7 @@ class Ending:
         """Whether everything was as it must be, up to what the judge has to say."""
         stage = self._stage
         stage.tell("heal everything")
+        stage.world.on_moment = lambda _what, _queue: None
         stage.cluster.heal()
         if not self._converge():
             return False

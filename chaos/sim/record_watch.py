@@ -88,6 +88,11 @@ class RecordWatch:
         #: Queue of the workload -> when everything that was published to it before may have been taken away.
         self.removals: dict[int, list[int]] = {}
 
+    def master_of(self, number: int) -> str | None:
+        """By the newest record; ``None`` if there is none, or nobody serves the queue."""
+        holders = self.holders.get(number)
+        return holders[-1].master if holders and holders[-1].nodes else None
+
     def removed(self, queue: str) -> None:
         """A queue is purged now."""
         number = self._queue_number(queue)

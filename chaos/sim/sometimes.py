@@ -62,6 +62,7 @@ CATALOGUE: Mapping[str, str] = {
     "garbage was reclaimed during a fault": "compaction while something is wrong",
     "a node ended in the midst of an operation": "half-done writes",
     "a node lost what it had not synced": "power",
+    "a master ended as a client heard of it": "between a confirm, or a delivery, and whatever follows",
     "the log was cut off behind a snapshot": "Raft compaction",
     "a snapshot was installed": "a node that was too far behind for the log",
     "a client gave up a silent connection": "heartbeats",

@@ -57,6 +57,8 @@ class Stage:
     sightings: Sightings = field(default_factory=Sightings)
     #: Names of queues whose mastership has changed.
     moved: Mapping[str, None] = field(default_factory=dict)
+    #: Who is the master of a queue of the workload, by the newest record.
+    master_of: Callable[[int], str | None] = lambda _queue: None
     #: Purges and deletions that were asked for, each with the declaration that follows.
     removals: list[asyncio.Task[None]] = field(default_factory=list)
 

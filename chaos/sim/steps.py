@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from chaos.sim.client import Channel
@@ -13,11 +14,25 @@ from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
 
+@dataclass
+class Ambush:
+    """Somebody waits for a moment in which the master of a queue is to end."""
+
+    queue: int
+    moment: str
+    end: str
+    #: Links that were made slow for it.
+    slowed: list[tuple[str, str]]
+    victim: str | None = None
+
+
 class Steps:
     """The steps on one stage."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        self._ambushes: list[Ambush] = []
+        stage.world.on_moment = self._moment_has_come
 
     def do(self, step: Step) -> None:
         """Begin it; what it leads to goes on by itself."""
@@ -102,6 +117,39 @@ class Steps:
             await stage.declare(queue)
 
         stage.removals.append(stage.visitor.process.create_task(remove()))
+
+    # --- ambushes ---
+
+    def _ambush(self, queue: int, moment: str, end: str, slowness: int) -> None:
+        """The master of a queue ends when the next client hears of a confirm, or gets a delivery; until then what it
+        says to the other nodes takes so many times longer."""
+        stage = self._stage
+        master = stage.master_of(queue)
+        if master is None:
+            return
+        slowed = [(master, other) for other in stage.cluster.machines if other != master and slowness > 1]
+        for link in slowed:
+            stage.cluster.slow_link(*link, slowness)
+        self._ambushes.append(Ambush(queue, moment, end, slowed))
+
+    def _moment_has_come(self, moment: str, queue: int) -> None:
+        for ambush in self._ambushes:
+            if ambush.victim is None and (ambush.moment, ambush.queue) == (moment, queue):
+                ambush.victim = self._stage.master_of(queue)
+                if ambush.victim is not None:
+                    self._stage.sightings.note("a master ended as a client heard of it")
+                    getattr(self._stage.cluster, ambush.end)(ambush.victim)
+
+    def _ambush_end(self, queue: int) -> None:
+        """Whoever fell into one comes back, and nobody waits any more."""
+        cluster = self._stage.cluster
+        for ambush in [ambush for ambush in self._ambushes if ambush.queue == queue]:
+            self._ambushes.remove(ambush)
+            for link in ambush.slowed:
+                cluster.slow_link_end(*link)
+            if ambush.victim is not None:
+                cluster.pause_end(ambush.victim)
+                cluster.start(ambush.victim)
 
     # --- operators ---
 

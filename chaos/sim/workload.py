@@ -82,6 +82,8 @@ class Surroundings:
         self.settled: dict[AttemptKey, tuple[int, int]] = {}
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
         self.session_of: Callable[[int, int], SessionMark | None] = lambda _entry, _queue: None
+        #: Hears what has just happened to some client and queue: "confirm" or "deliver".
+        self.on_moment: Callable[[str, int], None] = lambda _what, _queue: None
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
         self.note: Callable[[str], None] = lambda _name: None
         #: In the body of every message: whose run it is of.
@@ -250,6 +252,7 @@ class Publisher(Client):
         for number in answered:
             item = self._outstanding.pop(number)
             self._record(Kind.CONFIRM if is_ack else Kind.NACK, item)
+            self.world.on_moment("confirm", item.queue)
             if not is_ack:
                 self.world.note("a publish was refused")
                 if item.refusals < REFUSALS_MAX:

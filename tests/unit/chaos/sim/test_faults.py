@@ -60,6 +60,13 @@ def test_what_ends_in_the_midst_of_its_turn_does_nothing_more() -> None:
     assert machine.process is None
 
 
+@pytest.mark.parametrize("end", ["power", "kill", "pause"])
+def test_a_master_may_end_just_when_a_client_hears_of_a_confirm(end: str) -> None:
+    """The moment in which a confirm that came too early does harm."""
+    outcome = kept((1000, "ambush", 0, "confirm", end, 1000), (2500, "ambush_end", 0), lasts_ms=4000)
+    assert "a master ended as a client heard of it" in outcome.sightings
+
+
 def test_a_shortage_of_memory_blocks_publishers_until_it_is_over() -> None:
     outcome = kept((1000, "memory_alarm", "n2"), (2000, "memory_alarm_end", "n2"))
     assert {"an alarm was raised", "a client was told of an alarm", "a client was told that an alarm is over"} <= set(
