@@ -239,9 +239,10 @@ class SimulatedCluster:
     def slow_disk_end(self, name: str) -> None:
         self.machines[name].disk_slowness = 1.0
 
-    def full_disk(self, name: str) -> None:
-        self._spoil(name).capacity_bytes = self.machines[name].disk.used_bytes
-        self.on_event(f"the disk of {name} is full")
+    def full_disk(self, name: str, left_bytes: int = 0) -> None:
+        """But for so much: what is small may still find room when what is large does not."""
+        self._spoil(name).capacity_bytes = self.machines[name].disk.used_bytes + left_bytes
+        self.on_event(f"the disk of {name} has {left_bytes} bytes left")
 
     def full_disk_end(self, name: str) -> None:
         self.machines[name].disk.capacity_bytes = DISK_BYTES

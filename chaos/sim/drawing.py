@@ -203,6 +203,12 @@ class _Drawing:
             return  # they take everything away that could be lost
         elif kind == "policy":
             self.at(at_ms, kind, draw_policy(chance, p.nodes))
+        elif kind == "cancel_sync":
+            # Of something that has begun: new mirrors of what is there, which nobody fills before it is asked for.
+            self.at(at_ms - 1_500, "policy", {"ha-mode": "nodes", "ha-params": [node_name(1)]})
+            self.at(at_ms - 400, "policy", {"ha-mode": "all", "ha-sync-mode": "manual", "ha-sync-batch-size": 1})
+            self.at(at_ms - 200, "sync", queue)
+            self.at(at_ms, kind, queue)
         else:
             self.at(at_ms, kind, queue)
 
@@ -303,9 +309,13 @@ class _Drawing:
         self.at(end_ms, "slow_disk_end", node)
 
     def _full_disk(self, kind: str, at_ms: float, end_ms: float) -> None:
-        """Now and then its node restarts while there is no room."""
+        """Now and then its node restarts while there is no room, or is to get a copy that it has no room for."""
         node = self.any_node()
-        self.at(at_ms, kind, node)
+        self.at(at_ms, kind, node, self.chance.choice((0, 300, 1_000, 3_000)))
+        if self.chance.random() < 0.3:
+            others = [other for other in self.all_nodes() if other != node]
+            self.at(at_ms - 400, "policy", {"ha-mode": "nodes", "ha-params": others})
+            self.at(at_ms + 10, "policy", {"ha-mode": "all", "ha-sync-mode": "automatic"})
         self.at(end_ms, "full_disk_end", node)
         if self.chance.random() < 0.4:
             self.at(at_ms + 10, "kill", node)

@@ -96,6 +96,16 @@ def test_snapshots_of_the_metadata_come_early_if_a_personality_wants_them() -> N
     assert {"the log was cut off behind a snapshot", "a snapshot was installed"} <= set(outcome.sightings)
 
 
+def test_a_synchronisation_is_cancelled_midway() -> None:
+    """What has arrived by then is kept; the mirrors go on unsynchronised, as the policy lets them."""
+    steps = [publish(100, 40), (500, "policy", {"ha-mode": "nodes", "ha-params": ["n1"]})]
+    steps += [(1500, "policy", {"ha-mode": "all", "ha-sync-mode": "manual", "ha-sync-batch-size": 1})]
+    steps += [(1700, "sync", 0), (1900, "cancel_sync", 0)]
+    outcome = run_schedule(schedule(*steps, consumers=0, sync_throughput_bytes=1_000))
+    assert outcome.violations == []
+    assert "a synchronisation was cancelled midway" in outcome.sightings
+
+
 # --- the workload
 
 
