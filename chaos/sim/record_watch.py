@@ -195,6 +195,8 @@ class RecordWatch:
             if record.epoch < epoch:
                 self._violate("epoch", f"queue {queue_id} of {name} went from epoch {epoch} back to {record.epoch}")
             epochs[queue_id] = record.epoch
+            if record.is_down:
+                continue  # nobody is its master: the record names who is waited for, and that may change
             master = self._masters.setdefault((queue_id, record.epoch), record.master)
             if master != record.master:
                 text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
