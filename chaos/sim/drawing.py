@@ -199,7 +199,7 @@ class _Drawing:
         elif kind == "delete_if":
             if p.has_conditional_deletes:
                 self.at(at_ms, kind, queue, chance.choice(("unused", "empty")))
-        elif kind in ("purge", "delete") and chance.random() < 0.7:
+        elif kind in ("purge", "delete") and chance.random() < (0.3 if kind == "purge" else 0.7):
             return  # they take everything away that could be lost
         elif kind == "policy":
             self.at(at_ms, kind, draw_policy(chance, p.nodes))
