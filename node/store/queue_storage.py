@@ -277,7 +277,6 @@ class QueueStorage:
             directory=self._directory,
             queue_id=self._stub.queue_id,
             group_commit=self.group_commit,
-            config=self.config,
             next_seq_id=next_seq_id,
         )
         self.index = converting
@@ -318,6 +317,9 @@ class QueueStorage:
         index = self.index
         index.drop_transient()
         index.close(next_seq_id)
+        # The terms will be believed although the shared store may not come to its own clean end: whatever they call
+        # live must be there.
+        self._stores.persistent.sync()
         terms = Terms(next_seq_id, next_deliver_seq_id, persistent_body_bytes, origins, index.version, index.terms())
         terms.write(self._disk, f"{self._directory}/{TERMS_NAME}", self._stub.queue_id)
 

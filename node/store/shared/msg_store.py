@@ -289,6 +289,12 @@ class MessageStore:
         has_worked = compactor.step()
         return Reclaimed(has_worked, compactor.is_urgent and (has_worked or compactor.is_under_way))
 
+    def sync(self) -> None:
+        """Make every message here durable, on this thread; next to nothing if it is. Raises `StorageError`."""
+        if self.failure is not None:
+            raise StorageError(f"{self._directory} is out of service: {self.failure}")
+        self._files.sync()
+
     def status(self) -> MessageStoreStatus:
         """Figures of now; cheap."""
         files = self._files
