@@ -99,7 +99,7 @@ class VhostStore:
         store_directory = f"{self.directory}/msg_store_persistent"
         transient_directory = f"{self.directory}/msg_store_transient"
         disk.mkdir(store_directory)
-        self._deletions = Deletions(disk, self.directory, group_commit, waits_for_sync=config.confirm_after_sync)
+        self._deletions = Deletions(disk, self.directory, group_commit)
         self._config = config = self._agree(data_directory, config)
         self._stores = SharedStores(
             MessageStore(
