@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from node.ids import MsgId
 from node.store.index.conversion import ConvertingIndex, split_terms
 from node.store.index.index import QueueIndex
-from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, IndexDriver, IndexKind, random_steps
+from tests.support.index_driver import DIRECTORY, QUEUE_ID, IndexDriver, IndexKind, random_steps
 
 
 class ConvertingDriver(IndexDriver):
