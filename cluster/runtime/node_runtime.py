@@ -50,6 +50,7 @@ from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Incarnation
 from node.store.disk.group_commit import GroupCommit
+from node.store.steps import Job
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class NodeRuntime:
             on_durable=self._durable,
             on_failure=self._sync_failed,
         )
+        self._recovery_worker = surroundings.worker("recovery")
         self.proposals = QueueProposals(self.node, self.metadata, self.records, self.links, self.background)
         self.effects = QueueEffects(self.node, self.proposals.delete_unused)
         self.queues = QueueSet(
@@ -123,11 +125,13 @@ class NodeRuntime:
             cluster=self.proposals,
             request_sync=self.sync_thread.request,
             call_soon=self._loop.call_soon,
+            run_job=self._recover,
             clock=clock,
             incarnation=incarnation,
             flow=self.flow,
         )
         files.on_queue_changed = self.queues.touch
+        files.on_vhost_wanted = self.queues.open_vhost
         self.gateway = ClusterGateway(
             self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
@@ -212,11 +216,16 @@ class NodeRuntime:
         await self.membership.say_goodbye()
         await self.background.stop()
         self.roles.give_up_all()
+        self._recovery_worker.close()
         await self.sync_thread.stop()
         self._files.close()
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)
+
+    def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+        """What a recovery waits for is done beside the loop."""
+        self._recovery_worker.run(job).add_done_callback(lambda future: on_done(future.exception()))
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -257,10 +257,19 @@ class VhostStore:
         self._open.pop(queue_id, None)
         self._unflushed.pop(queue_id, None)
 
-    def queues_on_disk(self) -> list[tuple[QueueId, QueueName]]:
-        """Every queue that has a directory. Its name is empty if the crash came before the stub was durable."""
+    def queue_file_count(self, queue_id: QueueId) -> int:
+        """Files in a queue's directory."""
+        return len(self._disk.list(self._queue_directory(queue_id)))
+
+    def queues_on_disk(self, known: Collection[QueueId] = ()) -> list[tuple[QueueId, QueueName]]:
+        """Every queue that has a directory and is not ``known``.
+
+        Its name is empty if the crash came before the stub was durable.
+        """
         found: list[tuple[QueueId, QueueName]] = []
         for queue_id in self._queue_ids():
+            if queue_id in known:
+                continue
             stub = read_stub(self._disk, self._queue_directory(queue_id))
             found.append((queue_id, stub.queue_name if stub else QueueName(self._vhost, "")))
         return found

@@ -103,7 +103,12 @@ class StoreScan:
         for number in notes:
             files.disk.unlink(files.note_path(number))
         self._report.messages = len(self._table)
-        yield sync_job([files.disk.directory(files.directory)])
+        sync_names = sync_job([files.disk.directory(files.directory)])
+        if numbers:
+            yield sync_names
+        else:
+            # A new store is opened at once.
+            sync_names()
 
     def _read(self, size: int) -> None:
         self._done_bytes += size
