@@ -217,7 +217,9 @@ class QueueSet:
         """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
         role = self.roles.get(queue_id)
-        if role is not None and record.epoch < role.record.epoch:
+        wanted = self._opening.get(queue_id)
+        known = role.record if role is not None else wanted[1] if wanted is not None else None
+        if known is not None and record.epoch < known.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
         failure = self._failed.record_changed(record)

@@ -41,7 +41,7 @@ from node.store.index.v1.scan import (
 from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.terms import unpack_terms
 from node.store.shared.config import quarantine
-from node.store.steps import Steps, sync_job
+from node.store.steps import Steps, fetch_ahead, sync_job
 
 #: Entries of journals that a step appends to a segment: some milliseconds, and one handle that waits for its sync.
 APPENDED_PER_STEP = 2048
@@ -124,6 +124,8 @@ class _DirtyRecovery:
         in_files = files_of(names, SEGMENT_FORMAT)
         numbers = sorted(journals.mentioned.keys() | set(in_files))
         for done, number in enumerate(numbers, 1):
+            if done < len(numbers):
+                fetch_ahead(disk, index.files.path(numbers[done]))
             content = SegmentContent(file_end=number * entries)
             if number in in_files:
                 content = yield from segment_in_steps(disk, directory, number, index.files.queue_id, self._note)

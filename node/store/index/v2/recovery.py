@@ -30,7 +30,7 @@ from node.store.index.index import ENTRIES_PER_STEP, Progress, RecoveredIndex, R
 from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.scan import BadSlot, scan_slots, segments_on_disk
 from node.store.shared.config import quarantine
-from node.store.steps import Steps, read_in_steps, sync_job
+from node.store.steps import Steps, fetch_ahead, read_in_steps, sync_job
 
 #: Segments that are synced together.
 SYNCED_SEGMENTS = 4
@@ -94,6 +94,8 @@ class _DirtyRecovery:
         numbers = segments_on_disk(self._disk, self._files.directory)
         try:
             for done, number in enumerate(numbers, 1):
+                if done < len(numbers):
+                    fetch_ahead(self._disk, self._files.path(numbers[done], QUEUE_STORE_FORMAT.suffix))
                 yield from self._segment(number)
                 if not done % SYNCED_SEGMENTS or done == len(numbers):
                     # An earlier process may have died before its group commit.
