@@ -41,6 +41,7 @@ from cluster.runtime.admin_rows import (
     flow_row,
     live_queue_row,
     policy_row,
+    recovering_row,
     static_queue_row,
     table,
 )
@@ -133,6 +134,8 @@ class NodeAdmin:
             role = self._runtime.queues.roles.get(queue.queue_id)
             if isinstance(role, MasterRole):
                 row |= live_queue_row(role, self._state.members)
+            elif record.master == node and not record.is_down:
+                row |= recovering_row(self._runtime.queues.recovered_percent(queue.queue_id))
             elif not record.is_down:
                 elsewhere.add(record.master)
         if not selection.local and not STATIC_QUEUE_COLUMNS.issuperset(chosen):

@@ -121,6 +121,11 @@ def live_queue_row(role: MasterRole, members: Mapping[NodeName, MemberRecord]) -
     }
 
 
+def recovering_row(percent: int | None) -> Row:
+    """Of a queue that this node masters and does not serve yet; ``percent``: how much of it was read after a crash."""
+    return {} if percent is None else {"state": f"{{recovering, {percent}%}}"}
+
+
 def disk_full_nodes(role: MasterRole) -> list[NodeName]:
     """Nodes whose copy waits in memory for space on the disk."""
     return [*([role.mirrored.node] if role.local.is_disk_full else []), *role.mirrored.disk_full_mirrors()]

@@ -51,6 +51,7 @@ from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName
 from node.store.disk.group_commit import GroupCommit
+from node.store.steps import Job
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class NodeRuntime:
             on_durable=self._durable,
             on_failure=self._sync_failed,
         )
+        self._recovery_worker = surroundings.worker("recovery")
         self.proposals = QueueProposals(self.node, self.metadata, self.records, self.links, self.background)
         self.effects = QueueEffects(self.node, self._queue_unused)
         self.queues = QueueSet(
@@ -129,6 +131,7 @@ class NodeRuntime:
             cluster=self.proposals,
             request_sync=self.sync_thread.request,
             call_soon=self._loop.call_soon,
+            run_job=self._recover,
             clock=clock,
             incarnation=incarnation,
             flow=self.flow,
@@ -136,6 +139,7 @@ class NodeRuntime:
         files.on_queue_changed = self.queues.touch
         self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
         self.queues.on_deletion_open = self.deletions.settle
+        files.on_vhost_wanted = self.queues.open_vhost
         self.gateway = ClusterGateway(
             self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
@@ -221,6 +225,7 @@ class NodeRuntime:
         await self.membership.say_goodbye()
         await self.background.stop()
         self.roles.give_up_all()
+        self._recovery_worker.close()
         await self.sync_thread.stop()
         self._files.close()
 
@@ -245,6 +250,10 @@ class NodeRuntime:
         return [
             each.node for each in members if each.is_up and each.node != self.node and not self.links.is_up(each.node)
         ]
+
+    def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+        """What a recovery waits for is done beside the loop."""
+        self._recovery_worker.run(job).add_done_callback(lambda future: on_done(future.exception()))
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

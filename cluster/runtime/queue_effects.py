@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
 from node.queues.events import DeleteUnused, QueueEffect
 from node.topology.records import QueueRecord
@@ -12,6 +13,8 @@ from node.topology.records import QueueRecord
 
 class LocalChannels(Protocol):
     """The channels of this node (`cluster.sessions.gateway.ClusterGateway`)."""
+
+    def mastership_changed(self, record: MastershipRecord) -> None: ...
 
     def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None: ...
 
@@ -55,6 +58,10 @@ class QueueEffects:
             self._here.local_effects(queue.queue_id, here)
         if elsewhere:
             self._elsewhere.remote_effects(queue.queue_id, elsewhere)
+
+    def role_began(self, record: MastershipRecord) -> None:
+        """The queue process that ``record`` asks for is there now."""
+        self._here.mastership_changed(record)
 
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
+from node.errors import StorageError
 from node.ids import QueueId
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
@@ -16,6 +17,7 @@ from node.store.index.index import PROBLEMS_MAX, RecoveryReport
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.recovery import StoreRecovery
+from node.store.steps import Steps
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,10 @@ VHOSTS_TRIED_MAX = 16
 
 
 class NodeQueueFiles:
-    """One `VhostStore` per vhost, opened on first use and closed with the node. ``clock`` (seconds): for recoveries."""
+    """One `VhostStore` per vhost, opened on first use and closed with the node. ``clock`` (seconds): for recoveries.
+
+    Opening is done in steps (`node.store.steps`); who takes them is `cluster.runtime.recoveries`.
+    """
 
     def __init__(
         self, disk: Disk, data_dir: str, group_commit: GroupCommit, config: StoreConfig, clock: Callable[[], float]
@@ -41,17 +46,70 @@ class NodeQueueFiles:
         self._clock = clock
         #: Told of a queue that should be looked at, though nobody called it (set by whoever owns the queues).
         self.on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None
+        #: Told of a vhost that must be opened, though nobody opens a queue of it (set like the other).
+        self.on_vhost_wanted: Callable[[str], None] = lambda _vhost: None
         self._vhosts: dict[str, VhostStore] = {}
+        #: Queues to be deleted when their vhost is open.
+        self._to_delete: dict[str, dict[QueueId, None]] = {}
         #: Those in which garbage piled up when they had their last step of reclaiming it.
         self._urgent: dict[str, None] = {}
         self._reclaims = 0
         self._next_progress_s = 0.0
 
-    def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
-        """Open what the disk holds of this queue, or create it. ``index_version``: ``None`` = as configured."""
-        store = self._vhost(queue.vhost)
+    # --- opening ---
+
+    def vhost_opening(self, vhost: str) -> Steps[None] | None:
+        """What must be gone through before queues of this vhost can be opened; ``None`` if nothing. Ask once, and again
+        after `vhost_failed`. Raises `StorageError`."""
+        store = self._vhosts.get(vhost)
+        if store is not None and store.is_open:
+            return None
+        return self._vhost_opening(vhost, store or self._make_vhost(vhost))
+
+    def _make_vhost(self, vhost: str) -> VhostStore:
+        store = self._vhosts[vhost] = VhostStore(
+            self._disk,
+            self._data_dir,
+            vhost,
+            self._group_commit,
+            self._config,
+            self.on_queue_changed,
+            self._progressed,
+            opens_at_once=False,
+        )
+        if store.unreadable_lengths:
+            text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
+            log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
+        return store
+
+    def _vhost_opening(self, vhost: str, store: VhostStore) -> Steps[None]:
         started_s = self._clock()
-        local = store.open_queue(queue.queue_id, queue.queue_name, queue.durable, index_version)
+        self._next_progress_s = started_s + PROGRESS_EVERY_S
+        yield from store.opening
+        found = store.store_recovery
+        if found.messages or found.torn or found.corrupt:
+            text = _store_recovery_text(found, self._clock() - started_s)
+            log.info("shared store of vhost %s: %s", vhost, text)
+        _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
+        for queue_id in self._to_delete.pop(vhost, ()):
+            self._delete(store, queue_id)
+
+    def vhost_failed(self, vhost: str) -> None:
+        """Going through its opening came to nothing: the next attempt begins anew."""
+        self._vhosts.pop(vhost, None)
+
+    def queue_opening(
+        self, queue: QueueRecord, index_version: int | None, on_progress: Callable[[int, int], None]
+    ) -> Steps[LocalReplica]:
+        """Open what the disk holds of this queue, or create it; its vhost is open.
+
+        ``index_version``: ``None`` = as configured. ``on_progress`` hears how many segments of how many were read.
+        """
+        started_s = self._clock()
+        store = self._vhosts[queue.vhost]
+        local = yield from store.queue_opening(
+            queue.queue_id, queue.queue_name, queue.durable, index_version, on_progress
+        )
         report = local.recovery_report
         if report is not None:
             report.seconds = round(self._clock() - started_s, 3)
@@ -60,32 +118,59 @@ class NodeQueueFiles:
             _log_damage(str(queue.queue_name), report.corrupt, report.problems)
         return local
 
+    def queue_file_count(self, queue: QueueRecord) -> int:
+        """Files of a queue that is not open: how much there is to read."""
+        return self._vhosts[queue.vhost].queue_file_count(queue.queue_id)
+
     def _progressed(self, what: str, done: int, total: int) -> None:
         """A scan goes on: say so now and then."""
         if self._clock() >= self._next_progress_s:
             self._next_progress_s = self._clock() + PROGRESS_EVERY_S
             log.info("recovery: %s: %d of %d", what, done, total)
 
+    # --- deleting ---
+
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
         if self._disk.exists(vhost_directory(self._data_dir, queue.vhost)):
-            self._vhost(queue.vhost).delete_queue_directory(queue.queue_id)
+            self._delete_when_open(queue.vhost, [queue.queue_id])
 
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> None:
         """Queues of these vhosts that were deleted while this node was away."""
         for vhost in vhosts:
             if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
                 continue
-            store = self._vhost(vhost)
-            for queue_id, name in store.queues_on_disk():
-                if queue_id not in known:
-                    log.info("%s no longer exists in the cluster: its files are deleted", name)
-                    store.delete_queue_directory(queue_id)
+            store = self._vhosts.get(vhost) or self._make_vhost(vhost)
+            unknown = store.queues_on_disk(known)
+            for _, name in unknown:
+                log.info("%s no longer exists in the cluster: its files are deleted", name)
+            self._delete_when_open(vhost, [queue_id for queue_id, _ in unknown])
+
+    def _delete_when_open(self, vhost: str, queue_ids: Sequence[QueueId]) -> None:
+        """References of a queue are given back to the shared store, so that must have counted them. (After a crash in
+        between this node finds the queues and does not know them.)"""
+        store = self._vhosts.get(vhost)
+        if store is not None and store.is_open:
+            for queue_id in queue_ids:
+                store.delete_queue_directory(queue_id)
+        elif queue_ids:
+            self._to_delete.setdefault(vhost, {}).update(dict.fromkeys(queue_ids))
+            self.on_vhost_wanted(vhost)
+
+    @staticmethod
+    def _delete(store: VhostStore, queue_id: QueueId) -> None:
+        try:
+            store.delete_queue_directory(queue_id)
+        except StorageError as error:
+            log.error("the files of queue %d could not be deleted and stay on the disk: %s", queue_id, error)
+
+    # --- care ---
 
     def maintain(self, now_ms: int) -> bool:
         """Some times a second: storage work that does not ride on traffic. True if something waits for a sync."""
         for store in self._vhosts.values():
-            store.maintain(now_ms)
+            if store.is_open:
+                store.maintain(now_ms)
         return self.has_unsynced
 
     def reclaim(self) -> Reclaimed:
@@ -98,6 +183,8 @@ class NodeQueueFiles:
             self._urgent.pop(vhost, None)
             # The others come first next time.
             store = self._vhosts[vhost] = self._vhosts.pop(vhost)
+            if not store.is_open:
+                continue
             came_of_it = store.reclaim()
             if came_of_it.is_urgent:
                 self._urgent[vhost] = None
@@ -116,30 +203,6 @@ class NodeQueueFiles:
             store.close()
         self._vhosts.clear()
         self._urgent.clear()
-
-    def _vhost(self, vhost: str) -> VhostStore:
-        store = self._vhosts.get(vhost)
-        if store is None:
-            started_s = self._clock()
-            self._next_progress_s = started_s + PROGRESS_EVERY_S
-            store = self._vhosts[vhost] = VhostStore(
-                self._disk,
-                self._data_dir,
-                vhost,
-                self._group_commit,
-                self._config,
-                self.on_queue_changed,
-                self._progressed,
-            )
-            if store.unreadable_lengths:
-                text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
-                log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
-            found = store.store_recovery
-            if found.messages or found.torn or found.corrupt:
-                text = _store_recovery_text(found, self._clock() - started_s)
-                log.info("shared store of vhost %s: %s", vhost, text)
-            _log_damage(f"shared store of vhost {vhost}", len(found.corrupt), found.corrupt)
-        return store
 
 
 def recovery_text(report: RecoveryReport) -> str:

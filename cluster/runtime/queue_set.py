@@ -30,6 +30,7 @@ from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.out_of_service import OutOfService
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
+from cluster.runtime.recoveries import OpenedInSteps, Recoveries, RunJob
 from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
@@ -47,11 +48,8 @@ log = logging.getLogger(__name__)
 ATTACH_IDS_PER_LIFE = 1 << 20
 
 
-class QueueFiles(Protocol):
+class QueueFiles(OpenedInSteps, Protocol):
     """Local storage of queues, over all vhosts."""
-
-    def open_queue(self, queue: QueueRecord, index_version: int | None) -> LocalReplica:
-        """Open what the disk holds of this queue, or create it; ``index_version`` ``None``: as configured."""
 
     def delete_queue(self, queue: QueueRecord) -> None:
         """Delete the files of a queue that is not open."""
@@ -86,6 +84,9 @@ class EffectsPort(Protocol):
     def role_ended(self, queue_id: QueueId) -> None:
         """The queue process of this queue is gone from this node."""
 
+    def role_began(self, record: MastershipRecord) -> None:
+        """This node has taken up the role that ``record`` gives it, some time after the record was applied."""
+
 
 class ClusterPort(Protocol):
     """Who has the cluster decide."""
@@ -116,12 +117,13 @@ class QueueSet:
         cluster: ClusterPort,
         request_sync: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], object],
+        run_job: RunJob,
         clock: Callable[[], float],
         incarnation: Incarnation,
         flow: FlowControl,
     ) -> None:
         """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
-        `DrainTurns`."""
+        `DrainTurns` and `Recoveries`, ``run_job`` is for the latter."""
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
@@ -146,7 +148,13 @@ class QueueSet:
         self._sealed: dict[QueueId, Epoch] = {}
         #: This node stops.
         self._is_ending = False
-        #: Opened by the `follow` that is under way, and not yet in a role.
+        self._recoveries = Recoveries(files, run_job, call_soon, clock)
+        self.open_vhost = self._recoveries.open_vhost
+        #: Queues that are being opened, and what for; ``None`` if the record does not name this node any more.
+        self._opening: dict[QueueId, tuple[QueueRecord, MastershipRecord] | None] = {}
+        #: Of which a `follow` is under way: who called it goes on when it returns.
+        self._followed: QueueId | None = None
+        #: Opened, and not yet in a role.
         self._unclaimed: LocalReplica | None = None
 
     # --- LocalQueues ---
@@ -202,6 +210,7 @@ class QueueSet:
         queue_id = queue.queue_id
         failure = self._failed.add(queue, record, error)
         unclaimed, self._unclaimed = self._unclaimed, None
+        self._forget_opening(queue_id)
         if queue_id in self.roles:
             self._close(self.roles[queue_id], delete=False)
         elif unclaimed is not None:
@@ -228,7 +237,9 @@ class QueueSet:
         """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
         role = self.roles.get(queue_id)
-        if role is not None and record.epoch < role.record.epoch:
+        wanted = self._opening.get(queue_id)
+        known = role.record if role is not None else wanted[1] if wanted is not None else None
+        if known is not None and record.epoch < known.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
         failure = self._failed.record_changed(record)
@@ -242,8 +253,15 @@ class QueueSet:
             if record != failure.record:
                 self._cluster.storage_failed(record, is_damaged=failure.is_damaged)
             return
+        if role is None:
+            self._open(queue, record)
+        else:
+            self._take(queue, record, role)
+
+    def _take(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
+        """Become what the record says; without a role over the queue that was just opened."""
         try:
-            if is_master:
+            if record.master == self._node:
                 self._become_master(queue, record, role)
             else:
                 self._become_mirror(queue, record, role)
@@ -252,12 +270,56 @@ class QueueSet:
         finally:
             self._unclaimed = None
 
+    # --- opening ---
+
+    def _open(self, queue: QueueRecord, record: MastershipRecord) -> None:
+        """Take the role when the queue is open: at once, or after its recovery."""
+        queue_id = queue.queue_id
+        is_opening = queue_id in self._opening
+        self._opening[queue_id] = queue, record
+        if not is_opening:
+            self._followed = queue_id
+            try:
+                options = self._settings.queue_options(queue)
+                self._recoveries.open(queue, options.index_version, lambda result: self._opened(queue, result))
+            except Exception as error:
+                self._fail(queue, record, error)
+            finally:
+                self._followed = None
+
+    def _opened(self, queue: QueueRecord, result: LocalReplica | Exception) -> None:
+        wanted = self._opening.pop(queue.queue_id)
+        if wanted is None:
+            # The record left this node out meanwhile, and kept the files.
+            if isinstance(result, LocalReplica):
+                result.mark_delivered_below(result.next_seq_id)
+                self._close_files(queue, result, delete=False)
+            else:
+                log.error("%s: its files could not be opened: %r", queue.queue_name, result)
+            return
+        queue, record = wanted
+        if isinstance(result, Exception):
+            self._fail(queue, record, result)
+            return
+        self._unclaimed = result
+        self._take(queue, record, None)
+        if self._followed != queue.queue_id and queue.queue_id in self._processes:
+            self._effects.role_began(record)
+
+    def _forget_opening(self, queue_id: QueueId) -> None:
+        if self._opening.pop(queue_id, None) is not None or queue_id in self._recoveries:
+            self._recoveries.forget(queue_id)
+
+    def recovered_percent(self, queue_id: QueueId) -> int | None:
+        """How far the recovery of a queue is; ``None`` if it is not under way."""
+        return self._recoveries.progress(queue_id)
+
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
         self._sealed.pop(queue.queue_id, None)
-        if queue.queue_id in self.roles or queue.queue_id in self._failed:
+        if queue.queue_id in self.roles or queue.queue_id in self._failed or queue.queue_id in self._opening:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
         else:
@@ -279,7 +341,7 @@ class QueueSet:
             mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
             self._start_master(queue, record, role.local, mirrored)
         else:
-            local = self._open(queue)
+            local = self._claim(queue)
             if not knows_deliveries(local, self._node, record):
                 # Others have served meanwhile; what they have delivered is not on this disk.
                 local.mark_delivered_below(local.next_seq_id)
@@ -295,10 +357,12 @@ class QueueSet:
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 
-    def _open(self, queue: QueueRecord) -> LocalReplica:
+    def _claim(self, queue: QueueRecord) -> LocalReplica:
+        local = self._unclaimed
+        assert local is not None, "a role begins over a queue that is open"
         options = self._settings.queue_options(queue)
-        local = self._unclaimed = self._files.open_queue(queue, options.index_version)
         local.set_lazy(options.is_lazy)
+        local.set_index_version(options.index_version)
         return local
 
     def _start_master(
@@ -325,7 +389,7 @@ class QueueSet:
             log.warning("%s: fenced by epoch %d, now a mirror of %s", queue.queue_name, record.epoch, record.master)
             self._demote(queue, record, role)
         else:
-            local = self._open(queue)
+            local = self._claim(queue)
             end = kept_end(local)
             local.mark_none_delivered()
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable, end)
@@ -345,10 +409,16 @@ class QueueSet:
         role = self.roles.get(queue.queue_id)
         self._early.take(queue.queue_id, self._settings.applied_index)  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
+        was_opening = queue.queue_id in self._opening
         self._failed.left(queue.queue_id)
         if role is not None:
             self._close(role, delete=delete)
-        if delete and (role is not None or was_failed):
+        if was_opening and delete:
+            self._forget_opening(queue.queue_id)
+        elif was_opening:
+            # It goes on: a mirror that was dropped because it needs long is taken back, and need not begin anew.
+            self._opening[queue.queue_id] = None
+        if delete and (role is not None or was_failed or was_opening):
             self._delete_files(queue)
 
     def _close(self, role: Role, *, delete: bool) -> None:
@@ -541,6 +611,8 @@ class QueueSet:
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""
+        self._recoveries.close()
+        self._opening.clear()
         for role in list(self.roles.values()):
             self._close(role, delete=False)
 
@@ -548,6 +620,9 @@ class QueueSet:
         self._early.check_invariants()
         self._failed.check_invariants()
         self._turns.check_invariants()
+        self._recoveries.check_invariants()
+        assert not self.roles.keys() & self._opening.keys(), "what is being opened plays no role"
+        assert all(queue_id in self._recoveries for queue_id in self._opening), "what is waited for is on its way"
         masters = {queue_id for queue_id, role in self.roles.items() if isinstance(role, MasterRole)}
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
         assert not self.roles.keys() & set(self._failed), "a copy out of service plays no role"

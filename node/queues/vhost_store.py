@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -30,6 +30,7 @@ from node.store.deletions import QUEUES_NAME, Deletions, no_references
 from node.store.disk.disk import Disk, read_whole, write_durably
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import GuardedDisk
+from node.store.index.index import Progress
 from node.store.index.v1.scan import references_in_pieces_v1
 from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.queue_storage import TERMS_NAME, QueueStorage, SharedStores, Stub, read_stub
@@ -38,6 +39,7 @@ from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore, MessageStoreStatus
 from node.store.shared.port import release_in_pieces
 from node.store.shared.recovery import StoreRecovery
+from node.store.steps import Steps, run_through
 
 #: Characters of the hash in a directory's name: 96 bits, no two vhosts of one node will ever share them.
 _HASH_CHARACTERS = 24
@@ -75,8 +77,12 @@ class VhostStore:
         config: StoreConfig,
         on_queue_changed: Callable[[QueueId], None] = lambda _queue_id: None,
         on_progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+        *,
+        opens_at_once: bool = True,
     ) -> None:
-        """``on_queue_changed`` hears of a queue whose writes failed, found the disk full, or were possible again on it:
+        """Unless it ``opens_at_once``, the steps of ``opening`` do, and no queue may be opened or deleted before.
+
+        ``on_queue_changed`` hears of a queue whose writes failed, found the disk full, or were possible again on it:
         nobody was calling it just then, and it has an error, its state or confirms to tell.
 
         ``on_progress`` hears during scans (after a crash) what is scanned, and how much of how much is done.
@@ -99,7 +105,7 @@ class VhostStore:
         store_directory = f"{self.directory}/msg_store_persistent"
         transient_directory = f"{self.directory}/msg_store_transient"
         disk.mkdir(store_directory)
-        self._deletions = Deletions(disk, self.directory, group_commit, waits_for_sync=config.confirm_after_sync)
+        self._deletions = Deletions(disk, self.directory, group_commit)
         self._config = config = self._agree(data_directory, config)
         self._stores = SharedStores(
             MessageStore(
@@ -108,16 +114,27 @@ class VhostStore:
                 group_commit,
                 config,
                 self._count_references,
+                opens_at_once=False,
                 may_open_clean=self._have_queues_stopped_cleanly(),
                 short_files=disk.short_files_in(store_directory),
                 on_progress=lambda done, total: on_progress(f"shared store of vhost {vhost}, bytes", done, total),
             ),
             MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
         )
+        #: To be gone through by whoever did not want the store to open at once.
+        self.opening: Steps[None] = self._opening_steps(store_directory)
+        #: Queues may be opened.
+        self.is_open = False
+        if opens_at_once:
+            run_through(self.opening)
+
+    def _opening_steps(self, store_directory: str) -> Steps[None]:
+        yield from self._stores.persistent.opening
         if self.store_recovery.corrupt:
             self._remove_terms()
-        disk.acknowledge(store_directory)
-        group_commit.add_buffer(self)
+        self._disk.acknowledge(store_directory)
+        self._group_commit.add_buffer(self)
+        self.is_open = True
 
     def _have_queues_stopped_cleanly(self) -> bool:
         """Otherwise some queue may recover entries of which the shared store has given up the messages, or may have
@@ -135,11 +152,12 @@ class VhostStore:
                 self._disk.unlink(f"{directory}/{TERMS_NAME}")
                 self._disk.sync_directory(directory)
 
-    def _count_references(self) -> Counter[MsgId]:
+    def _count_references(self) -> Steps[Mapping[MsgId, int]]:
         references: Counter[MsgId] = Counter()
         for queue_id in self._queue_ids():
             for msg_ids in self._references_of(self._queue_directory(queue_id)):
                 references.update(msg_ids)
+                yield None
         return references
 
     def _references_of(self, directory: str) -> Iterator[list[MsgId]]:
@@ -192,11 +210,32 @@ class VhostStore:
 
         ``version`` of the index, ``None``: as configured. Raises `StorageError`; the files stay as they are then.
         """
+        return run_through(self.queue_opening(queue_id, queue_name, durable, version))
+
+    def queue_opening(
+        self,
+        queue_id: QueueId,
+        queue_name: QueueName,
+        durable: bool,
+        version: int | None = None,
+        on_progress: Progress = lambda _done, _total: None,
+    ) -> Steps[LocalReplica]:
+        """The same in steps. Whoever does not finish them closes them: the files are recovered another time.
+
+        ``on_progress`` hears how many segments of how many were scanned.
+        """
+        assert self.is_open, "the shared store comes first"
         assert queue_name.vhost == self._vhost, f"{queue_name} belongs to another vhost than {self._vhost}"
         assert queue_id not in self._open, f"queue {queue_id} is open already"
+        directory = self._queue_directory(queue_id)
+
+        def progress(done: int, total: int) -> None:
+            on_progress(done, total)
+            self._on_progress(f"index of {queue_name}, segments", done, total)
+
         storage = QueueStorage(
             self._disk,
-            self._queue_directory(queue_id),
+            directory,
             Stub(queue_id, queue_name, durable),
             group_commit=self._group_commit,
             stores=self._stores,
@@ -205,10 +244,11 @@ class VhostStore:
             on_unflushed=lambda: self._unflushed.__setitem__(queue_id, None),
             on_closed=lambda: self._closed(queue_id),
             version=version,
-            short_files=self._disk.short_files_in(self._queue_directory(queue_id)),
-            progress=lambda done, total: self._on_progress(f"index of {queue_name}, segments", done, total),
+            short_files=self._disk.short_files_in(directory),
+            progress=progress,
         )
-        self._disk.acknowledge(self._queue_directory(queue_id))
+        yield from storage.opening()
+        self._disk.acknowledge(directory)
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         self._known.add(queue_id)
         return queue
@@ -217,10 +257,19 @@ class VhostStore:
         self._open.pop(queue_id, None)
         self._unflushed.pop(queue_id, None)
 
-    def queues_on_disk(self) -> list[tuple[QueueId, QueueName]]:
-        """Every queue that has a directory. Its name is empty if the crash came before the stub was durable."""
+    def queue_file_count(self, queue_id: QueueId) -> int:
+        """Files in a queue's directory."""
+        return len(self._disk.list(self._queue_directory(queue_id)))
+
+    def queues_on_disk(self, known: Collection[QueueId] = ()) -> list[tuple[QueueId, QueueName]]:
+        """Every queue that has a directory and is not ``known``.
+
+        Its name is empty if the crash came before the stub was durable.
+        """
         found: list[tuple[QueueId, QueueName]] = []
         for queue_id in self._queue_ids():
+            if queue_id in known:
+                continue
             stub = read_stub(self._disk, self._queue_directory(queue_id))
             found.append((queue_id, stub.queue_name if stub else QueueName(self._vhost, "")))
         return found
@@ -318,6 +367,10 @@ class VhostStore:
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""
+        if not self.is_open:
+            # The next start begins anew.
+            self.opening.close()
+            return
         for queue in list(self._open.values()):
             queue.terminate()
         self._group_commit.remove_buffer(self)

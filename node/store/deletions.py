@@ -69,17 +69,13 @@ class _Deletion:
 class Deletions:
     """See the module text."""
 
-    def __init__(self, disk: Disk, vhost_directory: str, group_commit: GroupCommit, *, waits_for_sync: bool) -> None:
-        """What earlier lives left is removed as well. ``waits_for_sync``: the group commit's syncs count for something.
-
-        Raises `StorageError`.
-        """
+    def __init__(self, disk: Disk, vhost_directory: str, group_commit: GroupCommit) -> None:
+        """What earlier lives left is removed as well. Raises `StorageError`."""
         self._disk = disk
         self._directory = f"{vhost_directory}/{DELETING_NAME}"
         #: Directories that must be synced to make a move durable.
         self._parents = (f"{vhost_directory}/{QUEUES_NAME}", self._directory)
         self._group_commit = group_commit
-        self._waits_for_sync = waits_for_sync
         #: In the order in which they were deleted.
         self._waiting: deque[_Deletion] = deque()
         disk.mkdir(self._directory)
@@ -127,7 +123,7 @@ class Deletions:
                 log.warning("%s of a deleted queue stays until the next start: %s", deletion.directory, error)
 
     def _is_durable(self, deletion: _Deletion) -> bool:
-        return not self._waits_for_sync or deletion.generation <= self._group_commit.durable_generation
+        return deletion.generation <= self._group_commit.durable_generation
 
     def _advance(self, deletion: _Deletion) -> int:
         """Do the next thing. Returns what it cost, in files."""

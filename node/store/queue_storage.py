@@ -19,7 +19,7 @@ from typing import NamedTuple
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, QueueId, QueueName
 from node.store.deletions import Deletions, no_references
-from node.store.disk.disk import Disk, read_whole, sync_file
+from node.store.disk.disk import Disk, read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.length_file import ShortFile
 from node.store.index.conversion import (
@@ -37,13 +37,14 @@ from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.recovery import recover_v2
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
+from node.store.steps import Steps, sync_job
 
 #: Entries that one step of a conversion copies: some milliseconds, a few megabytes at most.
 CONVERSION_STEP_ENTRIES = 512
 STUB_NAME = "queue.json"
 TERMS_NAME = "clean.terms"
 _BOUNDS_NAME = "seq.bounds"
-_COUNT_BATCH = 4096
+_COUNT_BATCH = 1024
 
 
 class Stub(NamedTuple):
@@ -75,7 +76,7 @@ class SharedStores(NamedTuple):
 
 
 class QueueStorage:
-    """Storage of one queue. Opening it creates or recovers; raises `StorageError` if the disk refuses."""
+    """Storage of one queue. Nothing may be asked of it before `opening` is at its end."""
 
     def __init__(
         self,
@@ -120,15 +121,20 @@ class QueueStorage:
         self.first_free_seq_id = 0
         self._bounds: SeqBounds | None = None
         self._has_directory = False
-        is_new = not disk.exists(directory)
-        if not stub.durable:
+        self._short_files = short_files
+
+    def opening(self) -> Steps[None]:
+        """Create what is needed, or recover what is there. Raises `StorageError` if the disk refuses."""
+        is_new = not self._disk.exists(self._directory)
+        if not self.is_durable:
             if not is_new:
-                deletions.take(directory, no_references, is_durable=False)
+                self._deletions.take(self._directory, no_references, is_durable=False)
             return
         self._make_directory()
-        self._bounds = SeqBounds(disk, f"{directory}/{_BOUNDS_NAME}", stub.queue_id, group_commit)
+        bounds = SeqBounds(self._disk, f"{self._directory}/{_BOUNDS_NAME}", self._stub.queue_id, self.group_commit)
         if not is_new:
-            self._recover(self._bounds, short_files)
+            yield from self._recover(bounds, self._short_files)
+        self._bounds = bounds
 
     def _make_directory(self) -> None:
         self._disk.mkdir(self._directory)
@@ -170,7 +176,7 @@ class QueueStorage:
             config=self.config,
         )
 
-    def _recover(self, bounds: SeqBounds, short_files: Sequence[ShortFile]) -> None:
+    def _recover(self, bounds: SeqBounds, short_files: Sequence[ShortFile]) -> Steps[None]:
         terms_path = f"{self._directory}/{TERMS_NAME}"
         # The terms speak of everything that was there: if something is known to be lost, what is left is scanned.
         is_damaged = bool(short_files or self._stores.persistent.recovery.corrupt)
@@ -183,7 +189,7 @@ class QueueStorage:
         for short in short_files:
             report.damaged(str(short))
             report.short_files.add(short.path)
-        end_seq_id = self._recover_index(report, terms, bounds)
+        end_seq_id = yield from self._recover_index(report, terms, bounds)
         if report.clean and terms is not None:
             self.terms = terms
             report.body_bytes = terms.body_bytes
@@ -191,14 +197,21 @@ class QueueStorage:
             self.first_free_seq_id = terms.next_seq_id
         else:
             # An earlier process may have died before its group commit: what we now call recovered must be safe.
-            sync_file(self._disk, f"{self._directory}/{STUB_NAME}")
-            bounds.sync()
-            parent, _, _ = self._directory.rpartition("/")
-            self._disk.sync_directory(parent)
-            self._disk.sync_directory(self._directory)
+            yield from self._sync_names()
             self.first_free_seq_id = max(bounds.reserved, end_seq_id)
 
-    def _recover_index(self, report: RecoveryReport, terms: Terms | None, bounds: SeqBounds) -> int:
+    def _sync_names(self) -> Steps[None]:
+        """Make durable the small files and the names in the queue's directory, and its own."""
+        parent, _, _ = self._directory.rpartition("/")
+        paths = [f"{self._directory}/{name}" for name in (STUB_NAME, _BOUNDS_NAME)]
+        files = [self._disk.open(path) for path in paths if self._disk.exists(path)]
+        try:
+            yield sync_job([*files, self._disk.directory(parent), self._disk.directory(self._directory)])
+        finally:
+            for file in files:
+                file.close()
+
+    def _recover_index(self, report: RecoveryReport, terms: Terms | None, bounds: SeqBounds) -> Steps[int]:
         """Open what the files hold, of one version or of both. Returns the end of the positions that were seen."""
         found = versions_on_disk(self._disk, self._directory)
         old_terms, new_terms = split_terms(terms.index_terms) if terms is not None else (None, None)
@@ -208,35 +221,43 @@ class QueueStorage:
             if old_terms is not None and terms is not None and version != terms.index_version:
                 new_terms = old_terms
             self.index = index = self._make_index(version)
-            return self._recover_version(index, report, new_terms)
+            return (yield from self._recover_version(index, report, new_terms))
         source = conversion_source(self._disk, self._directory) or 3 - self._wanted_version
         old, new = self._make_index(source), self._make_index(3 - source)
         if terms is not None and terms.index_version == source:
             # Nothing was copied yet, and now the other way is wanted.
             old_terms, new_terms = new_terms, old_terms
-        end = max(self._recover_version(old, report, old_terms), self._recover_version(new, report, new_terms))
+        end = yield from self._recover_version(old, report, old_terms)
+        end = max(end, (yield from self._recover_version(new, report, new_terms)))
         next_seq_id = max(end, bounds.reserved, terms.next_seq_id if terms is not None else 0)
         converting = self._begin_conversion(old, new, next_seq_id)
         # What is in both was counted twice.
         report.messages = converting.count_live(0, next_seq_id)
         if not report.clean:
-            report.body_bytes = self._body_bytes(converting, next_seq_id)
+            report.body_bytes = yield from self._body_bytes(converting, next_seq_id)
         return end
 
-    def _body_bytes(self, index: QueueIndex, end: int) -> int:
+    def _body_bytes(self, index: QueueIndex, end: int) -> Steps[int]:
         """Sum over all entries, a batch at a time; only for what a crash left of a conversion."""
         total, first = 0, 0
         while entries := index.entries(first, end, _COUNT_BATCH):
             total += sum([entry.body_bytes for _, entry in entries])
             first = entries[-1][0] + 1
+            yield None
         return total
 
-    def _recover_version(self, index: QueueIndexV1 | QueueIndexV2, report: RecoveryReport, terms: bytes | None) -> int:
+    def _recover_version(
+        self, index: QueueIndexV1 | QueueIndexV2, report: RecoveryReport, terms: bytes | None
+    ) -> Steps[int]:
         is_damaged = bool(self._stores.persistent.recovery.corrupt)
         if isinstance(index, QueueIndexV1):
-            recovered = recover_v1(index, report, terms, store_is_damaged=is_damaged, progress=self._progress)
+            recovered = yield from recover_v1(
+                index, report, terms, store_is_damaged=is_damaged, progress=self._progress
+            )
         else:
-            recovered = recover_v2(index, report, terms, store_is_damaged=is_damaged, progress=self._progress)
+            recovered = yield from recover_v2(
+                index, report, terms, store_is_damaged=is_damaged, progress=self._progress
+            )
         merged = dict(self.origins)
         for origin, msg_id in recovered.origins.items():
             merged[origin] = max(msg_id, merged.get(origin, msg_id))
@@ -277,7 +298,6 @@ class QueueStorage:
             directory=self._directory,
             queue_id=self._stub.queue_id,
             group_commit=self.group_commit,
-            config=self.config,
             next_seq_id=next_seq_id,
         )
         self.index = converting
@@ -319,6 +339,9 @@ class QueueStorage:
         index = self.index
         index.drop_transient()
         index.close(next_seq_id)
+        # The terms will be believed although the shared store may not come to its own clean end: whatever they call
+        # live must be there.
+        self._stores.persistent.sync()
         terms = Terms(
             next_seq_id,
             next_deliver_seq_id,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from node.ids import MsgId
 from node.store.index.conversion import ConvertingIndex, split_terms
 from node.store.index.index import QueueIndex
-from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, IndexDriver, IndexKind, random_steps
+from tests.support.index_driver import DIRECTORY, QUEUE_ID, IndexDriver, IndexKind, random_steps
 
 
 class ConvertingDriver(IndexDriver):
@@ -45,7 +45,6 @@ class ConvertingDriver(IndexDriver):
             directory=DIRECTORY,
             queue_id=QUEUE_ID,
             group_commit=self.group_commit,
-            config=self.config,
             next_seq_id=self.next_seq_id,
         )
 
@@ -133,4 +132,3 @@ def convert_randomly(driver: ConvertingDriver, rng: random.Random, steps: int) -
         random_steps(driver, rng, 1)
         if driver.new is not None and rng.random() < 0.4:
             driver.step(rng.randint(1, 2))
-    assert SMALL.confirm_after_sync, "pieces wait for the group commit"

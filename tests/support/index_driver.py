@@ -27,6 +27,7 @@ from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.recovery import recover_v2
 from node.store.index.v2.scan import references_in_pieces_v2
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from tests.support.messages import make_message
 
 DIRECTORY = "/queue"
@@ -143,7 +144,7 @@ def _make_v1(
 
 def _recover_v1(index: QueueIndex, report: RecoveryReport, terms: bytes | None) -> None:
     assert isinstance(index, QueueIndexV1)
-    recover_v1(index, report, terms, store_is_damaged=False)
+    run_through(recover_v1(index, report, terms, store_is_damaged=False))
 
 
 def _ack_path_v1(index: QueueIndex, seq_id: int) -> str:
@@ -172,7 +173,7 @@ def _make_v2(
 
 def _recover_v2(index: QueueIndex, report: RecoveryReport, terms: bytes | None) -> None:
     assert isinstance(index, QueueIndexV2)
-    recover_v2(index, report, terms, store_is_damaged=False)
+    run_through(recover_v2(index, report, terms, store_is_damaged=False))
     if terms is None:
         index.files.disk.sync_directory(DIRECTORY)
 

@@ -27,6 +27,7 @@ from node.queues.replica import ReplicaQueue
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
+from node.store.steps import Job
 from node.topology.commands import DeleteQueue
 from node.topology.records import QueueRecord
 from node.topology.topology import TopologyObserver
@@ -76,6 +77,7 @@ class OneNode(TopologyObserver):
             cluster=self,
             request_sync=lambda: None,  # the test syncs when it likes
             call_soon=self._call_soon,
+            run_job=self._run_job,
             incarnation=Incarnation(1),
             flow=flow,
             clock=_clock,
@@ -92,6 +94,10 @@ class OneNode(TopologyObserver):
     def _call_soon(self, callback: Callable[[], None]) -> None:
         self._due += 1
         self._loop.call_soon(self._called, callback)
+
+    def _run_job(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+        job()
+        self._call_soon(lambda: on_done(None))
 
     def _called(self, callback: Callable[[], None]) -> None:
         self._due -= 1
@@ -167,6 +173,9 @@ class OneNode(TopologyObserver):
         self.gateway.local_effects(queue.queue_id, [each for each in effects if not isinstance(each, DeleteUnused)])
         if any(isinstance(each, DeleteUnused) for each in effects):
             self._call_soon(lambda: self.catalogue.apply(DeleteQueue(queue.vhost, queue.name, queue.queue_id)))
+
+    def role_began(self, record: MastershipRecord) -> None:
+        self.gateway.mastership_changed(record)
 
     def role_ended(self, queue_id: QueueId) -> None:
         self.gateway.queue_stopped(queue_id)

@@ -12,6 +12,7 @@ from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.runtime.queue_set import QueueSet
+from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect
@@ -20,6 +21,7 @@ from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
+from node.store.steps import Job
 from node.topology.records import QueueRecord
 from tests.support.messages import make_message
 from tests.support.stores import run_sync_round
@@ -69,6 +71,8 @@ class QueueSetNode:
         self.flow = FlowControl()
         self.effects: list[QueueEffect] = []
         self.ended: list[QueueId] = []
+        #: Roles that began after a recovery.
+        self.began: list[MastershipRecord] = []
         self.failed: list[MastershipRecord] = []
         #: Of the last failure.
         self.is_damaged = False
@@ -94,11 +98,13 @@ class QueueSetNode:
             cluster=self,
             request_sync=self.request_sync,
             call_soon=self.pending.append,
+            run_job=self.run_job,
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
             clock=self.clock,
         )
         self.files.on_queue_changed = self.queues.touch
+        self.files.on_vhost_wanted = self.queues.open_vhost
 
     def clock(self) -> float:
         """Seconds; each look at it costs as many as the test says."""
@@ -123,6 +129,22 @@ class QueueSetNode:
 
     def role_ended(self, queue_id: QueueId) -> None:
         self.ended.append(queue_id)
+
+    def role_began(self, record: MastershipRecord) -> None:
+        self.began.append(record)
+
+    def run_job(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+        """The job is done in the next turn."""
+
+        def run() -> None:
+            try:
+                job()
+            except StorageError as error:
+                on_done(error)
+            else:
+                on_done(None)
+
+        self.pending.append(run)
 
     def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
         self.failed.append(record)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 
+from cluster.runtime.queue_files import NodeQueueFiles
 from node.ids import QueueId, QueueName
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
+from node.topology.records import QueueRecord
 
 DATA_DIRECTORY = "/data"
 QUEUE_ID = QueueId(7)
@@ -24,6 +27,14 @@ def run_sync_round(group_commit: GroupCommit) -> bool:
     sync_round.run()
     group_commit.complete(sync_round)
     return True
+
+
+def open_at_once(files: NodeQueueFiles, queue: QueueRecord) -> LocalReplica:
+    """Open a queue, and its vhost before it, on this thread."""
+    vhost = files.vhost_opening(queue.vhost)
+    if vhost is not None:
+        run_through(vhost)
+    return run_through(files.queue_opening(queue, None, lambda _done, _total: None))
 
 
 class StoreHarness:

@@ -44,7 +44,6 @@ from node.store.disk.group_commit import GroupCommit
 from node.store.formats.record import CRC, INDEX_FORMAT, JOURNAL_FORMAT, SEGMENT_FORMAT, FileFormat
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage, QueueIndex, Range
 from node.store.index.live_bits import between
-from node.store.shared.config import StoreConfig
 
 CURSOR_FORMAT = FileFormat(b"WRCC", 1, ".cursor")
 CURSOR_NAME = "conversion" + CURSOR_FORMAT.suffix
@@ -139,7 +138,6 @@ class ConvertingIndex:
         directory: str,
         queue_id: int,
         group_commit: GroupCommit,
-        config: StoreConfig,
         next_seq_id: int,
     ) -> None:
         """Both indexes are open; ``next_seq_id`` as for `flush`. Raises `StorageError`."""
@@ -150,7 +148,6 @@ class ConvertingIndex:
         self._directory = directory
         self._queue_id = queue_id
         self._group_commit = group_commit
-        self._waits_for_sync = config.confirm_after_sync
         self._source = old.version
         self._next_seq_id = next_seq_id
         #: Live in both: what is known of it.
@@ -259,7 +256,7 @@ class ConvertingIndex:
 
     def _advance(self, old: QueueIndex) -> None:
         """Take every piece on whose generation is durable."""
-        durable = self._group_commit.durable_generation if self._waits_for_sync else _END
+        durable = self._group_commit.durable_generation
         while self._noted and self._noted[0].generation <= durable:
             piece = self._noted.popleft()
             chosen = [seq_id for seq_id in piece.seq_ids if seq_id in self._in_both]

@@ -33,6 +33,8 @@ IN_SHARED_STORE = -1
 UNKNOWN_PLACE = -2
 #: Entries that are read from the files of a closed queue at a time: two or three milliseconds.
 ENTRIES_PER_PIECE = 1024
+#: Entries that a step of a recovery looks at: three to five milliseconds.
+ENTRIES_PER_STEP = 512
 
 
 class PagedMessage(NamedTuple):

@@ -17,6 +17,7 @@ from node.store.disk.disk import Disk, DiskFile
 from node.store.formats.record import CRC, HEADER_BYTES, TABLES_FORMAT
 from node.store.shared.location_table import LocationTable
 from node.store.shared.store_files import TEMPORARY_SUFFIX, FileSummary, StoreFiles
+from node.store.steps import Steps, run_through
 
 _FILE_COUNT = struct.Struct(">I")
 _FILE = struct.Struct(">QQQB")
@@ -84,6 +85,11 @@ def read_clean_tables(files: StoreFiles, table: LocationTable) -> str:
 
     Raises `StorageError` if the disk refuses.
     """
+    return run_through(clean_tables_in_steps(files, table))
+
+
+def clean_tables_in_steps(files: StoreFiles, table: LocationTable) -> Steps[str]:
+    """The same, some thousand entries per step."""
     path = f"{files.directory}/{TABLES_NAME}"
     if not files.disk.exists(path):
         return "there are no tables of a clean stop"
@@ -98,7 +104,8 @@ def read_clean_tables(files: StoreFiles, table: LocationTable) -> str:
         for number, record_bytes, valid_bytes, is_frozen in _FILE.iter_unpack(reader.read(count * _FILE.size)):
             summaries[number] = FileSummary(record_bytes, valid_bytes, bool(is_frozen))
         loaded = LocationTable()
-        loaded.load(reader.read)
+        for _ in loaded.load_in_pieces(reader.read):
+            yield None
         reader.finish()
     except ValueError as error:
         return str(error)

@@ -211,6 +211,11 @@ class LocationTable:
 
     def load(self, read: Reader) -> None:
         """Replace the content by a dump; ``read`` gives the next bytes of it. Raises `ValueError` if it is none."""
+        for _ in self.load_in_pieces(read):
+            pass
+
+    def load_in_pieces(self, read: Reader) -> Iterator[None]:
+        """The same, some thousand entries per item."""
         count, page_count = _DUMP_HEADER.unpack(read(_DUMP_HEADER.size))
         pages: list[bytearray] = []
         while len(pages) < page_count:
@@ -221,6 +226,7 @@ class LocationTable:
             for length in lengths:
                 pages.append(bytearray(content[at : at + length]))
                 at += length
+            yield
         if not pages or sum(map(len, pages)) != count * ENTRY_BYTES:
             raise ValueError(f"a table of {count} entries does not fill its {page_count} pages")
         self._pages = pages

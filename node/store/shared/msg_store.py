@@ -24,7 +24,7 @@ it and looks at no message. **After a crash** all files are scanned (`node.store
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger
 from zlib import crc32
@@ -43,13 +43,14 @@ from node.store.formats.record import (
     STORE_RECORD_HEADER,
     unpack_store_record_header,
 )
-from node.store.shared.clean_tables import read_clean_tables, remove_clean_tables, write_clean_tables
+from node.store.shared.clean_tables import clean_tables_in_steps, remove_clean_tables, write_clean_tables
 from node.store.shared.compaction.compaction import Compactor, Reclaimed
 from node.store.shared.compaction.hole_filling import erase_noted
 from node.store.shared.config import StoreConfig
 from node.store.shared.location_table import LocationTable
 from node.store.shared.recovery import Progress, StoreRecovery, StoreScan, remove_temporary_files
 from node.store.shared.store_files import StoreFiles
+from node.store.steps import Steps, run_through
 
 #: Offsets have 32 bits, and a file may exceed its limit by one record.
 FILE_SIZE_LIMIT_BYTES_MAX = 1 << 31
@@ -80,17 +81,20 @@ class MessageStore:
         directory: str,
         group_commit: GroupCommit,
         config: StoreConfig,
-        references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int]],
+        references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int] | Steps[Mapping[MsgId, int]]],
         *,
         is_transient: bool = False,
+        opens_at_once: bool = True,
         may_open_clean: bool = True,
         short_files: Sequence[ShortFile] = (),
         on_progress: Progress = lambda _done_bytes, _total_bytes: None,
         log: Logger | None = None,
     ) -> None:
-        """Open or create the store in ``directory``.
+        """Open or create the store in ``directory``; unless it ``opens_at_once``, with the steps of ``opening``, and
+        nothing may be asked of it before they are at their end.
 
-        ``references`` counts the index slots that name a message; it is evaluated only if the store must be scanned.
+        ``references`` counts the index slots that name a message (in steps, if that takes long); it is evaluated only
+        if the store must be scanned.
         ``may_open_clean`` false asks for a scan even after a clean stop (some queue did not stop cleanly).
         ``short_files`` of this store are known to have lost durable bytes: that is damage.
         ``on_progress`` hears during a scan how many bytes of how many are done. Raises `StorageError`.
@@ -110,24 +114,33 @@ class MessageStore:
                 disk.unlink(f"{directory}/{name}")
         else:
             self.recovery.corrupt += map(str, short_files)
-            self._open(references, may_open_clean, on_progress)
+        #: To be gone through by whoever did not want the store to open at once.
+        self.opening: Steps[None] = self._open(references, may_open_clean, on_progress)
+        if opens_at_once:
+            run_through(self.opening)
 
     def _open(
         self,
-        references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int]],
+        references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int] | Steps[Mapping[MsgId, int]]],
         may_open_clean: bool,
         on_progress: Progress,
-    ) -> None:
+    ) -> Steps[None]:
+        if self._files.is_transient:
+            return
         files, table, recovery = self._files, self._table, self.recovery
         try:
-            problem = read_clean_tables(files, table) if may_open_clean else "a clean start was not allowed"
+            problem = "a clean start was not allowed"
+            if may_open_clean:
+                problem = yield from clean_tables_in_steps(files, table)
         except StorageError as error:
             problem = str(error)
         remove_clean_tables(files.disk, self._directory)
         if problem:
             recovery.dirty_because = problem
             counts = references() if callable(references) else references
-            StoreScan(files, table, counts, recovery, on_progress).run()
+            if isinstance(counts, Generator):
+                counts = yield from counts
+            yield from StoreScan(files, table, counts, recovery, on_progress).run()
         else:
             recovery.clean = True
             recovery.messages = len(table)
@@ -288,6 +301,12 @@ class MessageStore:
         compactor = self._compactor
         has_worked = compactor.step()
         return Reclaimed(has_worked, compactor.is_urgent and (has_worked or compactor.is_under_way))
+
+    def sync(self) -> None:
+        """Make every message here durable, on this thread; next to nothing if it is. Raises `StorageError`."""
+        if self.failure is not None:
+            raise StorageError(f"{self._directory} is out of service: {self.failure}")
+        self._files.sync()
 
     def status(self) -> MessageStoreStatus:
         """Figures of now; cheap."""

@@ -2,7 +2,8 @@
 
 The indexes say which messages are referenced and how often; a record that no index names is garbage, and so is a second
 copy. In the order of their numbers the files are scanned by pieces, mended and synced: what this process calls
-recovered must not depend on what the process before it had not synced. A file that stays as it is:
+recovered must not depend on what the process before it had not synced. It is done in steps (`node.store.steps`). A file
+that stays as it is:
 
 - a torn end is cut off; zeros between records become a hole, so that the file is one chain again;
 - noted ranges become holes (`node.store.shared.compaction.hole_filling`), and then the note is removed;
@@ -30,6 +31,11 @@ from node.store.shared.config import quarantine
 from node.store.shared.location_table import LocationTable
 from node.store.shared.store_file import scan_store_file
 from node.store.shared.store_files import TEMPORARY_SUFFIX, FileSummary, StoreFiles
+from node.store.steps import Steps, sync_job
+
+#: A step of a scan checks so many records, or as many as make up so many bytes: two milliseconds or so.
+RECORDS_PER_STEP = 256
+BYTES_PER_STEP = 1 << 20
 
 #: So much of a damaged place is kept for inspection.
 QUARANTINE_BYTES_MAX = 1 << 20
@@ -85,7 +91,7 @@ class StoreScan:
         self._done_bytes = 0
         self._total_bytes = 0
 
-    def run(self) -> None:
+    def run(self) -> Steps[None]:
         """Scan everything. Raises `StorageError` if the disk refuses; damage is reported, not raised."""
         files = self._files
         remove_temporary_files(files)
@@ -93,17 +99,22 @@ class StoreScan:
         notes = numbers_on_disk(files, HOLES_FORMAT.suffix)
         self._total_bytes = sum(files.handle(number).size for number in numbers)
         for number in numbers:
-            self._scan_file(number, read_durable_note(files, number) if number in notes else [])
+            yield from self._scan_file(number, read_durable_note(files, number) if number in notes else [])
         for number in notes:
             files.disk.unlink(files.note_path(number))
         self._report.messages = len(self._table)
-        files.disk.sync_directory(files.directory)
+        sync_names = sync_job([files.disk.directory(files.directory)])
+        if numbers:
+            yield sync_names
+        else:
+            # A new store is opened at once.
+            sync_names()
 
     def _read(self, size: int) -> None:
         self._done_bytes += size
         self._on_progress(min(self._done_bytes, self._total_bytes), self._total_bytes)
 
-    def _scan_file(self, number: int, noted: Sequence[tuple[int, int]]) -> None:
+    def _scan_file(self, number: int, noted: Sequence[tuple[int, int]]) -> Steps[None]:
         files, table, report, references = self._files, self._table, self._report, self._references
         path, file = files.path(number), files.handle(number)
         size = file.size
@@ -115,7 +126,12 @@ class StoreScan:
         noted = [(start, stop) for start, stop in noted if stop <= size]
         summary = FileSummary()
         gaps: list[Damage] = []
+        records, step_at = 0, HEADER_BYTES
         for found in scan_store_file(file, noted, self._read):
+            records += 1
+            if records == RECORDS_PER_STEP or found.offset - step_at >= BYTES_PER_STEP:
+                records, step_at = 0, found.offset
+                yield None
             if isinstance(found, Damage):
                 if found.offset < end:
                     end = self._damaged(number, file, found, end, summary, gaps)
@@ -131,7 +147,7 @@ class StoreScan:
             file.pwrite(pack_hole(gap.size), gap.offset)
         if end < size:
             file.truncate(end)
-        file.sync()
+        yield sync_job([file])
         summary.record_bytes = end - HEADER_BYTES
         files.adopt(number, summary)
 

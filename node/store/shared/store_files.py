@@ -10,13 +10,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from node.errors import StorageError
-from node.store.disk.disk import Cut, Disk, DiskFile
+from node.store.disk.disk import Cut, Disk, DiskFile, sync_file
 from node.store.disk.group_commit import GroupCommit
 from node.store.formats.record import HEADER_BYTES, HOLES_FORMAT, SHARED_STORE_FORMAT
 from node.store.shared.config import StoreConfig
 
 #: Files kept open for reading. Consumers read near the head of few queues; this is below any descriptor limit.
 OPEN_FILES_MAX = 32
+#: Paths remembered with the generation of their last write; beyond it, those that are durable are forgotten.
+WRITTEN_PATHS_MAX = 64
 #: Suffix of a file that is being written by compaction; removed at start.
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -59,24 +61,44 @@ class StoreFiles:
         #: Files with a note of holes on disk.
         self.noted: dict[int, None] = {}
         self._group_commit = group_commit
-        self._waits_for_sync = config.confirm_after_sync and not is_transient
         self._directory_sync = disk.directory(directory)
         #: Open files, least recently used first.
         self._handles: dict[int, DiskFile] = {}
         #: Closed files that still wait for a sync.
         self._closing: list[DiskFile] = []
+        #: Generation of the last write to each path, and to the directory; some may be durable.
+        self._written: dict[str, int] = {}
+        self._names_written = 0
 
     # -- durability
 
     def mark_dirty(self, file: DiskFile) -> None:
         """The group commit shall sync this file."""
-        if not self.is_transient:
-            self._group_commit.mark_dirty(file)
+        if self.is_transient:
+            return
+        self._group_commit.mark_dirty(file)
+        self._written[file.path] = self._group_commit.open_generation
+        if len(self._written) > WRITTEN_PATHS_MAX:
+            durable = self._group_commit.durable_generation
+            self._written = {path: stamp for path, stamp in self._written.items() if stamp > durable}
 
     def mark_names_dirty(self) -> None:
         """The group commit shall sync the directory."""
         if not self.is_transient:
             self._group_commit.mark_dirty(self._directory_sync)
+            self._names_written = self._group_commit.open_generation
+
+    def sync(self) -> None:
+        """Make durable, on this thread, what the group commit has not made durable yet. Raises `StorageError`."""
+        durable = self._group_commit.durable_generation
+        for path in [path for path, generation in self._written.items() if generation > durable]:
+            # Anew, by name: a round may be syncing the file right now, and its handle says that it owes nothing.
+            if self.disk.exists(path):
+                sync_file(self.disk, path)
+        self._written.clear()
+        if self._names_written > durable:
+            self.disk.sync_directory(self.directory)
+            self._names_written = 0
 
     @property
     def open_generation(self) -> int:
@@ -85,12 +107,12 @@ class StoreFiles:
 
     def is_durable(self, generation: int) -> bool:
         """Whether everything marked until ``generation`` is on disk (or this store does not care)."""
-        return not self._waits_for_sync or self._group_commit.durable_generation >= generation
+        return self.is_transient or self._group_commit.durable_generation >= generation
 
     @property
     def has_failed_sync(self) -> bool:
         """True if nothing will ever be durable again."""
-        return self._waits_for_sync and self._group_commit.failure is not None
+        return not self.is_transient and self._group_commit.failure is not None
 
     # -- names and handles
 

@@ -43,7 +43,7 @@ async def test_a_node_founds_its_cluster_and_serves() -> None:
         assert (await node.admin.status())["pid"] == 1
     assert not small.listeners[0].is_open
     assert small.carrier.is_stopped
-    assert set(small.workers) == {"sync", "raft-sync"}
+    assert set(small.workers) == {"sync", "raft-sync", "recovery"}
     assert all(worker.is_closed for worker in small.workers.values())
     assert node.failure is None
 

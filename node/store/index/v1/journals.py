@@ -48,7 +48,7 @@ class Journals:
         self._owed = owed
         self._entries_max = config.v1_journal_entries_max
         self._move_entries_min = max(1, config.v1_journal_entries_max // MOVE_FRACTION)
-        self._waits_for_sync = config.confirm_after_sync and files.is_durable
+        self._waits_for_sync = files.is_durable
         #: Number of the journal that will be begun next. Recovery sets it.
         self.next_number = 0
         self._current: Journal | None = None

@@ -2,18 +2,19 @@
 
 After a crash everything is made as a clean stop leaves it: what only journals had is appended to the segments, files
 with unreadable pieces are written anew without them (the pieces go to ``quarantine/``), all is synced, and only then
-the journals are deleted. A crash in the middle finds the journals again.
+the journals are deleted. A crash in the middle finds the journals again. It is cut into steps (`node.store.steps`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 
 from node.errors import StorageError
 from node.ids import MsgId, OriginId, split_msg_id
-from node.store.disk.disk import sync_file, write_durably
+from node.store.disk.disk import DiskFile, write_durably
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, SEGMENT_FORMAT
-from node.store.index.index import Progress, RecoveredIndex, RecoveryReport
+from node.store.index.index import ENTRIES_PER_STEP, Progress, RecoveredIndex, RecoveryReport
 from node.store.index.live_bits import runs
 from node.store.index.v1.format import (
     KIND_EMBEDDED,
@@ -29,10 +30,21 @@ from node.store.index.v1.format import (
     record_seq_id,
 )
 from node.store.index.v1.index import QueueIndexV1
-from node.store.index.v1.scan import JournalContents, Problem, SegmentContent, StoredEntry, load_journals, load_segment
+from node.store.index.v1.scan import (
+    JournalContents,
+    Problem,
+    SegmentContent,
+    StoredEntry,
+    journals_in_steps,
+    segment_in_steps,
+)
 from node.store.index.v1.segment import SegmentV1
 from node.store.index.v1.terms import unpack_terms
 from node.store.shared.config import quarantine
+from node.store.steps import Steps, fetch_ahead, sync_job
+
+#: Entries of journals that a step appends to a segment: some milliseconds, and one handle that waits for its sync.
+APPENDED_PER_STEP = 2048
 
 
 def recover_v1(
@@ -42,7 +54,7 @@ def recover_v1(
     *,
     store_is_damaged: bool,
     progress: Progress = lambda _done, _total: None,
-) -> RecoveredIndex:
+) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV1.terms` gave at a clean stop; with them nothing is scanned, and the report does not
@@ -54,7 +66,7 @@ def recover_v1(
         return RecoveredIndex(index.live_entries.end_seq_id, {})
     report.clean = False
     recovery = _DirtyRecovery(index, report, store_is_damaged)
-    end_seq_id = recovery.run(progress)
+    end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
 
@@ -98,30 +110,49 @@ class _DirtyRecovery:
         self._segments: list[SegmentV1] = []
         #: Highest id of each origin among the live messages.
         self.origins: dict[OriginId, MsgId] = {}
+        #: Files in which an earlier process, or this recovery, may have written what no sync has covered.
+        self._unsynced: dict[str, None] = {}
 
-    def run(self, progress: Progress) -> int:
+    def run(self, progress: Progress) -> Steps[int]:
         index, disk, directory = self._index, self._disk, self._directory
         entries = index.live_entries.segment_entries
         names = disk.list(directory)
         for name in names:
             if name.endswith(SEGMENT_FORMAT.suffix + ".tmp"):
                 disk.unlink(f"{directory}/{name}")
-        journals = load_journals(disk, directory, index.files.queue_id, entries, self._note)
+        journals = yield from journals_in_steps(disk, directory, index.files.queue_id, entries, self._note)
         in_files = files_of(names, SEGMENT_FORMAT)
         numbers = sorted(journals.mentioned.keys() | set(in_files))
         for done, number in enumerate(numbers, 1):
+            if done < len(numbers):
+                fetch_ahead(disk, index.files.path(numbers[done]))
             content = SegmentContent(file_end=number * entries)
             if number in in_files:
-                content = load_segment(disk, directory, number, index.files.queue_id, self._note)
-            self._segment(number, content, journals)
+                content = yield from segment_in_steps(disk, directory, number, index.files.queue_id, self._note)
+            yield from self._segment(number, content, journals)
+            yield from self._sync()
             progress(done, len(numbers))
-        index.files.sync_all()
+        # Names of new segments, before the journals go.
+        yield sync_job([disk.directory(directory)])
         journal_numbers = files_of(names, JOURNAL_FORMAT)
         for number in journal_numbers:
             disk.unlink(f"{directory}/{number}{JOURNAL_FORMAT.suffix}")
         disk.sync_directory(directory)
         index.adopt(max(journal_numbers, default=-1) + 1, self._segments)
         return (max(numbers, default=-1) + 1) * entries
+
+    def _sync(self) -> Steps[None]:
+        """Through handles of its own: a round of the group commit may be syncing the same files right now, and is not
+        done because it has begun."""
+        files: list[DiskFile] = []
+        try:
+            files += map(self._disk.open, self._unsynced)
+            self._unsynced.clear()
+            if files:
+                yield sync_job(files)
+        finally:
+            for file in files:
+                file.close()
 
     def _note(self, problem: Problem) -> None:
         if problem.torn and problem.path not in self._report.short_files:
@@ -133,12 +164,14 @@ class _DirtyRecovery:
         place = problem.description.rpartition(" at ")[2].split(",")[0]
         quarantine(self._disk, self._directory, f"{file_name}.{place if place.isdigit() else 0}.bad", problem.data)
 
-    def _segment(self, number: int, content: SegmentContent, journals: JournalContents) -> None:
+    def _segment(self, number: int, content: SegmentContent, journals: JournalContents) -> Steps[None]:
         index, entries = self._index, self._index.live_entries.segment_entries
         from_journals = journals.publishes.get(number, {})
         in_file: dict[int, StoredEntry] = {}
         settled: list[int] = []
-        for seq_id, entry in content.live.items():
+        for done, (seq_id, entry) in enumerate(content.live.items(), 1):
+            if not done % ENTRIES_PER_STEP:
+                yield None
             if seq_id // entries != number:
                 raise StorageError(f"{index.files.path(number)} was written with segments of another size")
             moved = from_journals.get(seq_id)
@@ -160,11 +193,13 @@ class _DirtyRecovery:
         _count(segment, in_file.values())
         _count(segment, added.values())
         self._segments.append(segment)
-        self._report.messages += segment.live_count
-        for entry in (*in_file.values(), *added.values()):
+        for done, entry in enumerate(chain(in_file.values(), added.values()), 1):
+            if not done % ENTRIES_PER_STEP:
+                yield None
             self._report.body_bytes += entry.body_bytes
             origin = split_msg_id(entry.msg_id)[0]
             self.origins[origin] = max(self.origins.get(origin, entry.msg_id), entry.msg_id)
+        self._report.messages += segment.live_count
         if content.is_bad:
             self._write_anew(segment, in_file, content.data)
         else:
@@ -172,14 +207,23 @@ class _DirtyRecovery:
             segment.is_written_once = content.is_written_once
             if in_file:
                 # An earlier process may have died before its group commit: what we now call recovered must be safe.
-                sync_file(self._disk, path)
+                self._unsynced[path] = None
             elif content.data:
                 self._disk.unlink(path)
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
             index.files.append(segment, runs(sorted(settled)), [])
+            self._unsynced[path] = None
         if added:
-            index.files.append(segment, [], self._publishes_of(added))
+            yield from self._add(segment, added)
+
+    def _add(self, segment: SegmentV1, added: Mapping[int, StoredEntry]) -> Steps[None]:
+        """Append what only journals had, in pieces: after a crash in between, those that were moved are known."""
+        rest = iter(sorted(added))
+        while piece := list(islice(rest, APPENDED_PER_STEP)):
+            self._index.files.append(segment, [], self._publishes_of({seq_id: added[seq_id] for seq_id in piece}))
+            self._unsynced[self._index.files.path(segment.number)] = None
+            yield None
 
     def _survives(self, entry: StoredEntry) -> bool:
         if not entry.persistent:
@@ -210,7 +254,7 @@ class _DirtyRecovery:
         path = self._index.files.path(number)
         write_durably(self._disk, path, content)
         # For who keeps durable lengths: under this name it has not been synced.
-        sync_file(self._disk, path)
+        self._unsynced[path] = None
         segment.file_bytes = len(content)
 
     def _publishes_of(self, entries: Mapping[int, StoredEntry]) -> list[Publish]:

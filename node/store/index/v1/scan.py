@@ -13,9 +13,9 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from node.ids import MsgId
-from node.store.disk.disk import Disk, read_whole
+from node.store.disk.disk import Disk
 from node.store.formats.record import HEADER_BYTES, JOURNAL_FORMAT, NEVER_WRITTEN, SEGMENT_FORMAT, FileFormat
-from node.store.index.index import ENTRIES_PER_PIECE
+from node.store.index.index import ENTRIES_PER_PIECE, ENTRIES_PER_STEP
 from node.store.index.live_bits import run_bits
 from node.store.index.v1.format import (
     KIND_ACK,
@@ -27,6 +27,7 @@ from node.store.index.v1.format import (
     files_of,
     scan_records,
 )
+from node.store.steps import Steps, read_in_steps, run_through
 
 #: `StoredEntry.journal` of an entry in a segment file.
 IN_SEGMENT = -1
@@ -118,45 +119,57 @@ def load_journals(
     disk: Disk, directory: str, queue_id: int | None, entries: int, on_problem: OnProblem
 ) -> JournalContents:
     """Read all journals in order; positions are grouped by ``entries``. ``queue_id`` ``None``: whoever owns them."""
+    return run_through(journals_in_steps(disk, directory, queue_id, entries, on_problem))
+
+
+def journals_in_steps(
+    disk: Disk, directory: str, queue_id: int | None, entries: int, on_problem: OnProblem
+) -> Steps[JournalContents]:
+    """The same, a bounded number of records per step."""
     contents = JournalContents(entries)
-    for _ in _read_journals(contents, disk, directory, queue_id, on_problem):
-        pass
+    yield from _read_journals(contents, disk, directory, queue_id, on_problem)
     return contents
 
 
 def _read_journals(
     contents: JournalContents, disk: Disk, directory: str, queue_id: int | None, on_problem: OnProblem
-) -> Iterator[None]:
+) -> Steps[None]:
     """Fill ``contents``, a bounded number of records per item."""
     for number in files_of(disk.list(directory), JOURNAL_FORMAT):
         path = f"{directory}/{number}{JOURNAL_FORMAT.suffix}"
-        data = read_whole(disk, path)
+        data = yield from read_in_steps(disk, path)
         records = _records(data, path, JOURNAL_FORMAT, number, queue_id, on_problem)
         for read, record in enumerate(records, 1):
             if record.kind == KIND_ACK:
                 contents.ack(record.seq_id, ack_count(data, record.offset))
             else:
                 contents.publish(_entry(record, data, number))
-            if not read % ENTRIES_PER_PIECE:
-                yield
+            if not read % ENTRIES_PER_STEP:
+                yield None
 
 
 def load_segment(
     disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
 ) -> SegmentContent:
     """Read one segment file. ``queue_id`` ``None``: whoever owns it."""
+    return run_through(segment_in_steps(disk, directory, number, queue_id, on_problem))
+
+
+def segment_in_steps(
+    disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
+) -> Steps[SegmentContent]:
+    """The same, a bounded number of records per step."""
     content = SegmentContent()
-    for _ in _read_segment(content, disk, directory, number, queue_id, on_problem):
-        pass
+    yield from _read_segment(content, disk, directory, number, queue_id, on_problem)
     return content
 
 
 def _read_segment(
     content: SegmentContent, disk: Disk, directory: str, number: int, queue_id: int | None, on_problem: OnProblem
-) -> Iterator[None]:
+) -> Steps[None]:
     """Fill ``content``, a bounded number of records per item."""
     path = f"{directory}/{number}{SEGMENT_FORMAT.suffix}"
-    data = content.data = read_whole(disk, path)
+    data = content.data = yield from read_in_steps(disk, path)
     live = content.live
 
     def note(problem: Problem) -> None:
@@ -174,8 +187,8 @@ def _read_segment(
                 content.is_written_once = False
             else:
                 content.file_end = seq_id + 1
-        if not read % ENTRIES_PER_PIECE:
-            yield
+        if not read % ENTRIES_PER_STEP:
+            yield None
 
 
 def _entry(record: Record, data: bytes, journal: int) -> StoredEntry:

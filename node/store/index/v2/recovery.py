@@ -1,7 +1,7 @@
 """Reading a queue's index of version 2 back after a crash: which messages are live, and what became of the rest.
 
-See `node.store.index.v2.index`. A scan reads every slot and every record, so it takes time: `progress` is told of each
-segment.
+See `node.store.index.v2.index`. A scan reads every slot and every record, so it takes time: it is cut into steps
+(`node.store.steps`), and `progress` is told of each segment.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.ids import MSG_ID_BYTES, ORIGIN_BYTES, MsgId, OriginId
-from node.store.disk.disk import read_whole
+from node.store.disk.disk import DiskFile
 from node.store.formats.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
@@ -26,10 +26,14 @@ from node.store.formats.record import (
     slot_offset,
     unpack_record,
 )
-from node.store.index.index import Progress, RecoveredIndex, RecoveryReport
+from node.store.index.index import ENTRIES_PER_STEP, Progress, RecoveredIndex, RecoveryReport
 from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.scan import BadSlot, scan_slots, segments_on_disk
 from node.store.shared.config import quarantine
+from node.store.steps import Steps, fetch_ahead, read_in_steps, sync_job
+
+#: Segments that are synced together.
+SYNCED_SEGMENTS = 4
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ def recover_v2(
     *,
     store_is_damaged: bool,
     progress: Progress = lambda _done, _total: None,
-) -> RecoveredIndex:
+) -> Steps[RecoveredIndex]:
     """Fill a new index from its files.
 
     ``terms``: what `QueueIndexV2.terms` gave at a clean stop; with them nothing is scanned, the report does not know
@@ -65,7 +69,7 @@ def recover_v2(
         return RecoveredIndex(0, {})
     report.clean = False
     recovery = _DirtyRecovery(index, report, store_is_damaged)
-    end_seq_id = recovery.run(progress)
+    end_seq_id = yield from recovery.run(progress)
     return RecoveredIndex(end_seq_id, recovery.origins)
 
 
@@ -82,13 +86,24 @@ class _DirtyRecovery:
         self._store_is_damaged = store_is_damaged
         #: Highest id of each origin among the live messages.
         self.origins: dict[OriginId, MsgId] = {}
+        #: Open files of mended segments, not synced yet.
+        self._unsynced: list[DiskFile] = []
 
-    def run(self, progress: Progress) -> int:
+    def run(self, progress: Progress) -> Steps[int]:
         """Read everything. Returns the first seq id after the last segment that has a file."""
         numbers = segments_on_disk(self._disk, self._files.directory)
-        for done, number in enumerate(numbers, 1):
-            self._segment(number)
-            progress(done, len(numbers))
+        try:
+            for done, number in enumerate(numbers, 1):
+                if done < len(numbers):
+                    fetch_ahead(self._disk, self._files.path(numbers[done], QUEUE_STORE_FORMAT.suffix))
+                yield from self._segment(number)
+                if not done % SYNCED_SEGMENTS or done == len(numbers):
+                    # An earlier process may have died before its group commit.
+                    yield sync_job(self._unsynced)
+                    self._close_files()
+                progress(done, len(numbers))
+        finally:
+            self._close_files()
         self._remove_leftovers(set(numbers))
         return (max(numbers, default=-1) + 1) * self._entries
 
@@ -101,12 +116,17 @@ class _DirtyRecovery:
             if is_orphan or suffix == "tmp":
                 self._disk.unlink(f"{directory}/{name}")
 
-    def _segment(self, number: int) -> None:
+    def _close_files(self) -> None:
+        for file in self._unsynced:
+            file.abandon()
+        self._unsynced.clear()
+
+    def _segment(self, number: int) -> Steps[None]:
         index_path = self._files.path(number, INDEX_FORMAT.suffix)
         queue_store_path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
-        slots = read_whole(self._disk, index_path)
+        slots = yield from read_in_steps(self._disk, index_path)
         has_store = self._disk.exists(queue_store_path)
-        records = read_whole(self._disk, queue_store_path) if has_store else b""
+        records = (yield from read_in_steps(self._disk, queue_store_path)) if has_store else b""
         scan = _SegmentScan(number, slots, records, has_store)
         queue_id = self._files.queue_id
         self._note_header(INDEX_FORMAT.problem(slots, number, queue_id), slots, index_path)
@@ -116,7 +136,9 @@ class _DirtyRecovery:
         shared: list[int] = []
         #: What the slots of dropped and mended entries should be.
         patches: dict[int, bytes] = {}
-        for seq_id, slot in scan_slots(number, slots, self._entries):
+        for done, (seq_id, slot) in enumerate(scan_slots(number, slots, self._entries), 1):
+            if not done % ENTRIES_PER_STEP:
+                yield None
             msg_id = self._entry(scan, seq_id, slot)
             if msg_id is None:
                 patches[seq_id] = ZERO_SLOT
@@ -194,17 +216,16 @@ class _DirtyRecovery:
         quarantine(self._disk, directory, f"{seq_id}.bad", data)
 
     def _repair(self, scan: _SegmentScan, patches: dict[int, bytes]) -> None:
-        """Clear what was dropped, mend headers and slots, cut the tail; sync what an earlier process may not have."""
+        """Clear what was dropped, mend headers and slots, cut the tail. The files are to be synced."""
         number, queue_id = scan.number, self._files.queue_id
         index_file = self._disk.open(self._files.path(number, INDEX_FORMAT.suffix))
+        self._unsynced.append(index_file)
         path = self._files.path(number, QUEUE_STORE_FORMAT.suffix)
         queue_store_file = self._disk.open(path) if scan.has_store else self._disk.create(path)
+        self._unsynced.append(queue_store_file)
         index_file.pwrite(INDEX_FORMAT.header(number, queue_id), 0)
         for seq_id, piece in patches.items():
             index_file.pwrite(piece, slot_offset(seq_id, self._entries))
         queue_store_file.pwrite(QUEUE_STORE_FORMAT.header(number, queue_id), 0)
         if scan.end < len(scan.records):
             queue_store_file.truncate(scan.end)
-        for file in (queue_store_file, index_file):
-            file.sync()
-            file.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.metadata.records import MastershipRecord
 from cluster.runtime.queue_effects import QueueEffects
 from node.ids import ChannelKey, QueueId
 from node.queues.events import ConfirmPublished, DeleteUnused, QueueEffect
 from node.topology.records import QueueRecord
-from tests.support.queue_sets import N1, N2, queue_record
+from tests.support.queue_sets import N1, N2, mastership, queue_record
 
 Q = queue_record(7)
 HERE, ELSEWHERE = ChannelKey(N1, 1), ChannelKey(N2, 9)
@@ -20,6 +21,7 @@ class Channels:
     def __init__(self) -> None:
         self.effects: list[QueueEffect] = []
         self.stopped: list[QueueId] = []
+        self.began: list[MastershipRecord] = []
 
     def local_effects(self, queue_id: QueueId, effects: Sequence[QueueEffect]) -> None:
         assert queue_id == Q.queue_id
@@ -29,6 +31,9 @@ class Channels:
 
     def queue_stopped(self, queue_id: QueueId) -> None:
         self.stopped.append(queue_id)
+
+    def mastership_changed(self, record: MastershipRecord) -> None:
+        self.began.append(record)
 
 
 def test_each_channel_hears_its_own_in_order() -> None:
@@ -41,3 +46,6 @@ def test_each_channel_hears_its_own_in_order() -> None:
     assert (here.effects, elsewhere.effects, deleted) == (mine, [theirs], [(Q, False)])
     effects.role_ended(Q.queue_id)
     assert here.stopped == elsewhere.stopped == [Q.queue_id]
+    record = mastership(Q, N1)
+    effects.role_began(record)
+    assert (here.began, elsewhere.began) == ([record], []), "other nodes ask again by themselves"

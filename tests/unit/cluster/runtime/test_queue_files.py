@@ -19,7 +19,7 @@ from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.topology.records import QueueRecord
 from tests.support.messages import publications
-from tests.support.stores import DATA_DIRECTORY, run_sync_round
+from tests.support.stores import DATA_DIRECTORY, open_at_once, run_sync_round
 
 RECORD = QueueRecord(QueueId(7), "/", "orders", True, None, False, {})
 
@@ -35,7 +35,7 @@ class Files:
     def start(self) -> None:
         self.group_commit = GroupCommit()
         self.files = NodeQueueFiles(self.disk, DATA_DIRECTORY, self.group_commit, StoreConfig(), lambda: 0.0)
-        self.queue = self.files.open_queue(RECORD, None)
+        self.queue = open_at_once(self.files, RECORD)
 
     def tick(self) -> bool:
         self.now_ms += WRITE_EVERY_MS
@@ -112,7 +112,7 @@ def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch
     """One step a turn, whatever the number of vhosts; where garbage piles up it goes on, elsewhere it can wait."""
     node = Files()
     for number, vhost in enumerate(("a", "b", "c"), 1):
-        node.files.open_queue(QueueRecord(QueueId(number), vhost, "q", True, None, False, {}), None)
+        open_at_once(node.files, QueueRecord(QueueId(number), vhost, "q", True, None, False, {}))
     steps: list[str] = []
     urgent = {"b"}
 
@@ -133,7 +133,7 @@ def test_vhosts_take_turns_in_reclaiming_garbage(monkeypatch: pytest.MonkeyPatch
 def test_a_vhost_without_garbage_takes_no_time_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Files()
     for number in range(1, 6):
-        node.files.open_queue(QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}), None)
+        open_at_once(node.files, QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}))
     steps: list[str] = []
 
     def reclaim(store: VhostStore) -> Reclaimed:
@@ -148,7 +148,7 @@ def test_a_vhost_without_garbage_takes_no_time_from_another(monkeypatch: pytest.
 def test_a_vhost_that_waits_for_the_disk_is_asked_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Files()
     for number in range(1, 6):
-        node.files.open_queue(QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}), None)
+        open_at_once(node.files, QueueRecord(QueueId(number), f"v{number}", "q", True, None, False, {}))
     waits = vhost_directory(DATA_DIRECTORY, "v4")
     steps: list[str] = []
 
@@ -167,7 +167,7 @@ def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkey
     node = Files()
     vhosts = [f"v{number}" for number in range(20)]
     for number, vhost in enumerate(vhosts, 1):
-        node.files.open_queue(QueueRecord(QueueId(number), vhost, "q", True, None, False, {}), None)
+        open_at_once(node.files, QueueRecord(QueueId(number), vhost, "q", True, None, False, {}))
     steps: set[str] = set()
 
     def reclaim(store: VhostStore) -> Reclaimed:

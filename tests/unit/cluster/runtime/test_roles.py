@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -13,6 +13,7 @@ from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.ids import Incarnation, QueueId
 from node.queues.local_replica import LocalReplica
+from node.store.steps import Steps
 from node.topology.records import QueueRecord
 from tests.support.runtime_bench import N2, N3, RuntimeBench
 
@@ -48,13 +49,15 @@ async def opened_per_turn(bench: RuntimeBench) -> list[int]:
 async def test_roles_are_taken_up_in_slices_of_time(bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock of the work: the time of a loop need not go on while nobody waits."""
     await restarted(bench, 7)
-    original = bench.files.open_queue
+    original = bench.files.queue_opening
 
-    def open_slowly(queue: QueueRecord, index_version: int | None) -> LocalReplica:
+    def open_slowly(
+        queue: QueueRecord, index_version: int | None, on_progress: Callable[[int, int], None]
+    ) -> Steps[LocalReplica]:
         bench.now_s += TAKE_UP_SLICE_S / 2.5
-        return original(queue, index_version)
+        return original(queue, index_version, on_progress)
 
-    monkeypatch.setattr(bench.files, "open_queue", open_slowly)
+    monkeypatch.setattr(bench.files, "queue_opening", open_slowly)
     assert await opened_per_turn(bench) == [3, 3, 1]
 
 

@@ -18,6 +18,7 @@ from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, PagedMessage,
 from node.store.index.v1.index import QueueIndexV1
 from node.store.index.v1.recovery import recover_v1
 from node.store.index.v1.scan import IN_SEGMENT, Problem, stored_entries
+from node.store.steps import run_through
 from tests.support.index_driver import DIRECTORY, SMALL, V1Driver, count_references_v1
 
 
@@ -195,7 +196,7 @@ def test_a_clean_stop_leaves_segments_only_and_the_start_reads_none(driver: V1Dr
     driver.disk.fail_reads = DIRECTORY
     driver.index = driver._make()
     report = RecoveryReport(clean=True)
-    assert recover_v1(driver.index, report, index.terms(), store_is_damaged=False).end_seq_id == 24
+    assert run_through(recover_v1(driver.index, report, index.terms(), store_is_damaged=False)).end_seq_id == 24
     assert (report.clean, report.messages, report.transient) == (True, 17, 0)
     assert list(driver.index.live(0, 100)) == [0, 1, *range(4, 17), 18, 19]
 
@@ -246,7 +247,7 @@ def test_an_entry_whose_message_is_lost_is_dropped(driver: V1Driver) -> None:
         if driver.persistent_store.contains(driver.live[0].msg_id):
             driver.persistent_store.release(driver.live[0].msg_id)
         before = disk.snapshot()
-        recover_v1(index, report, None, store_is_damaged=store_is_damaged)
+        run_through(recover_v1(index, report, None, store_is_damaged=store_is_damaged))
         assert (report.torn, report.corrupt) == counts
         assert list(index.live(0, 10)) == [1]
         # The second round finds the same files.

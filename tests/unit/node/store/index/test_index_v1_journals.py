@@ -18,6 +18,7 @@ from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, RecoveryRepor
 from node.store.index.v1.index import DELETIONS_MAX
 from node.store.index.v1.journal import Journal
 from node.store.index.v1.recovery import recover_v1
+from node.store.steps import run_through
 from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, MemorySharedStore, V1Driver
 from tests.support.messages import ORIGIN, make_message
 
@@ -204,10 +205,13 @@ def test_a_moved_journal_waits_for_the_round_after_the_last_of_it_was_moved(driv
     assert "0.jif" not in files(driver)
 
 
-def test_without_waiting_for_syncs_a_moved_journal_is_deleted_at_once() -> None:
+def test_a_moved_journal_waits_for_the_sync_of_its_segments_though_confirms_wait_for_none() -> None:
     driver = V1Driver(replace(SMALL, confirm_after_sync=False))
     driver.publish(12)
     driver.flush()
+    driver.flush()
+    assert files(driver) == ["0.idx", "0.jif", "1.idx"], "what was durable in the journal is not yet in the segments"
+    run_round(driver)
     driver.flush()
     assert files(driver) == ["0.idx", "1.idx"]
 
@@ -490,12 +494,14 @@ def test_a_scan_tells_how_far_it_is_and_removes_what_was_not_finished(driver: V1
     driver.disk.create(f"{DIRECTORY}/0.idx.tmp")
     told: list[tuple[int, int]] = []
     driver.index = driver._make()
-    recover_v1(
-        driver.index,
-        RecoveryReport(clean=False),
-        None,
-        store_is_damaged=False,
-        progress=lambda done, total: told.append((done, total)),
+    run_through(
+        recover_v1(
+            driver.index,
+            RecoveryReport(clean=False),
+            None,
+            store_is_damaged=False,
+            progress=lambda done, total: told.append((done, total)),
+        )
     )
     assert told == [(1, 2), (2, 2)]
     assert files(driver) == ["0.idx", "1.idx"]
@@ -520,7 +526,7 @@ def test_a_scan_tells_what_it_found(driver: V1Driver) -> None:
     references = driver.count_references()
     driver.index = driver._make()
     report = RecoveryReport(clean=False)
-    recovered = recover_v1(driver.index, report, None, store_is_damaged=False)
+    recovered = run_through(recover_v1(driver.index, report, None, store_is_damaged=False))
     assert (report.messages, report.body_bytes) == (5, sum(len(message.body) for message in driver.live.values()))
     assert recovered == (8, {ORIGIN: driver.live[4].msg_id})
     assert driver.count_references() == references

@@ -8,6 +8,7 @@ import pytest
 
 from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
+from node.store.disk.disk import read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.shared.compaction.compaction import Reclaimed
@@ -252,6 +253,23 @@ def test_damage_found_by_a_read_is_an_error(node: SharedStoreNode) -> None:
             node.store.read(msg_id_of(1))
         node.disk.flip_bit(FIRST_FILE, offset, offset % 8)
     assert node.store.read(msg_id_of(1)) == envelope_of(1)
+
+
+def test_sync_makes_everything_durable_even_what_a_round_is_syncing_and_nothing_twice(node: SharedStoreNode) -> None:
+    node.write(1, 2, 3, 4)
+    running = node.group_commit.begin()
+    assert running is not None
+    node.write(5)
+    node.store.sync()
+    written = {path: read_whole(node.disk, path) for path in (FIRST_FILE, f"{STORE_DIRECTORY}/1.rdq")}
+    assert {path: node.disk.durable_snapshot()[path] for path in written} == written
+    running.run()
+    node.group_commit.complete(running)
+    node.write(6)
+    node.sync()
+    operations = node.disk.operations
+    node.store.sync()
+    assert node.disk.operations == operations
 
 
 def test_a_transient_store_begins_empty_and_is_never_synced() -> None:

@@ -385,12 +385,22 @@ def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
             node.check_survivors(durable)
 
 
-def test_flush_durability_does_not_wait_for_rounds_that_never_come() -> None:
-    config = StoreConfig(file_size_limit_bytes=FILE_BYTES, confirm_after_sync=False)
-    store = MessageStore(SimulatedDisk(), STORE_DIRECTORY, GroupCommit(), config, {})
-    store.write_batch([(msg_id_of(counter), envelope_of(counter)) for counter in range(1, 42)])
-    store.release_many([msg_id_of(counter) for counter in range(1, 41) if counter % 4])
+@pytest.mark.parametrize("kind", ["holes", "merge"])
+def test_flush_durability_frees_no_original_before_its_copy_is_synced(kind: str) -> None:
+    """Nobody waits for the sync of what is new; what was durable stays so wherever it is moved to."""
+    node = SharedStoreNode(
+        StoreConfig(file_size_limit_bytes=FILE_BYTES, confirm_after_sync=False, compaction=kind), SimulatedDisk()
+    )
+    node.write(*range(1, 42))
+    node.sync()
+    node.release(*[counter for counter in range(1, 41) if counter % 4])
     for _ in range(60):
-        store.maintain()
-    assert store.status().total_bytes == store.status().valid_bytes
-    store.check_invariants()
+        node.store.maintain()
+        disk = node.disk.twin()
+        disk.crash(CrashStyle.DROP, random.Random(1))
+        survivors = MessageStore(disk, STORE_DIRECTORY, GroupCommit(), node.config, lambda: dict(+node.references))
+        assert all(survivors.contains(msg_id) for msg_id in +node.references)
+    assert node.store.status().total_bytes > node.store.status().valid_bytes, "the originals wait"
+    node.compact()
+    assert node.store.status().total_bytes == node.store.status().valid_bytes
+    node.check()

@@ -1,0 +1,299 @@
+"""Queues that a crash left come back in slices: what happens meanwhile, in which order, and what a stop or crash in the
+middle leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from cluster.runtime import recoveries
+from cluster.runtime.recoveries import BEGUN_MAX
+from node.errors import StorageError
+from node.store.disk.simulated import CrashStyle
+from node.store.index.index import ENTRIES_PER_STEP
+from tests.support.queue_sets import CLIENT, N1, N2, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
+
+Q, SMALL, OTHER_VHOST = queue_record(7), queue_record(8), replace(queue_record(9), vhost="other")
+COUNT = 3 * ENTRIES_PER_STEP
+
+
+@pytest.fixture(autouse=True)
+def a_step_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recoveries, "SLICE_S", 0)
+
+
+def crashed_node(count: int = COUNT, *, small: int = 1) -> QueueSetNode:
+    """Its process was killed and runs again; nothing is open yet. `Q` has so many messages, `SMALL` fewer."""
+    node = QueueSetNetwork(N1)[N1]
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    node.publish(Q, 1, count)
+    node.publish(SMALL, 1, small)
+    node.sync()
+    crash(node)
+    return node
+
+
+def crash(node: QueueSetNode, style: CrashStyle = CrashStyle.DROP, seed: int = 0) -> None:
+    node.disk.crash(style, random.Random(seed))
+    node.start()
+
+
+def one_turn(node: QueueSetNode) -> None:
+    """What is scheduled now, and not what follows from it."""
+    for _ in range(len(node.pending)):
+        node.pending.popleft()()
+    node.queues.check_invariants()
+
+
+def turns_until(node: QueueSetNode, is_over: Callable[[], bool]) -> int:
+    turns = 0
+    while not is_over():
+        assert node.pending, "something goes on"
+        one_turn(node)
+        turns += 1
+    return turns
+
+
+def is_master(node: QueueSetNode) -> bool:
+    return node.queues.process(Q.queue_id) is not None
+
+
+def test_a_queue_comes_back_in_steps_and_the_loop_turns_between_them() -> None:
+    node = crashed_node()
+    record = mastership(Q, N1)
+    node.queues.follow(Q, record)
+    assert not is_master(node)
+    assert node.queues.recovered_percent(Q.queue_id) == 0
+    assert turns_until(node, lambda: is_master(node)) > COUNT // ENTRIES_PER_STEP
+    assert node.began == [record], "the channels of this node are told"
+    assert node.queues.recovered_percent(Q.queue_id) is None
+    assert node.depth(Q) == COUNT
+    node.consume(Q)
+    node.turn()
+    assert node.delivered()
+
+
+def test_progress_is_told_in_percent_of_what_was_read() -> None:
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(Q, mastership(Q, N1))
+    for first in range(1, 8 * 4096, 4096):
+        node.publish(Q, first, 4096)
+        node.sync()
+    crash(node)
+    node.queues.follow(Q, mastership(Q, N1))
+    said: set[int | None] = set()
+    while not is_master(node):
+        said.add(node.queues.recovered_percent(Q.queue_id))
+        one_turn(node)
+    assert {0, 12, 50, 87} <= said
+
+
+def test_what_needs_no_reading_is_open_at_once_while_another_recovers() -> None:
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N1))
+    turns_until(node, lambda: Q.queue_id in node.queues._recoveries._begun)
+    new = queue_record(10)
+    node.queues.follow(new, mastership(new, N1))
+    node.publish(new, 1, 5)
+    node.queues.follow(OTHER_VHOST, mastership(OTHER_VHOST, N1))
+    assert node.depth(new) == 5
+    assert node.role(OTHER_VHOST) == "master"
+    assert node.began == []
+    assert not is_master(node)
+
+
+def test_a_smaller_queue_comes_before_a_big_one_that_has_begun() -> None:
+    node = QueueSetNetwork(N1)[N1]
+    node.queues.follow(Q, mastership(Q, N1))
+    node.publish(Q, 1, 3 * 4096)
+    node.queues.follow(SMALL, mastership(SMALL, N1))
+    node.publish(SMALL, 1, 5)
+    node.sync()
+    crash(node)
+    node.queues.follow(Q, mastership(Q, N1))
+    turns_until(node, lambda: node.queues.recovered_percent(Q.queue_id) not in (0, None))
+    node.queues.follow(SMALL, mastership(SMALL, N1))
+    turns_until(node, lambda: node.role(SMALL) == "master")
+    assert not is_master(node)
+    node.turn()
+    assert [record.queue_id for record in node.began] == [SMALL.queue_id, Q.queue_id]
+
+
+def test_few_are_under_way_at_the_same_time() -> None:
+    node = QueueSetNetwork(N1)[N1]
+    queues = [queue_record(number) for number in range(20, 20 + 3 * BEGUN_MAX)]
+    for queue in queues:
+        node.queues.follow(queue, mastership(queue, N1))
+        node.publish(queue, 1, 2)
+    node.sync()
+    crash(node)
+    for queue in queues:
+        node.queues.follow(queue, mastership(queue, N1))
+    turns_until(node, lambda: len(node.queues.roles) == len(queues))
+
+
+def test_the_last_record_counts_that_was_followed_meanwhile() -> None:
+    network = QueueSetNetwork(N1, N2)
+    node = network[N1]
+    node.queues.follow(Q, mastership(Q, N1))
+    node.publish(Q, 1, COUNT)
+    node.sync()
+    crash(node)
+    node.queues.follow(Q, mastership(Q, N1))
+    one_turn(node)
+    node.queues.follow(Q, mastership(Q, N2, N1, epoch=2))
+    node.queues.follow(Q, mastership(Q, N1, N2, epoch=1))
+    node.turn()
+    assert node.role(Q) == "mirror"
+    assert node.queues.roles[Q.queue_id].record.epoch == 2
+    assert node.began == []
+
+
+def test_a_mirror_that_recovers_answers_the_attach_when_it_is_back() -> None:
+    network, record = pair(), mastership(Q, N1, N2)
+    master, mirror = network[N1], network[N2]
+    master.publish(Q, 1, COUNT)
+    network.pump()
+    master.queues.link_down(N2)
+    crash(mirror)
+    mirror.queues.follow(Q, record)
+    master.queues.link_up(N2)
+    master.publish(Q, COUNT + 1)
+    master.turn()
+    for wire in network.wires.values():
+        while wire:
+            mirror.queues.receive(N1, wire.popleft())
+    master.sync()
+    master.turn()
+    assert mirror.role(Q) == "none"
+    assert COUNT + 1 not in master.confirmed(), "the copy counts as complete, so its answer is waited for"
+    network.pump()
+    assert mirror.depth(Q) == COUNT + 1
+    assert COUNT + 1 in master.confirmed()
+
+
+def test_a_queue_deleted_while_it_recovers_leaves_nothing() -> None:
+    node = crashed_node()
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    for _ in range(4):
+        one_turn(node)
+    node.queues.queue_deleted(Q)
+    node.turn()
+    assert not node.has_files(Q)
+    assert node.role(SMALL) == "master"
+    assert Q.queue_id not in node.queues.roles
+
+
+def test_a_mirror_dropped_while_it_recovers_goes_on_and_is_quickly_back() -> None:
+    """It was dropped because it needs long; to begin anew each time would have no end."""
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    one_turn(node)
+    node.queues.follow(Q, mastership(Q, N2))
+    assert node.role(Q) == "none"
+    node.turn()
+    assert node.has_files(Q)
+    assert node.queues.recovered_percent(Q.queue_id) is None
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    assert node.role(Q) == "mirror", "it was closed cleanly, so nothing is read"
+    assert node.depth(Q) == COUNT
+
+
+def test_one_that_is_taken_back_before_it_is_done_need_not_begin_anew() -> None:
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    turns = turns_until(node, lambda: Q.queue_id in node.queues._recoveries._begun)
+    node.queues.follow(Q, mastership(Q, N2))
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    assert Q.queue_id in node.queues._recoveries._begun
+    assert turns
+    node.turn()
+    assert node.role(Q) == "mirror"
+
+
+def test_a_sync_that_fails_takes_only_this_queue_out_of_service() -> None:
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N1))
+    turns_until(node, lambda: Q.queue_id in node.queues._recoveries._begun)
+    new = queue_record(10)
+    node.queues.follow(new, mastership(new, N1))
+    node.disk.fail_sync_after = node.disk.operations
+    node.turn()
+    assert node.queues.is_failed(Q.queue_id)
+    assert node.failed == [mastership(Q, N1)]
+    assert node.role(new) == "master"
+
+
+def test_a_vhost_that_cannot_be_opened_takes_its_queues_out_of_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = crashed_node()
+
+    def refuse(_vhost: str) -> None:
+        raise StorageError("no such disk")
+
+    monkeypatch.setattr(node.files, "vhost_opening", refuse)
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    assert [record.queue_id for record in node.failed] == [Q.queue_id, SMALL.queue_id]
+    node.queues.check_invariants()
+
+
+def outcome_of_an_end_after(turns: int, end: Callable[[QueueSetNode], None]) -> bool:
+    """End a life after so many turns of recovery; the next must find everything. True if the recovery was over."""
+    node = crashed_node(small=3)
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    for _ in range(turns):
+        one_turn(node)
+    was_over = is_master(node)
+    end(node)
+    for queue in (Q, SMALL):
+        node.queues.follow(queue, mastership(queue, N1))
+    node.turn()
+    assert (node.depth(Q), node.depth(SMALL)) == (COUNT, 3)
+    local = node.queues.roles[Q.queue_id].local
+    assert [delivery.seq_id for delivery in local.fetch(COUNT, ack_required=True)] == list(range(COUNT))
+    return was_over
+
+
+def stop(node: QueueSetNode) -> None:
+    before = node.disk.operations
+    node.restart_cleanly()
+    assert node.disk.operations - before < 200, "a stop does not wait for recovery"
+
+
+@pytest.mark.parametrize("style", [None, *CrashStyle])
+def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(style: CrashStyle | None) -> None:
+    turns, was_over = 0, False
+    while not was_over:
+        end = stop if style is None else partial(crash, style=style, seed=turns)
+        was_over = outcome_of_an_end_after(turns, end)
+        turns += 1
+    assert turns > 5
+
+
+def test_an_unknown_queue_is_deleted_when_its_vhost_is_open() -> None:
+    """Nobody else opens a queue there."""
+    node = crashed_node()
+    node.files.delete_unknown(["/"], [SMALL.queue_id])
+    node.turn()
+    node.files.maintain(0)
+    assert not node.has_files(Q)
+    assert node.has_files(SMALL)
+
+
+def test_a_deletion_in_a_vhost_that_is_not_open_yet_waits_for_it() -> None:
+    node = crashed_node()
+    node.queues.follow(SMALL, mastership(SMALL, N1))
+    node.queues.queue_deleted(Q)
+    node.turn()
+    node.sync()
+    assert not node.has_files(Q)
+    assert node.role(SMALL) == "master"
+    assert node.process(SMALL).drain() == []
+    assert CLIENT.node == N1
