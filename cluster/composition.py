@@ -18,9 +18,9 @@ What is in the world, and what is not:
 - *The disk* holds everything a node remembers, and *the lock* keeps a second node away from it while this one lives.
 - *The carrier* is the way to the other nodes, and theirs and the operators' to this one; *listen*: how clients arrive.
 
-Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group, this node's roles, and
-only then the listener for clients. Order of stop: clients are closed with 320, the cluster is told, queues are closed
-cleanly, mesh and metadata log go last.
+Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group (which is founded if all
+of its nodes are new), this node's roles, and only then the listener for clients. Order of stop: clients are closed with
+320, the cluster is told, queues are closed cleanly, mesh and metadata log go last.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from cluster.raft.core import RaftConfig
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
+from cluster.runtime.admission import Admission
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
 from cluster.runtime.data_directory import DirectoryLock, claim_data_directory, keep_data_directory, next_incarnation
 from cluster.runtime.ending import Ending, Failure
 from cluster.runtime.founding import found
+from cluster.runtime.identity import IdentityFile
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import exit_code_of
+from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.carrier import Carrier
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
@@ -99,6 +101,7 @@ class Node:
         *,
         mesh: Mesh,
         raft: RaftDriver,
+        admission: Admission,
         clients: ClientService,
         admin: NodeAdmin,
         peers: AdminPeers,
@@ -110,6 +113,7 @@ class Node:
         self.runtime = runtime
         self.mesh = mesh
         self.raft = raft
+        self._admission = admission
         self.clients = clients
         self.admin = admin
         self._peers = peers
@@ -145,6 +149,7 @@ class Node:
         except OSError as error:
             raise cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self.raft.start()
+        self._admission.start()
         self.runtime.start()
         self._joining = asyncio.create_task(self._join())
         return self._joining
@@ -177,6 +182,7 @@ class Node:
         self.runtime.check_invariants()
         self.mesh.check_invariants()
         self.raft.check_invariants()
+        self._admission.check_invariants()
         self.clients.check_invariants()
 
 
@@ -188,6 +194,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     """
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
     incarnation = next_incarnation(world.disk, data_dir)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
@@ -197,6 +204,15 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         config.amqp_listener, lambda: _amqp_server(config, world, broker), broker.delete_abandoned_queues, ending
     )
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
+    voters = [NodeName(member.name) for member in config.members] or [config.node_name]
+    admission = Admission(
+        config.node_name,
+        incarnation,
+        voters,
+        identity,
+        lambda: runtime.metadata.state.members,
+        lambda reason: ending.fail(reason, ExitCode.CONFIG),
+    )
     mesh = Mesh(
         config.node_name,
         incarnation,
@@ -206,13 +222,21 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         world.carrier,
         cookie=config.cluster_cookie,
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
+        gate=admission,
     )
     pauses = config.cluster_partition_handling == "pause_minority"
     events = ConsensusEvents(
-        runtime.queues, runtime.membership, pauses=pauses, on_quorum=clients.quorum_changed, on_fatal=ending.fail
+        runtime.queues,
+        runtime.membership,
+        pauses=pauses,
+        after_applied=admission.applied,
+        on_quorum=clients.quorum_changed,
+        on_fatal=ending.fail,
     )
-    raft = _raft(config, world, runtime, mesh, events)
+    raft = _raft(config, world, runtime, mesh, events, admission)
     keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
+    identity.note_log()
+    admission.join(raft)
     runtime.connect(mesh, raft)
     peers = AdminPeers(addresses.__getitem__, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
@@ -223,6 +247,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         runtime,
         mesh=mesh,
         raft=raft,
+        admission=admission,
         clients=clients,
         admin=admin,
         peers=peers,
@@ -293,9 +318,10 @@ def _amqp_server(config: NodeConfig, world: World, broker: Broker) -> AmqpServer
     return AmqpServer(broker, AmqpServerConfig(limits), listen=world.listen, chance=world.chance, clock=world.clock)
 
 
-def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents) -> RaftDriver:
-    voters = [NodeName(member.name) for member in config.members] or [config.node_name]
-    storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft", voters)
+def _raft(
+    config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents, admission: Admission
+) -> RaftDriver:
+    storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft")
     return RaftDriver(
         RaftConfig(
             config.node_name,
@@ -310,4 +336,5 @@ def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, ev
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
         seed=world.chance.getrandbits(64),
+        may_answer=admission.may_answer,
     )

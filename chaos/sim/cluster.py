@@ -95,7 +95,7 @@ class SimulatedCluster:
         if machine.process is process:
             self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
             self._end(machine)
-            if reason:
+            if reason and machine.disk_before is None:
                 self.on_failure(machine.name, reason)
             if self._is_healed:
                 self.start(machine.name)
@@ -207,6 +207,26 @@ class SimulatedCluster:
         disk.fail_sync_after = disk.operations
         self.on_event(f"syncs of {name} fail")
 
+    def wipe(self, name: str) -> None:
+        """Its node begins again on an empty disk; nothing if no other machine had one that remembers."""
+        machine = self.machines[name]
+        if machine.disk_before is None and any(
+            other.disk_before is None for other in self.machines.values() if other is not machine
+        ):
+            self.kill(name)
+            self.on_event(f"wipe the disk of {name}")
+            machine.wipe_disk()
+            self.start(name)
+
+    def wipe_end(self, name: str) -> None:
+        """The operator has found the disk again."""
+        machine = self.machines[name]
+        if machine.disk_before is not None:
+            self.kill(name)
+            self.on_event(f"restore the disk of {name}")
+            machine.restore_disk()
+            self.start(name)
+
     # --- ends ---
 
     def heal(self) -> None:
@@ -216,6 +236,7 @@ class SimulatedCluster:
             link.is_cut = link.is_refusing = False
         self._slowness.clear()
         for name, machine in self.machines.items():
+            self.wipe_end(name)
             self.slow_disk_end(name)
             self.full_disk_end(name)
             machine.disk.fail_sync_after = None

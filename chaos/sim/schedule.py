@@ -43,6 +43,7 @@ FAULTS: Mapping[str, tuple[int, int]] = {
     "full_disk": (300, 5_000),
     "fail_sync": (0, 0),
     "clock_jump": (0, 0),
+    "wipe": (50, 12_000),
 }
 
 

@@ -104,11 +104,11 @@ class Leadership:
         first = self._log.last_index + 1
         self._log.append([Entry(first + i, self.term, kind, payload) for i, (kind, payload) in enumerate(contents)])
 
-    def change_voters(self, now_ms: int, kind: EntryKind, node: NodeName) -> None:
-        """Add or remove one voter. Raises `ProposalRefusedError`."""
+    def change_voters(self, now_ms: int, kind: EntryKind, voter: bytes) -> None:
+        """Add or remove one voter (packed). Raises `ProposalRefusedError`."""
         if self._log.commit < max(self._term_start_index, self._log.configuration_index):
             raise ProposalRefusedError("the change before is not committed yet")
-        self.append([(kind, node.encode())])
+        self.append([(kind, voter)])
         self._match_progress_to_voters(now_ms)
 
     def transfer(self, now_ms: int, target: NodeName) -> None:

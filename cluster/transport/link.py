@@ -25,13 +25,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cluster.transport.carrier import Connection, OutgoingStream, StreamBroken, StreamKind
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError
 from cluster.transport.outbox import Outbox, OutboxLimits
 from cluster.wire.convert import Hello, WireError, decode_hello_reply, encode_hello
 from node.ids import Incarnation, NodeName
-
-
-class HandshakeError(Exception):
-    """The peer did not accept the hello; the text says why."""
 
 
 class Link:
@@ -43,6 +40,7 @@ class Link:
         number: int,
         limits: OutboxLimits,
         heartbeat_interval_ms: int,
+        gate: Gatekeeper,
         *,
         on_up: Callable[[Link], None],
         on_closed: Callable[[Link, str], None],
@@ -52,6 +50,8 @@ class Link:
         self.number = number
         #: Which start of the peer this is; 0 until its first word.
         self.peer_incarnation = Incarnation(0)
+        #: Of the peer's data directory; empty until its first word, or if it has none.
+        self.peer_identity = ""
         self.is_up = False
         self.is_closed = False
         #: Set by whichever comes first; tells who waits that `is_up` or `is_closed` changed.
@@ -60,6 +60,7 @@ class Link:
         self.outboxes = {kind: Outbox(limits) for kind in StreamKind}
         self._wakes = {kind: asyncio.Event() for kind in StreamKind}
         self._heartbeat_interval_s = heartbeat_interval_ms / 1000
+        self._gate = gate
         self._on_up = on_up
         self._on_closed = on_closed
         self._on_uncongested = on_uncongested
@@ -97,15 +98,17 @@ class Link:
         if answer is None:
             raise HandshakeError("the peer ended the stream instead of answering the hello")
         reply = decode_hello_reply(answer)
+        self._gate.heed(self.peer, reply.credentials)
         if reply.refused:
             raise HandshakeError(f"refused by the peer: {reply.refused}")
-        self.note_incarnation(reply.incarnation)
+        self.note_start(reply.incarnation, reply.credentials.identity)
+        self._gate.admit(self.peer, reply.incarnation, reply.credentials)
 
-    def note_incarnation(self, incarnation: Incarnation) -> None:
+    def note_start(self, incarnation: Incarnation, identity: str) -> None:
         """All words within a link come from the same start of the peer. Raises `HandshakeError`."""
-        if self.peer_incarnation not in (0, incarnation):
+        if self.peer_incarnation != 0 and (self.peer_incarnation, self.peer_identity) != (incarnation, identity):
             raise HandshakeError("the peer was restarted during the handshake")
-        self.peer_incarnation = incarnation
+        self.peer_incarnation, self.peer_identity = incarnation, identity
 
     def has_incoming(self, kind: StreamKind) -> bool:
         return kind in self._incoming

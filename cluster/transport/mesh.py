@@ -24,11 +24,12 @@ from typing import Any
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
 from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
-from cluster.transport.link import HandshakeError, Link
-from cluster.transport.mesh_port import MeshHandler, MeshTiming
+from cluster.transport.link import Link
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate
 from cluster.transport.outbox import OutboxLimits
 from cluster.transport.peer import HomeNode, Peer
 from cluster.wire.convert import (
+    Credentials,
     Hello,
     HelloReply,
     QueueEncoder,
@@ -43,6 +44,9 @@ from cluster.wire.convert import (
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
+
+#: Refused callers that are remembered, so that each is logged once.
+REFUSALS_MAX = 100
 
 
 class Mesh:
@@ -63,6 +67,7 @@ class Mesh:
         cookie: str = "",
         timing: MeshTiming | None = None,
         limits: OutboxLimits | None = None,
+        gate: Gatekeeper | None = None,
     ) -> None:
         self.node = node
         self.incarnation = incarnation
@@ -79,6 +84,7 @@ class Mesh:
             cookie.encode(),
             carrier,
             handler,
+            gate or OpenGate(),
             self._timing,
             limits or OutboxLimits(),
             itertools.count(1),
@@ -86,6 +92,8 @@ class Mesh:
         )
         self._peers = {name: Peer(self._home, name, address) for name, address in peers.items() if name != node}
         self._encoder = QueueEncoder()
+        #: (sender, where it is) -> why it was refused last, as it was logged: the same is logged once.
+        self._refusals: dict[tuple[str, str], str] = {}
         self._is_turn_end_scheduled = False
         self._is_started = False
         self._is_stopping = False
@@ -208,16 +216,21 @@ class Mesh:
             return
         if first is None:
             return
+        hello = None
         try:
-            link = self._accept(kind, decode_hello(first), task)
+            hello = decode_hello(first)
+            link = self._accept(kind, hello, task)
         except (WireError, HandshakeError) as error:
-            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, error)
+            sender = "" if hello is None else hello.sender
+            self._log_refusal(sender, kind, stream, str(error))
+            knows_cookie = hello is not None and hmac.compare_digest(hello.cookie, self._home.cookie)
             with suppress(StreamBroken):
-                await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation, str(error))))
+                await self._answer(stream, str(error), NodeName(sender) if knows_cookie else None)
             return
+        self._refusals.pop((hello.sender, _host_of(stream)), None)
         reason = "ended by the peer"
         try:
-            await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation)))
+            await self._answer(stream, "", hello.sender)
             await link.up_or_closed.wait()
             while not link.is_closed and (frame := await stream.read()) is not None:
                 self._deliver(link, kind, frame)
@@ -227,6 +240,20 @@ class Mesh:
             reason = f"broken: {error}"
         finally:
             link.close(reason)
+
+    async def _answer(self, stream: IncomingStream, refused: str, sender: NodeName | None) -> None:
+        """``sender``: if the hello could be read and has the right cookie."""
+        credentials = Credentials() if sender is None else self._home.gate.credentials(sender)
+        await stream.write(encode_hello_reply(HelloReply(self.node, self.incarnation, refused, credentials)))
+
+    def _log_refusal(self, sender: str, kind: StreamKind, stream: IncomingStream, reason: str) -> None:
+        """Once: who is refused comes again several times a second."""
+        key = (sender, _host_of(stream))
+        if self._refusals.get(key) != reason:
+            logger.warning("refused a %s stream from %s: %s", kind.value, stream.caller, reason)
+            if len(self._refusals) >= REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]
+            self._refusals[key] = reason
 
     def _deliver(self, link: Link, kind: StreamKind, frame: bytes) -> None:
         try:
@@ -252,10 +279,12 @@ class Mesh:
         peer = self._peers.get(hello.sender)
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
+        self._home.gate.heed(hello.sender, hello.credentials)
+        self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
         link = peer.link_of(hello)
         if link.has_incoming(kind):
             raise HandshakeError(f"link {hello.link} has a {kind.value} stream already")
-        link.note_incarnation(hello.sender_incarnation)
+        link.note_start(hello.sender_incarnation, hello.credentials.identity)
         link.add_incoming(kind, task)
         return link
 
@@ -272,3 +301,8 @@ class Mesh:
         if not task.cancelled() and (error := task.exception()) is not None:
             context = {"message": "a task of the mesh failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _host_of(stream: IncomingStream) -> str:
+    """Where the caller is, without the port that it happens to dial from."""
+    return stream.caller.rpartition(":")[0] or stream.caller

@@ -5,7 +5,8 @@ dials back when it hears the hello. So both may come to life, or lose the link, 
 
 Words of an earlier link or an earlier start may arrive late. Links that the peer opens are ordered by (start of the
 opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello
-must name our own start and the present number.
+must name our own start and the present number. The starts of a node are counted in its data directory, so under another
+identity the count begins again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.transport.carrier import Carrier, ProbeResult
-from cluster.transport.link import HandshakeError, Link
-from cluster.transport.mesh_port import MeshHandler, MeshTiming
+from cluster.transport.link import Link
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
 from cluster.wire.convert import Hello
 from node.ids import Incarnation, NodeName
@@ -35,6 +36,7 @@ class HomeNode:
     cookie: bytes
     carrier: Carrier
     handler: MeshHandler
+    gate: Gatekeeper
     timing: MeshTiming
     limits: OutboxLimits
     #: Numbers for the links that this node opens, never one twice.
@@ -56,6 +58,8 @@ class Peer:
         self._link_changed = asyncio.Event()
         #: Highest (incarnation, number) of the links that the peer opened: older ones are stragglers.
         self._last_link = (0, 0)
+        #: Identity under which the peer opened it.
+        self._last_identity = ""
         self._is_refusal_reported = False
         #: Last trouble logged: the same trouble twice a second is logged once.
         self._last_trouble = ""
@@ -133,6 +137,8 @@ class Peer:
 
     def _opened_by_peer(self, hello: Hello) -> Link:
         link = self.link
+        if hello.credentials.identity != self._last_identity:
+            self._last_identity, self._last_link = hello.credentials.identity, (0, 0)
         stamp = (hello.sender_incarnation, hello.link)
         if stamp < self._last_link or (stamp == self._last_link and link is None):
             raise HandshakeError(f"link {hello.link} is older than the present one")
@@ -142,7 +148,7 @@ class Peer:
         if link is not None:
             link.close(f"{self.name} opened a new link")
         link = self._new_link(hello.link)
-        link.note_incarnation(hello.sender_incarnation)
+        link.note_start(hello.sender_incarnation, hello.credentials.identity)
         self._dial(link)
         return link
 
@@ -153,6 +159,7 @@ class Peer:
             number,
             home.limits,
             home.timing.heartbeat_interval_ms,
+            home.gate,
             on_up=self._link_up,
             on_closed=self._link_closed,
             on_uncongested=self._link_uncongested,
@@ -163,17 +170,28 @@ class Peer:
 
     def _dial(self, link: Link) -> None:
         home = self._home
-        hello = Hello(home.cookie, home.name, home.incarnation, self.name, link.peer_incarnation, link.number)
+        hello = Hello(
+            home.cookie,
+            home.name,
+            home.incarnation,
+            self.name,
+            link.peer_incarnation,
+            link.number,
+            home.gate.credentials(self.name),
+        )
         link.dial(home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms), hello)
 
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False
         self._last_trouble = ""
         logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)
+        self._home.gate.linked(link.peer, link.peer_identity)
         self._home.handler.on_link_up(link.peer, link.peer_incarnation)
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._home.spawn(link.release())
+        if link.is_up:
+            self._home.gate.unlinked(link.peer)
         if self.link is link:
             self.link = None
         if self._is_silent:

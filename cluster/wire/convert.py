@@ -12,7 +12,7 @@ Bulk (message envelopes) is never looked into here. Whatever a peer sends that w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -61,6 +61,19 @@ class WireError(WarrenError):
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a node says of itself; the fields are explained in ``proto/mesh.proto``."""
+
+    identity: str = ""
+    group: str = ""
+    configuration_term: int = 0
+    configuration_index: int = 0
+    members: tuple[NodeName, ...] = ()
+    receiver_identity: str = ""
+    receiver_incarnation: Incarnation = field(default=Incarnation(0))
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """First frame of a stream; the fields are explained in ``proto/mesh.proto``."""
 
@@ -70,6 +83,7 @@ class Hello:
     receiver: NodeName
     receiver_incarnation: Incarnation
     link: int
+    credentials: Credentials = Credentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,7 @@ class HelloReply:
     node: NodeName
     incarnation: Incarnation
     refused: str = ""
+    credentials: Credentials = Credentials()
 
 
 def _length(size: int) -> bytes:
@@ -101,6 +116,7 @@ def encode_hello(hello: Hello) -> bytes:
             receiver=hello.receiver,
             receiver_incarnation=hello.receiver_incarnation,
             link=hello.link,
+            credentials=_credentials_to_wire(hello.credentials),
         )
     ).SerializeToString()
 
@@ -117,11 +133,17 @@ def decode_hello(frame: bytes) -> Hello:
         NodeName(hello.receiver),
         Incarnation(hello.receiver_incarnation),
         hello.link,
+        _credentials_from_wire(hello.credentials),
     )
 
 
 def encode_hello_reply(reply: HelloReply) -> bytes:
-    return pb.HelloReply(node=reply.node, incarnation=reply.incarnation, refused=reply.refused).SerializeToString()
+    return pb.HelloReply(
+        node=reply.node,
+        incarnation=reply.incarnation,
+        refused=reply.refused,
+        credentials=_credentials_to_wire(reply.credentials),
+    ).SerializeToString()
 
 
 def decode_hello_reply(answer: bytes) -> HelloReply:
@@ -129,7 +151,36 @@ def decode_hello_reply(answer: bytes) -> HelloReply:
         wire = pb.HelloReply.FromString(answer)
     except DecodeError as error:
         raise WireError(f"not an answer to a hello: {error}") from None
-    return HelloReply(NodeName(wire.node), Incarnation(wire.incarnation), wire.refused)
+    return HelloReply(
+        NodeName(wire.node),
+        Incarnation(wire.incarnation),
+        wire.refused,
+        _credentials_from_wire(wire.credentials),
+    )
+
+
+def _credentials_to_wire(m: Credentials) -> pb.Credentials:
+    return pb.Credentials(
+        identity=m.identity,
+        group=m.group,
+        configuration_term=m.configuration_term,
+        configuration_index=m.configuration_index,
+        members=m.members,
+        receiver_identity=m.receiver_identity,
+        receiver_incarnation=m.receiver_incarnation,
+    )
+
+
+def _credentials_from_wire(w: pb.Credentials) -> Credentials:
+    return Credentials(
+        w.identity,
+        w.group,
+        w.configuration_term,
+        w.configuration_index,
+        tuple(NodeName(member) for member in w.members),
+        w.receiver_identity,
+        Incarnation(w.receiver_incarnation),
+    )
 
 
 def encode_consensus(message: RaftMessage) -> bytes:

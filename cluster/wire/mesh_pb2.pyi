@@ -63,6 +63,7 @@ class Hello(_message.Message):
     RECEIVER_FIELD_NUMBER: _builtins.int
     RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
     LINK_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     cookie: _builtins.bytes
     """The cluster's shared secret."""
     sender: _builtins.str
@@ -74,6 +75,8 @@ class Hello(_message.Message):
     """0 if not known: the opener of a link cannot know it."""
     link: _builtins.int
     """Number of the link, chosen by the opener (the node whose name sorts first), repeated by the other."""
+    @_builtins.property
+    def credentials(self) -> Global___Credentials: ...
     def __init__(
         self,
         *,
@@ -83,14 +86,62 @@ class Hello(_message.Message):
         receiver: _builtins.str = ...,
         receiver_incarnation: _builtins.int = ...,
         link: _builtins.int = ...,
+        credentials: Global___Credentials | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cookie", b"cookie", "link", b"link", "receiver", b"receiver", "receiver_incarnation", b"receiver_incarnation", "sender", b"sender", "sender_incarnation", b"sender_incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cookie", b"cookie", "credentials", b"credentials", "link", b"link", "receiver", b"receiver", "receiver_incarnation", b"receiver_incarnation", "sender", b"sender", "sender_incarnation", b"sender_incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Credentials(_message.Message):
+    """What a node says of itself, so that others can tell it from an earlier one of its name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_TERM_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_INDEX_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    RECEIVER_IDENTITY_FIELD_NUMBER: _builtins.int
+    RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """Of its data directory."""
+    group: _builtins.str
+    """Identity of the node that founded the group it belongs to. Empty: of none yet, or of a group from before identities."""
+    configuration_term: _builtins.int
+    """Entry of its log that made the present configuration of the group; 0 while the log is empty."""
+    configuration_index: _builtins.int
+    receiver_identity: _builtins.str
+    """The identity by which that configuration means the receiver; empty if it means any, or does not mean it at all."""
+    receiver_incarnation: _builtins.int
+    """The latest start of the receiver that the group has committed."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The members by that entry, or by its configuration file while its log is empty."""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        group: _builtins.str = ...,
+        configuration_term: _builtins.int = ...,
+        configuration_index: _builtins.int = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        receiver_identity: _builtins.str = ...,
+        receiver_incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Credentials: _TypeAlias = Credentials  # noqa: Y015
 
 @_typing.final
 class HelloReply(_message.Message):
@@ -99,20 +150,24 @@ class HelloReply(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     incarnation: _builtins.int
     refused: _builtins.str
     """Empty: accepted. Else why not, for the log."""
+    @_builtins.property
+    def credentials(self) -> Global___Credentials: ...
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         refused: _builtins.str = ...,
+        credentials: Global___Credentials | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node", b"node", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "incarnation", b"incarnation", "node", b"node", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
