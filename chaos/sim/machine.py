@@ -259,7 +259,8 @@ class Machine:
         """As it was before `wipe_disk`."""
         assert self.process is None, "nobody uses it"
         assert self.disk_before is not None, "it was taken away"
-        self.disk_before, self.disk = None, self.disk_before
+        self.disk = self.disk_before
+        self.disk_before = None
 
     def process_ended(self) -> None:
         """It is gone, in whatever way."""

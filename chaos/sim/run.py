@@ -25,6 +25,7 @@ from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.machine import sync_queue
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.schedule import Schedule, Step
+from chaos.sim.wipes import check_wiped
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, Consumer, Publisher, Surroundings, Visitor
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort
@@ -148,6 +149,7 @@ class Run:
     def check_invariants(self) -> None:
         try:
             self.cluster.check_invariants()
+            check_wiped(self.cluster)
         except AssertionError as error:
             self.violate("invariant", f"{error}{_place(error)}")
 

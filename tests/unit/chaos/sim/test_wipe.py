@@ -86,7 +86,7 @@ def test_a_wiped_node_ends_with_the_two_ways_out_and_the_others_go_on(lab: Lab) 
         others = [lab.cluster.nodes[other] for other in NAMES if other != name]
         assert any(node.raft.core.is_leader for node in others)
         for node in others:
-            assert not node.runtime.metadata.state.members[name].is_up, "it counts as down"
+            assert not node.runtime.metadata.state.members[NodeName(name)].is_up, "it counts as down"
         lab.cluster.wipe_end(name)
         lab.until_converged()
 
@@ -155,7 +155,8 @@ def test_a_node_wiped_while_its_cluster_is_founded_is_of_it_or_refused(lab: Lab,
         if configuration:
             identities.add(configuration)
         lab.cluster.check_invariants()
-        assert name != victim or node.raft.core.log.identity_of(victim) in (None, node_identity(lab, victim))
+        known = node.raft.core.log.identity_of(NodeName(victim))
+        assert name != victim or known in (None, node_identity(lab, victim))
     assert len(identities) <= 1, "one group was founded at most"
     assert sum(node.raft.core.is_leader for node in lab.cluster.nodes.values()) == 1
 
