@@ -63,6 +63,7 @@ _CLASSES: Mapping[int, type] = {
     23: commands.MirrorFollows,
     24: commands.TakeService,
     25: commands.ForcePromote,
+    26: commands.FoundCluster,
     40: topology.CreateVhost,
     41: topology.DeleteVhost,
     42: topology.DeclareExchange,

@@ -204,6 +204,20 @@ class ForcePromote:
     node: NodeName
 
 
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """Make what every cluster has: a vhost, a user, and all permissions of the one in the other.
+
+    All or nothing, and refused once it was done, or a vhost was made in any other way. A user of that name who is there
+    (of a release that made them one by one, and stopped on the way) stays as it is.
+    """
+
+    vhost: str
+    user: str
+    password_hash: str = field(repr=False)
+    tags: tuple[str, ...] = ()
+
+
 MirrorCommand = MirrorSynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
 UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
 Command = (
@@ -217,6 +231,7 @@ Command = (
     | MirrorCommand
     | TakeService
     | ForcePromote
+    | FoundCluster
 )
 
 

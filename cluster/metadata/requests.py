@@ -35,6 +35,11 @@ class AppliedRequests:
     def __init__(self) -> None:
         self._proposers: dict[NodeName, _Proposer] = {}
 
+    def is_of_earlier_life(self, request_id: RequestId) -> bool:
+        """Its node has asked for something in a later life."""
+        proposer = self._proposers.get(request_id.node)
+        return proposer is not None and request_id.incarnation < proposer.incarnation
+
     def admit(self, request_id: RequestId) -> bool:
         """True if the request is to be applied: neither applied before nor from an earlier life of its node."""
         proposer = self._proposers.get(request_id.node)

@@ -19,7 +19,7 @@ identifies the connection there. When the node dies its connections are dead, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
@@ -36,6 +36,7 @@ from cluster.metadata.commands import (
     DropMirror,
     ForcePromote,
     ForgetNode,
+    FoundCluster,
     MirrorCommand,
     MirrorFollows,
     MirrorSynchronised,
@@ -49,8 +50,10 @@ from cluster.metadata.commands import (
     TakeService,
 )
 from cluster.metadata.errors import (
+    AlreadyFoundedError,
     ChangeFailedError,
     CompleteMasterError,
+    EarlierLifeError,
     NodeNotUpError,
     NodeStillUpError,
     NoSuchNodeError,
@@ -61,6 +64,7 @@ from cluster.metadata.errors import (
     StillServedError,
 )
 from cluster.metadata.events import (
+    Applied,
     ChangeReason,
     Event,
     MastershipChanged,
@@ -74,38 +78,25 @@ from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.metadata.requests import AppliedRequests
-from cluster.metadata.user_changes import change_users
+from cluster.metadata.user_changes import change_users, found_cluster
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import matching_policy
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
 from node.auth import UserDirectory
-from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
+from node.errors import AmqpError, ConfigError, ConnectionFailure
 from node.ids import NodeName, QueueId
 from node.queues.options import exchange_settings
-from node.topology.commands import DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
-#: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
-DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
 #: Format of `MetadataState.snapshot`; those of version 1 can be read.
 SNAPSHOT_VERSION = 2
 #: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
 #: (`TakeService`) from the first `NodeUp` that announces it: masters of before never took service, and copies that they
 #: had left behind must not pass for complete.
 RULES_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Outcome of one request, the same on every node. A request that had been applied before has none."""
-
-    #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
-    result: Any = None
-    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
-    error: WarrenError | None = None
-    events: tuple[Event, ...] = ()
 
 
 class MetadataState:
@@ -125,6 +116,8 @@ class MetadataState:
         self.applied_index = 0
         #: Version of the rules that hold now, see `RULES_VERSION`.
         self.rules_version = 1
+        #: It has, or had, a vhost: nobody is to make another one unasked.
+        self.is_founded = False
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
@@ -168,7 +161,10 @@ class MetadataState:
         """
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
-        if not self._requests.admit(request.request_id):
+        request_id = request.request_id
+        if self._requests.is_of_earlier_life(request_id):
+            return Applied(error=EarlierLifeError(request_id.node, request_id.incarnation))
+        if not self._requests.admit(request_id):
             return Applied()
         try:
             check_command(request.command)
@@ -178,14 +174,14 @@ class MetadataState:
             raise
         except Exception as error:
             if isinstance(error, AmqpError | RefusedChangeError | PolicyError | ConfigError) and not self._events:
-                self._history.add(index, request.request_id, None)
+                self._history.add(index, request_id, None)
                 return Applied(error=error)
             self._undo(request)
             failure = ChangeFailedError(request.command, error)
             failure.__cause__ = error
             return Applied(error=failure)
         self._events.clear()
-        self._history.add(index, request.request_id, encode_request(request) if payload is None else payload)
+        self._history.add(index, request_id, encode_request(request) if payload is None else payload)
         return Applied(result, None, events)
 
     def _undo(self, request: Request) -> None:
@@ -221,6 +217,8 @@ class MetadataState:
                 return self._node_down(command)
             case ForgetNode():
                 return self._forget_node(command.node)
+            case FoundCluster():
+                return self._found(command)
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
@@ -229,6 +227,12 @@ class MetadataState:
                 return change_users(self.users, self.topology, command)
             case _:
                 return self._change_mirrors(command)
+
+    def _found(self, command: FoundCluster) -> None:
+        if self.is_founded:
+            raise AlreadyFoundedError
+        found_cluster(self.users, self.topology, command)
+        self.is_founded = True
 
     # --- topology
 
@@ -253,7 +257,9 @@ class MetadataState:
             case DeleteVhost():
                 return self._delete_vhost(command)
             case _:
-                return topology.apply(command)
+                result = topology.apply(command)
+                self.is_founded = self.is_founded or isinstance(command, CreateVhost)
+                return result
 
     def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
         deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
@@ -440,7 +446,7 @@ class MetadataState:
 
     def _restarted_unnoticed(self, queue: QueueRecord, node: NodeName) -> None:
         """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
-        if self._is_owned_by_connection_of(queue, node):
+        if _is_owned_by_connection_of(queue, node):
             self._delete_queue(queue)
             return
         record = self.masterships[queue.queue_id]
@@ -453,8 +459,7 @@ class MetadataState:
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        wanted = self._mirroring(queue).get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason])
-        return bool(wanted == "always")
+        return rules.is_loss_allowed(self._mirroring(queue), reason)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -463,7 +468,7 @@ class MetadataState:
             return  # it is down already, or back in another life
         self._put_member(replace(old, is_up=False))
         for queue in self._queues():
-            if self._is_owned_by_connection_of(queue, node):
+            if _is_owned_by_connection_of(queue, node):
                 self._delete_queue(queue)
             else:
                 self._lose_replica(queue, node, command.reason)
@@ -488,10 +493,6 @@ class MetadataState:
         elif new.epoch != old.epoch:
             reason = elected
         self._change_record(new, reason)
-
-    @staticmethod
-    def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
-        return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
 
     def _forget_node(self, node: NodeName) -> None:
         member = self.members.get(node)
@@ -540,6 +541,7 @@ class MetadataState:
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
                 "rules_version": self.rules_version,
+                "is_founded": self.is_founded,
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
                 "members": _sorted_values(self.members),
@@ -558,6 +560,7 @@ class MetadataState:
         self.applied_index = content["applied_index"]
         self.rules_version = content["rules_version"] if version >= SNAPSHOT_VERSION else 1
         self.topology.restore(content["topology"])
+        self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
         self.users.restore(content["users"])
         self.members = {member.node: member for member in content["members"]}
         self.policies = {(policy.vhost, policy.name): policy for policy in content["policies"]}
@@ -585,6 +588,10 @@ class MetadataState:
                 assert is_up or record.is_down, "a queue whose master is down is down itself"
         for vhost, _ in self.policies:
             assert self.topology.has_vhost(vhost), "policies go with their vhost"
+
+
+def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
+    return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
 
 
 def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:

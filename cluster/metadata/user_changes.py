@@ -9,12 +9,14 @@ from cluster.metadata.commands import (
     ChangePassword,
     ClearPermissions,
     DeleteUser,
+    FoundCluster,
     SetPermissions,
     SetUserTags,
     UserCommand,
 )
 from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExistsError
 from node.auth import PermissionRecord, UserDirectory, UserRecord
+from node.topology.commands import CreateVhost
 from node.topology.topology import Topology
 
 
@@ -30,6 +32,14 @@ def change_users(users: UserDirectory, topology: Topology, command: UserCommand)
         raise NoSuchUserError(name)
     else:
         _change_user(users, topology, user, command)
+
+
+def found_cluster(users: UserDirectory, topology: Topology, command: FoundCluster) -> None:
+    """In a cluster that has no vhost and never had one."""
+    topology.apply(CreateVhost(command.vhost))
+    if users.user(command.user) is None:
+        users.set_user(UserRecord(command.user, command.password_hash, tuple(command.tags)))
+    users.set_permission(PermissionRecord(command.user, command.vhost, ".*", ".*", ".*"))
 
 
 def _change_user(users: UserDirectory, topology: Topology, user: UserRecord, command: UserCommand) -> None:

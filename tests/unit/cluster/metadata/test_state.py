@@ -16,11 +16,17 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
-from cluster.metadata.errors import NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
-from cluster.metadata.events import PolicyChanged, QueueDeleted
+from cluster.metadata.errors import (
+    EarlierLifeError,
+    NoSuchPolicyError,
+    NoSuchUserError,
+    NoSuchVhostError,
+    UserExistsError,
+)
+from cluster.metadata.events import Applied, PolicyChanged, QueueDeleted
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
-from cluster.metadata.state import Applied, MetadataState
+from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
 from node.errors import ChannelError, ConfigError
 from node.ids import Incarnation, NodeName
@@ -82,6 +88,19 @@ def test_a_new_incarnation_counts_from_one_and_ends_the_old() -> None:
     assert requests.admit(request_id(7))
     assert requests.admit(request_id(7, incarnation=2))
     assert not requests.admit(request_id(8, incarnation=1))
+
+
+def test_who_asks_under_an_earlier_start_is_told_that_it_is_not_heard() -> None:
+    """A node that counts its starts anew must not take silence for success."""
+    cluster = StateUnderTest("n1")
+    for incarnation, is_refused in ((5, False), (5, False), (1, True), (6, False), (5, True)):
+        cluster.index += 1
+        command = ChangeTopology(CreateVhost("v"), N2)
+        applied = cluster.state.apply(
+            cluster.index, Request(RequestId(N2, Incarnation(incarnation), cluster.index), command)
+        )
+        assert isinstance(applied.error, EarlierLifeError) == is_refused
+        cluster.state.check_invariants()
 
 
 def test_the_memory_of_requests_is_bounded() -> None:
