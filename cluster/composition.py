@@ -38,9 +38,16 @@ from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admission import Admission
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
-from cluster.runtime.data_directory import DirectoryLock, claim_data_directory, keep_data_directory, next_incarnation
+from cluster.runtime.data_directory import (
+    DirectoryLock,
+    claim_data_directory,
+    count_on_from,
+    keep_data_directory,
+    next_incarnation,
+)
 from cluster.runtime.ending import Ending, Failure
 from cluster.runtime.founding import found
+from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IdentityFile
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
@@ -102,6 +109,7 @@ class Node:
         mesh: Mesh,
         raft: RaftDriver,
         admission: Admission,
+        members: GroupMembers,
         clients: ClientService,
         admin: NodeAdmin,
         peers: AdminPeers,
@@ -114,6 +122,7 @@ class Node:
         self.mesh = mesh
         self.raft = raft
         self._admission = admission
+        self._members = members
         self.clients = clients
         self.admin = admin
         self._peers = peers
@@ -124,6 +133,11 @@ class Node:
     def failure(self) -> Failure | None:
         """Why the node has ended, or ends, without being asked to."""
         return self._ending.failure
+
+    @property
+    def begins_again(self) -> bool:
+        """After `run` it is to be composed again, and run."""
+        return self._ending.begins_again and self._ending.failure is None
 
     def stop(self) -> None:
         """Begin an orderly stop: `run` closes everything and returns."""
@@ -150,6 +164,7 @@ class Node:
             raise cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self.raft.start()
         self._admission.start()
+        self._members.follow()
         self.runtime.start()
         self._joining = asyncio.create_task(self._join())
         return self._joining
@@ -177,6 +192,7 @@ class Node:
         await self.mesh.stop()
         await self.raft.stop()
         self._world.probe.close()
+        self._lock.release()
 
     def check_invariants(self) -> None:
         self.runtime.check_invariants()
@@ -204,15 +220,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         config.amqp_listener, lambda: _amqp_server(config, world, broker), broker.delete_abandoned_queues, ending
     )
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
-    voters = [NodeName(member.name) for member in config.members] or [config.node_name]
-    admission = Admission(
-        config.node_name,
-        incarnation,
-        voters,
-        identity,
-        lambda: runtime.metadata.state.members,
-        lambda reason: ending.fail(reason, ExitCode.CONFIG),
-    )
+    admission = _admission(config, world, runtime, identity, incarnation, ending)
     mesh = Mesh(
         config.node_name,
         incarnation,
@@ -224,12 +232,21 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
         gate=admission,
     )
+    members = GroupMembers(
+        config.node_name,
+        runtime.metadata.state,
+        addresses,
+        lambda: identity.current.identity,
+        admission.linked_identities,
+        runtime.membership.watch,
+    )
+    runtime.membership.on_repeat = members.follow
     pauses = config.cluster_partition_handling == "pause_minority"
     events = ConsensusEvents(
         runtime.queues,
         runtime.membership,
         pauses=pauses,
-        after_applied=admission.applied,
+        after_applied=members.follow,
         on_quorum=clients.quorum_changed,
         on_fatal=ending.fail,
     )
@@ -237,6 +254,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
     identity.note_log()
     admission.join(raft)
+    members.join(raft, mesh)
     runtime.connect(mesh, raft)
     peers = AdminPeers(addresses.__getitem__, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
@@ -248,10 +266,37 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         mesh=mesh,
         raft=raft,
         admission=admission,
+        members=members,
         clients=clients,
         admin=admin,
         peers=peers,
         lock=lock,
+    )
+
+
+def _admission(
+    config: NodeConfig,
+    world: World,
+    runtime: NodeRuntime,
+    identity: IdentityFile,
+    incarnation: Incarnation,
+    ending: Ending,
+) -> Admission:
+    def begin_again(after: Incarnation) -> None:
+        count_on_from(world.disk, str(config.data_dir), after)
+        ending.begin_again()
+
+    return Admission(
+        config.node_name,
+        incarnation,
+        [NodeName(member.name) for member in config.members] or [config.node_name],
+        identity,
+        str(config.cluster_advertised_address),
+        runtime.metadata.state,
+        on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
+        count_on_from=begin_again,
+        admit_node=runtime.metadata.change,
+        spawn=runtime.background.spawn,
     )
 
 

@@ -82,6 +82,9 @@ class SimulatedCluster:
             node = compose_node(machine.config, machine.world())
             self.nodes[machine.name] = node
             await node.run()
+            while node.begins_again:
+                node = self.nodes[machine.name] = compose_node(machine.config, machine.world())
+                await node.run()
             if node.failure is not None:
                 reason = node.failure.reason
         except (ConfigError, StorageError) as error:

@@ -64,6 +64,8 @@ _CLASSES: Mapping[int, type] = {
     24: commands.TakeService,
     25: commands.ForcePromote,
     26: commands.FoundCluster,
+    27: commands.AdmitNode,
+    28: records.AdmittedRecord,
     40: topology.CreateVhost,
     41: topology.DeleteVhost,
     42: topology.DeclareExchange,

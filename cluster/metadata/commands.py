@@ -64,9 +64,22 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """Remove a node that is down and will not return. Queues that only it could bring back are deleted."""
+    """Remove a node that is down and will not return. Queues that only it could bring back are deleted.
+
+    ``is_voter``: it votes, though it may never have been up. The result names the queues that were deleted.
+    """
 
     node: NodeName
+    is_voter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitNode:
+    """Let a node that has nothing yet join, with this data directory: it follows the log, then votes, then is up."""
+
+    node: NodeName
+    identity: str
+    cluster_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +238,7 @@ Command = (
     | NodeUp
     | NodeDown
     | ForgetNode
+    | AdmitNode
     | SetPolicy
     | ClearPolicy
     | UserCommand

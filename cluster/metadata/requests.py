@@ -57,9 +57,11 @@ class AppliedRequests:
         proposer.applied_above = {above for above in proposer.applied_above if above > proposer.floor}
         return True
 
-    def forget(self, node: NodeName) -> None:
-        """The node left the cluster for good."""
-        self._proposers.pop(node, None)
+    def end_lives(self, node: NodeName, incarnation: int) -> None:
+        """Nothing that the node asks for in lives up to this one is to be applied any more."""
+        proposer = self._proposers.get(node)
+        if proposer is None or proposer.incarnation <= incarnation:
+            self._proposers[node] = _Proposer(incarnation + 1)
 
     def snapshot(self) -> list[Any]:
         return [

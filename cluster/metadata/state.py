@@ -11,9 +11,6 @@ start. Bytes that are no command are passed over, a command with fields of the w
 looked at (`cluster.metadata.wellformed`), and if carrying out a command fails all the same, which is a mistake of
 ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
 this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
-
-Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
-identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
 """
 
 from __future__ import annotations
@@ -23,10 +20,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
+from cluster.metadata.admissions import Admissions
 from cluster.metadata.codec import decode, decode_request, encode, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
+    AdmitNode,
     ChangePassword,
     ChangeTopology,
     ClearPermissions,
@@ -55,7 +54,6 @@ from cluster.metadata.errors import (
     CompleteMasterError,
     EarlierLifeError,
     NodeNotUpError,
-    NodeStillUpError,
     NoSuchNodeError,
     NoSuchPolicyError,
     NoSuchVhostError,
@@ -76,7 +74,7 @@ from cluster.metadata.events import (
 from cluster.metadata.history import History
 from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships
-from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
+from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord, is_owned_by_connection_of
 from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.user_changes import change_users, found_cluster
 from cluster.metadata.wellformed import check_command
@@ -107,6 +105,7 @@ class MetadataState:
         self.users = users if users is not None else UserDirectory()
         #: Every node that was ever up and is not forgotten.
         self.members: dict[NodeName, MemberRecord] = {}
+        self.admissions = Admissions()
         #: By (vhost, name).
         self.policies: dict[tuple[str, str], PolicyRecord] = {}
         self._table = Masterships()
@@ -216,7 +215,9 @@ class MetadataState:
             case NodeDown():
                 return self._node_down(command)
             case ForgetNode():
-                return self._forget_node(command.node)
+                return self._forget_node(command)
+            case AdmitNode():
+                return self._admit_node(command)
             case FoundCluster():
                 return self._found(command)
             case SetPolicy():
@@ -421,6 +422,7 @@ class MetadataState:
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
             return  # about a life that is over
+        self.admissions.arrive(command, old)
         self.rules_version = max(self.rules_version, min(command.rules_version, RULES_VERSION))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
@@ -446,7 +448,7 @@ class MetadataState:
 
     def _restarted_unnoticed(self, queue: QueueRecord, node: NodeName) -> None:
         """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
-        if _is_owned_by_connection_of(queue, node):
+        if is_owned_by_connection_of(queue, node):
             self._delete_queue(queue)
             return
         record = self.masterships[queue.queue_id]
@@ -468,7 +470,7 @@ class MetadataState:
             return  # it is down already, or back in another life
         self._put_member(replace(old, is_up=False))
         for queue in self._queues():
-            if _is_owned_by_connection_of(queue, node):
+            if is_owned_by_connection_of(queue, node):
                 self._delete_queue(queue)
             else:
                 self._lose_replica(queue, node, command.reason)
@@ -494,18 +496,20 @@ class MetadataState:
             reason = elected
         self._change_record(new, reason)
 
-    def _forget_node(self, node: NodeName) -> None:
-        member = self.members.get(node)
-        if member is None:
-            raise NoSuchNodeError(node)
-        if member.is_up:
-            raise NodeStillUpError(node)
+    def _forget_node(self, command: ForgetNode) -> tuple[str, ...]:
+        node = command.node
+        self.admissions.forget(command, self.members.get(node))
         for queue in self._queues():
-            record = self.masterships[queue.queue_id]
-            self._follow(queue, rules.forget_node(record, node), "forced")
-        self._requests.forget(node)
-        del self.members[node]
+            self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
+        self._requests.end_lives(node, self.admissions.forgotten[node])
+        self.members.pop(node, None)
+        deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
+        return deleted
+
+    def _admit_node(self, command: AdmitNode) -> None:
+        self.admissions.admit(command, self.members.get(command.node))
+        self._requests.end_lives(command.node, self.admissions.admitted[command.node].after_incarnation)
 
     def _put_member(self, new: MemberRecord) -> None:
         if new != self.members.get(new.node):
@@ -545,6 +549,7 @@ class MetadataState:
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
                 "members": _sorted_values(self.members),
+                "admissions": self.admissions.snapshot(),
                 "policies": _sorted_values(self.policies),
                 "masterships": _sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
@@ -563,6 +568,7 @@ class MetadataState:
         self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
         self.users.restore(content["users"])
         self.members = {member.node: member for member in content["members"]}
+        self.admissions.restore(content.get("admissions", [[], []]))
         self.policies = {(policy.vhost, policy.name): policy for policy in content["policies"]}
         records = content["masterships"]
         if version < SNAPSHOT_VERSION:
@@ -588,10 +594,6 @@ class MetadataState:
                 assert is_up or record.is_down, "a queue whose master is down is down itself"
         for vhost, _ in self.policies:
             assert self.topology.has_vhost(vhost), "policies go with their vhost"
-
-
-def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
-    return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
 
 
 def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:

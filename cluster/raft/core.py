@@ -26,7 +26,7 @@ names; it is for the shell to see that what answers a request comes from the ide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -223,6 +223,15 @@ class RaftCore:
             if len(self.voters) == 1:
                 raise ProposalRefusedError(f"{node} is the last voter: a group without voters could decide nothing")
             self._require_leadership().change_voters(self._now_ms, EntryKind.REMOVE_VOTER, node.encode())
+
+    def set_learners(self, now_ms: int, learners: Collection[NodeName]) -> None:
+        """Send the log to these, who do not vote, as long as this node leads. Only at the leader."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self._require_leadership().set_learners(self._now_ms, learners)
+
+    def has_learned(self, learner: NodeName) -> bool:
+        """At the leader: a learner holds everything that is committed."""
+        return self._leadership is not None and self._leadership.has_learned(learner)
 
     def transfer_leadership(self, now_ms: int, target: NodeName) -> None:
         """Hand over to ``target`` as soon as it has the whole log; until then proposals are refused.

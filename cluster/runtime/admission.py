@@ -10,6 +10,9 @@ majority that needs it might know nothing of what was committed. So every direct
   identity its speaker knows the other, so the refused node finds out by itself, ends, and says what can be done.
 - **What answers is checked again when it arrives** (`may_answer`): the log may have learned an identity since the link
   came up. Votes and acknowledgements count only for the identity that the log names at that moment.
+- **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
+  `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
+  that was forgotten is free for another directory.
 - **An older copy of a directory** is known by its incarnation: the cluster has committed a later start. (A copy made
   since the last start cannot be told from the original.)
 
@@ -26,21 +29,21 @@ then nobody has anything of the first group, or ever will: links are between nod
 itself to the second refuses what is left of the first. If one of the others has the log, it is not empty; it refuses
 the new founder, by the rule above. Who was wiped before the founder wrote the log has voted for nobody.
 
-**Groups of an earlier release** have no identity (the empty one). Their nodes make identities at their next start, and
-the leader has the group note them, one by one, as changes of voters.
+**Groups of an earlier release** all have the same name. Their nodes make identities at their next start, and the leader
+has the group note them, one by one, as changes of voters.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
-from cluster.metadata.records import MemberRecord
-from cluster.raft.config import ProposalRefusedError
+from cluster.metadata.commands import AdmitNode
+from cluster.metadata.state import MetadataState
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
+from cluster.runtime.group_members import group_members, meant_identity
 from cluster.runtime.identity import IdentityFile, ways_out
 from cluster.transport.mesh_port import HandshakeError
 from cluster.wire.convert import Credentials
@@ -62,9 +65,6 @@ class Group(Protocol):
 
     def found(self, voters: Sequence[Voter]) -> None: ...
 
-    def add_voter(self, voter: Voter) -> None:
-        """Raises `ProposalRefusedError`."""
-
 
 class Admission:
     """See the top of this module. Implements `cluster.transport.mesh_port.Gatekeeper`."""
@@ -75,23 +75,36 @@ class Admission:
         incarnation: Incarnation,
         members: Sequence[NodeName],
         identity: IdentityFile,
-        records: Callable[[], Mapping[NodeName, MemberRecord]],
+        cluster_address: str,
+        state: MetadataState,
+        *,
         on_refused: Callable[[str], None],
+        count_on_from: Callable[[Incarnation], None],
+        admit_node: Callable[[AdmitNode], Coroutine[Any, Any, Any]],
+        spawn: Callable[[Coroutine[Any, Any, Any], str], object],
     ) -> None:
-        """``members`` by the configuration, this node among them. ``records``: what is committed of them.
+        """``members`` by the configuration, this node among them; ``state``: what is committed.
 
-        ``on_refused``: this node has no place in its group, and must end.
+        ``on_refused``: this node has no place in its group, and must end. ``count_on_from``: it must begin again, as a
+        start above this one. ``admit_node``: have the group let a node in; ``spawn`` does so in the background.
         """
         self._node = node
         self._incarnation = incarnation
         self._members = tuple(sorted(members))
         self._founder = self._members[0]
         self._file = identity
-        self._records = records
+        self._cluster_address = cluster_address
+        self._state = state
         self._on_refused = on_refused
+        self._count_on_from = count_on_from
+        self._admit_node = admit_node
+        self._spawn = spawn
         self._group: Group
         #: Peers whose link is up, and their identities.
-        self._linked: dict[NodeName, str] = {}
+        self.linked_identities: dict[NodeName, str] = {}
+        #: New nodes that are being proposed.
+        self._proposed: dict[NodeName, None] = {}
+        self._reported = ""
 
     def join(self, group: Group) -> None:
         """The group as this node has it. Raises `ConfigError` if its log knows this node under another identity."""
@@ -129,7 +142,7 @@ class Admission:
     def may_answer(self, peer: NodeName) -> bool:
         """What comes from the peer now comes from whom the log means by that name."""
         known = self._group.core.log.identity_of(peer)
-        return not known or known == self._linked.get(peer)
+        return not known or known == self.linked_identities.get(peer)
 
     # --- Gatekeeper ---
 
@@ -141,39 +154,53 @@ class Admission:
 
     def _committed_incarnation(self, peer: NodeName) -> Incarnation:
         """Latest start of the peer under the identity that the log names; 0 if that is not known."""
-        record = self._records().get(peer)
+        record = self._state.members.get(peer)
+        admitted = self._state.admissions.admitted.get(peer)
+        if record is None:
+            return admitted.after_incarnation if admitted is not None else Incarnation(0)
         is_of_log = self._group.applied_index >= self._group.core.log.configuration_index
-        return record.incarnation if record is not None and is_of_log else Incarnation(0)
+        return record.incarnation if is_of_log else Incarnation(0)
+
+    def _meant(self, peer: NodeName) -> str | None:
+        return meant_identity(self._group.core, self._state, peer)
+
+    @property
+    def _group_members(self) -> tuple[NodeName, ...]:
+        return group_members(self._group.core, self._state)
 
     def credentials(self, peer: NodeName) -> Credentials:
-        raft_log = self._group.core.log
         return Credentials(
             self._identity,
             self._file.current.group,
             *self._configuration,
-            self._members if self._is_empty else raft_log.voters,
-            raft_log.identity_of(peer) or "",
+            self._members if self._is_empty else self._group_members,
+            self._meant(peer) or "",
             self._committed_incarnation(peer),
+            self._cluster_address,
         )
+
+    def must_ask(self) -> bool:
+        """The others may have removed this node, or not know it yet: then nobody calls it."""
+        return self._is_empty or not self.linked_identities
 
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
         """Whether this node still is whom the group means by its name."""
         theirs = _configuration_of(credentials)
+        if theirs == (0, 0) and not self._is_empty:
+            self._consider(peer, credentials)
         is_of_group = credentials.group == self._file.current.group
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
         meant = credentials.receiver_identity
         if self._node not in credentials.members:
-            members = ", ".join(credentials.members)
-            self._on_refused(
-                f"{self._node} is no member of the cluster of {members}, to which {peer} belongs; by its own list "
-                f"({', '.join(self._members)}) it would be: set `cluster_formation` to the same members everywhere"
-            )
+            self._not_a_member(peer, credentials.members)
         elif meant not in ("", self._identity) or (self._is_empty and not meant):
             self._on_refused(
                 f"the data of {self._node} is lost: {peer} knows it by another data directory, and it must not go on "
                 f"under its name without what it has promised; {ways_out(self._node)}"
             )
+        elif self._is_empty and not is_of_group:
+            self._join(credentials)
         elif self._incarnation < credentials.receiver_incarnation and is_of_group:
             self._on_refused(
                 f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
@@ -193,8 +220,7 @@ class Admission:
         """Nothing is here yet: only who is, or will be, of the same group can be spoken to."""
         own = self._file.current
         is_empty = _configuration_of(credentials) == (0, 0)
-        is_meant = credentials.receiver_identity == own.identity
-        if peer == self._founder and credentials.group != own.group and (is_empty or is_meant):
+        if peer == self._founder and credentials.group != own.group and is_empty:
             self._require_same_members(peer, credentials)
             self._file.bind(credentials.group)
             log.info("%s is of the cluster that %s founds", self._node, peer)
@@ -210,14 +236,13 @@ class Admission:
             )
 
     def _admit_to_group(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
-        raft_log = self._group.core.log
-        known = raft_log.identity_of(peer)
+        known = self._meant(peer)
         theirs = _configuration_of(credentials)
         if credentials.group == self._file.current.group and theirs > self._configuration:
             return  # it knows of changes that this node has yet to hear of
         if known is None:
             raise HandshakeError(
-                f"{peer} is no member of the cluster of {', '.join(raft_log.voters)}; its own list is "
+                f"{peer} is no member of the cluster of {', '.join(self._group_members)}; its own list is "
                 f"{', '.join(credentials.members)}"
             )
         is_wiped = known != credentials.identity if known else theirs == (0, 0)
@@ -234,36 +259,72 @@ class Admission:
                 f"{incarnation}; {ways_out(peer)}"
             )
 
+    def _not_a_member(self, peer: NodeName, members: Sequence[NodeName]) -> None:
+        group = ", ".join(members)
+        own = ", ".join(self._members)
+        if not self._is_empty:
+            self._on_refused(
+                f"{self._node} was removed from the cluster of {group}: delete its data directory and start it again, "
+                "to join as a new node"
+            )
+        elif not set(members) <= set(self._members):
+            self._on_refused(
+                f"{self._node} cannot join the cluster of {group}, to which {peer} belongs, with the list {own}: set "
+                f"`cluster_formation` to the members of the cluster and {self._node}"
+            )
+        elif self._reported != group:
+            self._reported = group
+            log.info("%s has asked to join the cluster of %s", self._node, group)
+
+    def _join(self, credentials: Credentials) -> None:
+        """The group means this node, which has nothing yet, by its identity."""
+        if self._incarnation <= credentials.receiver_incarnation:
+            log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
+            self._count_on_from(credentials.receiver_incarnation)
+        else:
+            self._file.bind(credentials.group)
+            log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))
+
+    def _consider(self, peer: NodeName, credentials: Credentials) -> None:
+        """A node that has nothing: let it in if its name is free, and it knows to whom it comes."""
+        admitted = self._state.admissions.admitted.get(peer)
+        is_free = peer not in self._state.members and (
+            self._meant(peer) is None or (admitted is not None and peer not in self._group.core.voters)
+        )
+        is_asked_for = admitted is None or admitted.identity != credentials.identity
+        knows_us = {*self._group_members, peer} <= {*credentials.members}
+        if not (is_free and is_asked_for and knows_us and credentials.identity and credentials.cluster_address):
+            return
+        if peer not in self._proposed:
+            self._proposed[peer] = None
+            command = AdmitNode(peer, credentials.identity, credentials.cluster_address)
+            self._spawn(self._let_in(command), f"letting {peer} in")
+
+    async def _let_in(self, command: AdmitNode) -> None:
+        try:
+            await self._admit_node(command)
+            log.info("%s at %s may join the cluster", command.node, command.cluster_address)
+        finally:
+            self._proposed.pop(command.node, None)
+
     def linked(self, peer: NodeName, identity: str) -> None:
-        self._linked[peer] = identity
+        self.linked_identities[peer] = identity
         self._found_if_complete()
 
     def unlinked(self, peer: NodeName) -> None:
-        self._linked.pop(peer, None)
+        self.linked_identities.pop(peer, None)
 
-    # --- founding, and groups of an earlier release ---
+    # --- founding ---
 
     def _found_if_complete(self) -> None:
         if not self._is_empty or self._node != self._founder:
             return
-        identities = {self._node: self._identity, **self._linked}
+        identities = {self._node: self._identity, **self.linked_identities}
         if all(member in identities for member in self._members):
             self._group.found([Voter(member, identities[member]) for member in self._members])
 
-    def applied(self) -> None:
-        """Something was committed, perhaps the change of voters before: the leader has the group note what it lacks."""
-        core = self._group.core
-        if not core.is_leader:
-            return
-        identities = {self._node: self._identity, **self._linked}
-        for name, known in core.log.configuration:
-            if not known and name in identities:
-                with suppress(ProposalRefusedError):  # the change before is not committed yet, for instance
-                    self._group.add_voter(Voter(name, identities[name]))
-                return
-
     def check_invariants(self) -> None:
-        assert self._node not in self._linked, "a node is not linked with itself"
+        assert self._node not in self.linked_identities, "a node is not linked with itself"
         own = self._group.core.log.identity_of(self._node)
         assert not own or own == self._identity, "the log means this node by its name"
 

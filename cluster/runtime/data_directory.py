@@ -78,6 +78,11 @@ def next_incarnation(disk: Disk, data_dir: str) -> Incarnation:
     return Incarnation(number)
 
 
+def count_on_from(disk: Disk, data_dir: str, incarnation: Incarnation) -> None:
+    """Let the next start of this node be the one after ``incarnation``. Durable on return. Raises `StorageError`."""
+    write_durably(disk, f"{data_dir}/incarnation", str(incarnation).encode())
+
+
 def _owner(disk: Disk, data_dir: str) -> str:
     path = f"{data_dir}/{NAME_FILE}"
     return read_whole(disk, path).decode(errors="replace").strip() if disk.exists(path) else ""

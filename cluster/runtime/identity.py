@@ -2,8 +2,8 @@
 
 ```
 <data_dir>/identity     identity = <hex>     of the directory; made before anything of the node is seen by others
-                        group = <hex>        identity of the founder of its group; empty: of none, or of one that was
-                                             founded before directories had identities
+                        group = <hex>        identity of the founder of its group; zeros if it was founded before
+                                             directories had identities, empty if it is of none yet
                         log = begun          once the log of the metadata exists
 ```
 
@@ -22,6 +22,8 @@ from node.store.disk.disk import Disk, read_whole, write_durably
 
 IDENTITY_FILE = "identity"
 IDENTITY_BYTES = 16
+#: Of every group that was founded by a release without identities.
+EARLIER_GROUP = "0" * 2 * IDENTITY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class IdentityFile:
         path = f"{data_dir}/{IDENTITY_FILE}"
         has_log = disk.exists(f"{data_dir}/raft/log")
         if not disk.exists(path):
-            file = cls(disk, data_dir, Identity(chance.randbytes(IDENTITY_BYTES).hex(), has_log=has_log))
+            group = EARLIER_GROUP if has_log else ""
+            file = cls(disk, data_dir, Identity(chance.randbytes(IDENTITY_BYTES).hex(), group, has_log))
             file._write(file.current)
             return file
         identity = _parse(read_whole(disk, path).decode(errors="replace"), path)

@@ -193,6 +193,11 @@ class RaftDriver:
         return self.core.leader
 
     @property
+    def voters(self) -> tuple[NodeName, ...]:
+        """Who decides, as far as this node knows."""
+        return self.core.voters
+
+    @property
     def has_quorum(self) -> bool:
         """False from ``on_quorum_lost`` to ``on_quorum_regained``."""
         return self._has_quorum
@@ -285,6 +290,16 @@ class RaftDriver:
     def add_voter(self, voter: Voter) -> None:
         """Let a node vote, or note its identity; at the leader. Raises `ProposalRefusedError`."""
         self.core.propose_add_voter(self._now_ms(), voter.name, voter.identity)
+        self._schedule_pump()
+
+    def remove_voter(self, node: NodeName) -> None:
+        """Let a node vote no more; at the leader. Raises `ProposalRefusedError`."""
+        self.core.propose_remove_voter(self._now_ms(), node)
+        self._schedule_pump()
+
+    def set_learners(self, learners: Collection[NodeName]) -> None:
+        """Send the log to these, too; at the leader. Raises `ProposalRefusedError`."""
+        self.core.set_learners(self._now_ms(), learners)
         self._schedule_pump()
 
     def peer_down(self, peer: NodeName) -> None:

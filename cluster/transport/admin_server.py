@@ -114,6 +114,10 @@ class AdminService(AdminServicer):
         await self._check_cookie(context)
         return await self._document(self._port.status(), context)
 
+    async def ForgetNode(self, request: pb.NodeRef, context: _Context) -> pb.Document:
+        await self._check_cookie(context)
+        return await self._document(self._port.forget_cluster_node(request.node), context)
+
     async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
         await self._check_cookie(context)
         return await self._done(self._port.shutdown(), context)

@@ -27,7 +27,7 @@ from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, St
 from cluster.transport.link import Link
 from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate
 from cluster.transport.outbox import OutboxLimits
-from cluster.transport.peer import HomeNode, Peer
+from cluster.transport.peer import QUESTION, HomeNode, Peer
 from cluster.wire.convert import (
     Credentials,
     Hello,
@@ -146,6 +146,11 @@ class Mesh:
             peer.drop(is_silent=self._is_stopping)
 
     # --- use ---
+
+    @property
+    def peers(self) -> list[NodeName]:
+        """Those to whom links are kept."""
+        return list(self._peers)
 
     @property
     def up_peers(self) -> list[NodeName]:
@@ -276,10 +281,12 @@ class Mesh:
             raise HandshakeError("wrong cookie: the nodes belong to different clusters")
         if hello.receiver != self.node:
             raise HandshakeError(f"this is {self.node}, not {hello.receiver}: an address is wrong")
+        self._home.gate.heed(hello.sender, hello.credentials)
         peer = self._peers.get(hello.sender)
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
-        self._home.gate.heed(hello.sender, hello.credentials)
+        if hello.link == QUESTION:
+            raise HandshakeError(f"{hello.sender} asks what it is to this cluster")
         self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
         link = peer.link_of(hello)
         if link.has_incoming(kind):

@@ -26,6 +26,9 @@ class Gatekeeper(Protocol):
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         """Then, a node that says this of itself wants a link, or accepts ours. Raises `HandshakeError`."""
 
+    def must_ask(self) -> bool:
+        """Whether peers are to be asked for their credentials also by a node that does not open links to them."""
+
     def linked(self, peer: NodeName, identity: str) -> None:
         """A link is up, and from now on frames that come from the peer come from this identity."""
 
@@ -42,6 +45,9 @@ class OpenGate:
     def heed(self, peer: NodeName, credentials: Credentials) -> None: ...
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None: ...
+
+    def must_ask(self) -> bool:
+        return False
 
     def linked(self, peer: NodeName, identity: str) -> None: ...
 

@@ -17,14 +17,17 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.transport.carrier import Carrier, ProbeResult
+from cluster.transport.carrier import Carrier, ProbeResult, StreamBroken, StreamKind
 from cluster.transport.link import Link
 from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
-from cluster.wire.convert import Hello
+from cluster.wire.convert import Hello, WireError, decode_hello_reply, encode_hello
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
+
+#: In place of the number of a link: the sender asks for credentials, and for nothing else.
+QUESTION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,29 @@ class Peer:
             self._is_refusal_reported = True
             logger.info("%s at %s refuses connections", self.name, self.address)
             home.handler.on_peer_refused(self.name)
-        if result is ProbeResult.ACCEPTED and home.name < self.name and self.link is None:
+        if result is not ProbeResult.ACCEPTED or self.link is not None:
+            return
+        if home.name < self.name:
             self._dial(self._new_link(next(home.link_numbers)))
+        elif home.gate.must_ask():
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """Hear what the peer says of itself, who may not know that this node is there."""
+        home = self._home
+        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
+        stream = connection.open_stream(StreamKind.CONSENSUS)
+        try:
+            async with asyncio.timeout(home.timing.handshake_timeout_ms / 1000):
+                await stream.write(encode_hello(self._hello(Incarnation(0), QUESTION)))
+                answer = await stream.read()
+            if answer is not None:
+                home.gate.heed(self.name, decode_hello_reply(answer).credentials)
+        except (StreamBroken, WireError, TimeoutError) as error:
+            self._log_trouble(f"it does not say what it knows: {error}")
+        finally:
+            stream.cancel()
+            await connection.close()
 
     async def _outlive(self, link: Link) -> bool:
         """Wait until the link is closed, which happens soon unless its handshake succeeds. True if it was ever up."""
@@ -170,16 +194,13 @@ class Peer:
 
     def _dial(self, link: Link) -> None:
         home = self._home
-        hello = Hello(
-            home.cookie,
-            home.name,
-            home.incarnation,
-            self.name,
-            link.peer_incarnation,
-            link.number,
-            home.gate.credentials(self.name),
-        )
+        hello = self._hello(link.peer_incarnation, link.number)
         link.dial(home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms), hello)
+
+    def _hello(self, peer_incarnation: Incarnation, number: int) -> Hello:
+        home = self._home
+        credentials = home.gate.credentials(self.name)
+        return Hello(home.cookie, home.name, home.incarnation, self.name, peer_incarnation, number, credentials)
 
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False

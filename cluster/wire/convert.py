@@ -71,6 +71,7 @@ class Credentials:
     members: tuple[NodeName, ...] = ()
     receiver_identity: str = ""
     receiver_incarnation: Incarnation = field(default=Incarnation(0))
+    cluster_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,7 @@ def _credentials_to_wire(m: Credentials) -> pb.Credentials:
         members=m.members,
         receiver_identity=m.receiver_identity,
         receiver_incarnation=m.receiver_incarnation,
+        cluster_address=m.cluster_address,
     )
 
 
@@ -180,6 +182,7 @@ def _credentials_from_wire(w: pb.Credentials) -> Credentials:
         tuple(NodeName(member) for member in w.members),
         w.receiver_identity,
         Incarnation(w.receiver_incarnation),
+        w.cluster_address,
     )
 
 

@@ -74,7 +74,9 @@ class Hello(_message.Message):
     receiver_incarnation: _builtins.int
     """0 if not known: the opener of a link cannot know it."""
     link: _builtins.int
-    """Number of the link, chosen by the opener (the node whose name sorts first), repeated by the other."""
+    """Number of the link, chosen by the opener (the node whose name sorts first), repeated by the other. 0: a question,
+    the answer to which is a refusal with credentials.
+    """
     @_builtins.property
     def credentials(self) -> Global___Credentials: ...
     def __init__(
@@ -109,10 +111,11 @@ class Credentials(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     RECEIVER_IDENTITY_FIELD_NUMBER: _builtins.int
     RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
+    CLUSTER_ADDRESS_FIELD_NUMBER: _builtins.int
     identity: _builtins.str
     """Of its data directory."""
     group: _builtins.str
-    """Identity of the node that founded the group it belongs to. Empty: of none yet, or of a group from before identities."""
+    """Identity of the node that founded the group it belongs to: zeros for one from before identities, empty for none yet."""
     configuration_term: _builtins.int
     """Entry of its log that made the present configuration of the group; 0 while the log is empty."""
     configuration_index: _builtins.int
@@ -120,6 +123,8 @@ class Credentials(_message.Message):
     """The identity by which that configuration means the receiver; empty if it means any, or does not mean it at all."""
     receiver_incarnation: _builtins.int
     """The latest start of the receiver that the group has committed."""
+    cluster_address: _builtins.str
+    """Where the sender is reached by other nodes."""
     @_builtins.property
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The members by that entry, or by its configuration file while its log is empty."""
@@ -134,10 +139,11 @@ class Credentials(_message.Message):
         members: _abc.Iterable[_builtins.str] | None = ...,
         receiver_identity: _builtins.str = ...,
         receiver_incarnation: _builtins.int = ...,
+        cluster_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.loop import SimulatedLoop, simulated_loop
 from chaos.sim.schedule import draw_personality
+from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.identity import IDENTITY_FILE
 from node.ids import NodeName
@@ -57,6 +58,21 @@ class Lab:
 
     def is_founded(self, name: str) -> bool:
         return name in self.cluster.nodes and self.cluster.nodes[name].raft.core.log.last_index > 0
+
+    def forget(self, name: str, at: str) -> None:
+        """As an operator has it done, to the end; raises what it is refused with."""
+        process = self.cluster.machines[at].process
+        assert process is not None
+        task = process.create_task(self.cluster.nodes[at].admin.forget_cluster_node(name))
+        while not task.done():
+            self.pass_time(0.1)
+        task.result()
+
+    def lose_disk(self, name: str) -> None:
+        """For ever."""
+        self.cluster.kill(name)
+        self.cluster.machines[name].wipe_disk()
+        self.cluster.machines[name].disk_before = None
 
     def identity(self, name: str) -> bytes:
         disk = self.cluster.machines[name].disk
@@ -231,3 +247,83 @@ def begin_as_earlier_release(lab: Lab, name: str) -> None:
     disk.mkdir("/data")
     RaftStorage.open(disk, "/data/raft", [NodeName(each) for each in NAMES])[0].close()
     write_durably(disk, "/data/incarnation", b"1")
+
+
+# --- forgotten, and taken in again
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_who_has_lost_its_disk_is_forgotten_and_joins_as_a_new_node(lab: Lab, victim: str) -> None:
+    lab.found()
+    other = next(name for name in NAMES if name != victim)
+    for _ in range(2):  # it may happen again
+        before = incarnation(lab, victim)
+        lab.lose_disk(victim)
+        lab.pass_time(10)
+        lab.forget(victim, at=other)
+        lab.pass_time(2)
+        assert victim not in lab.cluster.nodes[other].raft.core.voters
+        lab.start(victim)
+        lab.until_converged()
+        lab.pass_time(5)
+        for node in lab.cluster.nodes.values():
+            assert dict(node.raft.core.log.configuration)[NodeName(victim)] == node_identity(lab, victim)
+            assert set(node.raft.core.voters) == set(NAMES)
+        assert incarnation(lab, victim) > before
+        assert not any("stuck" in line for line in lab.story)
+
+
+def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> None:
+    lab.found()
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.start("n3")
+    lab.until_converged()
+    lab.pass_time(5)
+    lab.cluster.kill("n1")
+    lab.pass_time(20)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def test_a_node_that_runs_is_not_forgotten(lab: Lab) -> None:
+    lab.found()
+    with pytest.raises(NodeStillUpError, match="must be stopped before it can be removed"):
+        lab.forget("n3", at="n1")
+    with pytest.raises(NoSuchNodeError):
+        lab.forget("n7", at="n1")
+
+
+def test_a_forgotten_node_that_returns_is_told_what_to_do(lab: Lab) -> None:
+    lab.found()
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.pass_time(2)
+    lab.start("n3")
+    lab.pass_time(10)
+    assert "n3 was removed from the cluster of n1, n2: delete its data directory" in lab.ends_of("n3")[-1]
+    assert NodeName("n3") not in lab.cluster.nodes["n1"].runtime.metadata.state.members
+    for name in ("n1", "n2"):  # whose configuration still names it
+        lab.cluster.kill(name)
+    lab.start("n1", "n2")
+    lab.pass_time(10)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n1", "n2")) == 1
+
+
+def test_two_of_three_nodes_that_lost_their_disks_are_replaced_one_after_the_other(lab: Lab) -> None:
+    lab.found()
+    for victim in ("n2", "n3"):
+        lab.lose_disk(victim)
+        lab.pass_time(10)
+        lab.forget(victim, at="n1")
+        lab.start(victim)
+        lab.until_converged()
+        lab.pass_time(5)
+    lab.cluster.kill("n1")
+    lab.pass_time(20)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def incarnation(lab: Lab, name: str) -> int:
+    return int(read_whole(lab.cluster.machines[name].disk, "/data/incarnation"))

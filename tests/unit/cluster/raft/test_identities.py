@@ -9,7 +9,16 @@ import pytest
 from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.log import RaftLog
-from cluster.raft.messages import AppendResponse, Entry, EntryKind, PreVoteResponse, Snapshot, Voter, VoteResponse
+from cluster.raft.messages import (
+    AppendResponse,
+    Entry,
+    EntryKind,
+    InstallSnapshot,
+    PreVoteResponse,
+    Snapshot,
+    Voter,
+    VoteResponse,
+)
 from cluster.raft.storage import RaftStorage
 from node.ids import NodeName
 from node.store.disk.simulated import SimulatedDisk
@@ -119,3 +128,38 @@ def test_a_name_alone_is_written_as_releases_without_identities_wrote_it() -> No
     assert Voter(N1).pack() == b"n1"
     assert Voter.unpack(b"n1") == Voter(N1, "")
     assert Voter.unpack(Voter(N1, "a1").pack()) == Voter(N1, "a1")
+
+
+def test_a_learner_is_sent_everything_and_counts_for_nothing_until_it_votes() -> None:
+    core = new_core()
+    core.found(0, TRIO[:2])
+    elect(core)
+    with pytest.raises(ProposalRefusedError, match="not the leader"):
+        new_core().set_learners(0, [N3])
+    core.set_learners(5000, [N3])
+    assert not core.has_learned(N3)
+    commit = core.log.commit
+    core.propose(5000, [b"command"])
+    sent = core.take_ready()
+    assert N3 in {message.receiver for message in sent.messages_now}
+    core.appended(sent)
+    core.step(5000, AppendResponse(N3, N1, core.term, True, core.log.last_index))
+    drain(core)
+    assert core.log.commit == commit, "the leader and a learner are no majority of two"
+    acknowledge(core)
+    assert core.has_learned(N3)
+    core.propose_add_voter(5000, N3, "a3")
+    core.set_learners(5000, [])
+    drain(core)
+    acknowledge(core)
+    assert sorted(core.log.configuration) == sorted(TRIO)
+
+
+def test_a_learner_that_lacks_what_was_compacted_gets_a_snapshot() -> None:
+    core = new_core()
+    core.found(0, TRIO[:2])
+    elect(core)
+    core.compact(core.log.applied, b"state", retained_entries=0)
+    core.set_learners(5000, [N3])
+    sent = [message for message in core.take_ready().messages_now if message.receiver == N3]
+    assert [type(message) for message in sent] == [InstallSnapshot]

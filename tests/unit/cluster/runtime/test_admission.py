@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 
+from cluster.metadata.commands import AdmitNode, ForgetNode
 from cluster.metadata.records import MemberRecord
+from cluster.metadata.state import MetadataState
 from cluster.raft.config import RaftConfig, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Entry, EntryKind, Voter
@@ -19,8 +23,14 @@ from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
-N1, N2, N3 = (NodeName(f"n{number}") for number in range(1, 4))
+N1, N2, N3, N4 = (NodeName(f"n{number}") for number in range(1, 5))
 NAMES = (N1, N2, N3)
+
+
+def carry_out(work: Coroutine[Any, Any, Any], _what: str) -> None:
+    """To its end: nothing in it waits."""
+    with suppress(StopIteration):
+        work.send(None)
 
 
 class Node:
@@ -34,12 +44,28 @@ class Node:
         self.disk.mkdir("/data")
         self.file = IdentityFile.open(self.disk, "/data", name, Random(str(id(self))))
         self.core = RaftCore(RaftConfig(name), founding_state([]), Random(1), now_ms=0)
-        self.records: dict[NodeName, MemberRecord] = {}
+        self.begun_again_after: list[Incarnation] = []
+        self.let_in: list[AdmitNode] = []
         self.refusals: list[str] = []
         self.incarnation = Incarnation(1)
-        self.gate = Admission(name, self.incarnation, members, self.file, lambda: self.records, self.refusals.append)
+        self.state = MetadataState()
+        self.gate = self.new_gate(members)
         self.gate.join(self)
         self.gate.start()
+
+    def new_gate(self, members: tuple[NodeName, ...] = NAMES) -> Admission:
+        return Admission(
+            self.name,
+            self.incarnation,
+            members,
+            self.file,
+            f"{self.name}:1",
+            self.state,
+            on_refused=self.refusals.append,
+            count_on_from=self.begun_again_after.append,
+            admit_node=self.admit_node,
+            spawn=carry_out,
+        )
 
     @property
     def identity(self) -> str:
@@ -54,8 +80,10 @@ class Node:
         while self.core.has_work:
             self.core.appended(self.core.take_ready())
 
-    def add_voter(self, voter: Voter) -> None:
-        self.core.propose_add_voter(0, voter.name, voter.identity)
+    async def admit_node(self, command: AdmitNode) -> None:
+        """It is committed, here, at once."""
+        self.let_in.append(command)
+        self.state.admissions.admit(command, self.state.members.get(command.node))
 
     def hears(self, peer: Node) -> None:
         """One word of a handshake. Raises `HandshakeError`."""
@@ -166,7 +194,7 @@ def test_a_peer_that_lags_behind_ends_nobody() -> None:
 
 def test_an_older_copy_of_a_directory_is_refused() -> None:
     n1, _, n3 = founded()
-    n1.records[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
+    n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
     with pytest.raises(HandshakeError, match="older copy"):
         n1.meets(n3)
     assert "older copy" in n3.refusals[0]
@@ -175,7 +203,8 @@ def test_an_older_copy_of_a_directory_is_refused() -> None:
 def test_a_directory_of_another_identity_with_the_log_of_this_one_does_not_start() -> None:
     n1, _, _ = founded()
     other = IdentityFile.open(empty_directory(), "/data", N1, Random(99))
-    gate = Admission(N1, Incarnation(1), NAMES, other, dict, n1.refusals.append)
+    n1.file = other
+    gate = n1.new_gate()
     with pytest.raises(ConfigError, match="put together from several"):
         gate.join(n1)
 
@@ -198,3 +227,45 @@ def empty_directory() -> SimulatedDisk:
     disk = SimulatedDisk()
     disk.mkdir("/data")
     return disk
+
+
+def test_a_new_node_whose_list_names_the_members_is_let_in() -> None:
+    n1, n2, _ = founded()
+    n4 = Node(N4, members=(*NAMES, N4))
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    assert n1.let_in == [AdmitNode(N4, n4.identity, "n4:1")]
+    n1.meets(n4)
+    assert n4.file.current.group == n1.file.current.group
+    assert (n4.refusals, n4.begun_again_after) == ([], [])
+    assert n2.let_in == []
+
+
+def test_a_node_whose_list_lacks_a_member_is_refused_and_both_lists_are_named() -> None:
+    n1, _, _ = founded()
+    n4 = Node(N4, members=(N1, N2, N4))
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    assert n1.let_in == []
+    assert "cannot join the cluster of n1, n2, n3, to which n1 belongs, with the list n1, n2, n4" in n4.refusals[0]
+
+
+def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_starts_on() -> None:
+    n1, _, n3 = founded()
+    n1.state.members[N3] = MemberRecord(N3, "n3:1", "", Incarnation(7), is_up=False)
+    n1.state.admissions.forget(ForgetNode(N3), n1.state.members.pop(N3))
+    n1.core.log.append([Entry(4, 2, EntryKind.REMOVE_VOTER, Voter(N3, n3.identity).pack())])
+    with pytest.raises(HandshakeError):
+        n1.meets(n3)
+    assert "n3 was removed from the cluster of n1, n2: delete its data directory" in n3.refusals[0]
+    fresh = Node(N3)
+    for _ in range(2):
+        with pytest.raises(HandshakeError):
+            n1.meets(fresh)
+    assert fresh.begun_again_after == [7]
+    assert fresh.refusals == []
+    fresh.incarnation = Incarnation(8)
+    fresh.gate = fresh.new_gate()
+    fresh.gate.join(fresh)
+    n1.meets(fresh)
+    assert fresh.file.current.group == n1.file.current.group
