@@ -175,6 +175,7 @@ class Node:
             names = ", ".join(member.name for member in self.config.members)
             log.info("joining the cluster of %s; clients are served once a majority of them runs", names)
         try:
+            await self._members.wait_for_vote()
             await self.runtime.activate()
             await found(self.config, self.runtime.metadata, self._world.chance)
             await self.clients.open(has_quorum=self.raft.has_quorum)

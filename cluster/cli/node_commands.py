@@ -61,16 +61,16 @@ def await_startup(call: Call) -> None:
 
 
 @tool_command("forget_cluster_node", usage="<node>")
-@click.argument("node")
-def forget_cluster_node(call: Call, node: str) -> None:
+@click.argument("member", metavar="<node>")
+def forget_cluster_node(call: Call, member: str) -> None:
     """Remove a node that is stopped and will not return with what it has.
 
     What only it had is lost: queues without another copy are deleted, queues that wait for it are served with what
     the other copies have. The node may join again with an empty data directory, as a new one.
     """
-    call.banner(f"Removing node {node} from the cluster")
+    call.banner(f"Removing node {member} from the cluster")
     with call.client() as client:
-        document = client.forget_cluster_node(node)
+        document = client.forget_cluster_node(member)
     for queue in document["deleted_queues"]:
         call.remark(f"{queue} is deleted: nobody else had anything of it")
     call.done()

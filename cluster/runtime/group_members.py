@@ -8,6 +8,7 @@ configuration only says where the founding ones are.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -84,16 +85,23 @@ class GroupMembers:
         self._group: Voting
         self._links: PeerLinks
         self._peers: tuple[NodeName, ...] | None = None
+        self._votes = asyncio.Event()
 
     def join(self, group: Voting, links: PeerLinks) -> None:
         self._group = group
         self._links = links
+
+    async def wait_for_vote(self) -> None:
+        """Until this node is of the group that decides: before that it is of no help, and must not count as up."""
+        await self._votes.wait()
 
     def follow(self) -> None:
         """Something was applied, or some time has passed."""
         core = self._group.core
         if core.log.last_index == 0:
             return
+        if self._node in core.log.voters:
+            self._votes.set()
         self._follow_links(tuple(name for name in group_members(core, self._state) if name != self._node))
         if core.is_leader:
             with suppress(ProposalRefusedError):  # the change before is not committed yet, for instance
