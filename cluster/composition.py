@@ -18,9 +18,9 @@ What is in the world, and what is not:
 - *The disk* holds everything a node remembers, and *the lock* keeps a second node away from it while this one lives.
 - *The carrier* is the way to the other nodes, and theirs and the operators' to this one; *listen*: how clients arrive.
 
-Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group, this node's roles, and
-only then the listener for clients. Order of stop: clients are closed with 320, the cluster is told, queues are closed
-cleanly, mesh and metadata log go last.
+Order of start: disk and metadata log, mesh (so that the others can be heard), metadata group (which is founded if all
+of its nodes are new), this node's roles, and only then the listener for clients. Order of stop: clients are closed with
+320, the cluster is told, queues are closed cleanly, mesh and metadata log go last.
 """
 
 from __future__ import annotations
@@ -36,17 +36,26 @@ from cluster.raft.core import RaftConfig
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
+from cluster.runtime.admission import Admission
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
-from cluster.runtime.data_directory import DirectoryLock, claim_data_directory, keep_data_directory, next_incarnation
+from cluster.runtime.data_directory import (
+    DirectoryLock,
+    claim_data_directory,
+    count_on_from,
+    keep_data_directory,
+    next_incarnation,
+)
 from cluster.runtime.ending import Ending, Failure
 from cluster.runtime.founding import found
+from cluster.runtime.group_members import GroupMembers
+from cluster.runtime.identity import IdentityFile
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import DriverConfig, RaftDriver
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import exit_code_of
+from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.carrier import Carrier
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
@@ -100,6 +109,8 @@ class Node:
         *,
         mesh: Mesh,
         raft: RaftDriver,
+        admission: Admission,
+        members: GroupMembers,
         clients: ClientService,
         admin: NodeAdmin,
         peers: AdminPeers,
@@ -111,6 +122,8 @@ class Node:
         self.runtime = runtime
         self.mesh = mesh
         self.raft = raft
+        self._admission = admission
+        self._members = members
         self.clients = clients
         self.admin = admin
         self._peers = peers
@@ -121,6 +134,11 @@ class Node:
     def failure(self) -> Failure | None:
         """Why the node has ended, or ends, without being asked to."""
         return self._ending.failure
+
+    @property
+    def begins_again(self) -> bool:
+        """After `run` it is to be composed again, and run."""
+        return self._ending.begins_again and self._ending.failure is None
 
     def stop(self) -> None:
         """Begin an orderly stop: `run` closes everything and returns."""
@@ -146,6 +164,8 @@ class Node:
         except OSError as error:
             raise cannot_listen("cluster.listener", self.config.cluster_listener, error) from None
         self.raft.start()
+        self._admission.start()
+        self._members.follow()
         self.runtime.start()
         self._joining = asyncio.create_task(self._join())
         return self._joining
@@ -156,6 +176,7 @@ class Node:
             names = ", ".join(member.name for member in self.config.members)
             log.info("joining the cluster of %s; clients are served once a majority of them runs", names)
         try:
+            await self._members.wait_for_vote()
             await self.runtime.activate()
             await found(self.config, self.runtime.metadata, self._world.chance)
             await self.clients.open(self.raft.pause if self.config.pauses_minority else None)
@@ -173,11 +194,13 @@ class Node:
         await self.mesh.stop()
         await self.raft.stop()
         self._world.probe.close()
+        self._lock.release()
 
     def check_invariants(self) -> None:
         self.runtime.check_invariants()
         self.mesh.check_invariants()
         self.raft.check_invariants()
+        self._admission.check_invariants()
         self.clients.check_invariants()
 
 
@@ -189,6 +212,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     """
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
     incarnation = next_incarnation(world.disk, data_dir)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
@@ -203,6 +227,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     )
     runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
+    admission = _admission(config, world, runtime, identity, incarnation, ending)
     mesh = Mesh(
         config.node_name,
         incarnation,
@@ -213,16 +238,30 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         random_bytes=world.chance.randbytes,
         cookie=config.cluster_cookie,
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
+        gate=admission,
     )
+    members = GroupMembers(
+        config.node_name,
+        runtime.metadata.state,
+        addresses,
+        lambda: identity.current.identity,
+        admission.linked_identities,
+        runtime.membership.watch,
+    )
+    runtime.membership.on_repeat = members.follow
     events = ConsensusEvents(
         runtime.queues,
         runtime.membership,
         pauses=config.pauses_minority,
+        after_applied=members.follow,
         on_pause=clients.pause_changed,
         on_fatal=ending.fail,
     )
-    raft = _raft(config, world, runtime, mesh, events)
+    raft = _raft(config, world, runtime, mesh, events, admission)
     keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
+    identity.note_log()
+    admission.join(raft)
+    members.join(raft, mesh)
     runtime.connect(mesh, raft)
     peers = AdminPeers(addresses.__getitem__, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
@@ -233,10 +272,38 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         runtime,
         mesh=mesh,
         raft=raft,
+        admission=admission,
+        members=members,
         clients=clients,
         admin=admin,
         peers=peers,
         lock=lock,
+    )
+
+
+def _admission(
+    config: NodeConfig,
+    world: World,
+    runtime: NodeRuntime,
+    identity: IdentityFile,
+    incarnation: Incarnation,
+    ending: Ending,
+) -> Admission:
+    def begin_again(after: Incarnation) -> None:
+        count_on_from(world.disk, str(config.data_dir), after)
+        ending.begin_again()
+
+    return Admission(
+        config.node_name,
+        incarnation,
+        [NodeName(member.name) for member in config.members] or [config.node_name],
+        identity,
+        str(config.cluster_advertised_address),
+        runtime.metadata.state,
+        on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
+        count_on_from=begin_again,
+        admit_node=runtime.metadata.change,
+        spawn=runtime.background.spawn,
     )
 
 
@@ -320,9 +387,10 @@ def _quorum_grace_ms(config: NodeConfig) -> int:
     return max(0, min(DriverConfig().quorum_grace_ms, longest_ms))
 
 
-def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents) -> RaftDriver:
-    voters = [NodeName(member.name) for member in config.members] or [config.node_name]
-    storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft", voters)
+def _raft(
+    config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents, admission: Admission
+) -> RaftDriver:
+    storage, restored = RaftStorage.open(world.disk, f"{config.data_dir}/raft")
     return RaftDriver(
         RaftConfig(
             config.node_name,
@@ -338,4 +406,5 @@ def _raft(config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, ev
         worker=world.worker("raft-sync"),
         driver_config=DriverConfig(quorum_grace_ms=_quorum_grace_ms(config)),
         seed=world.chance.getrandbits(64),
+        may_answer=admission.may_answer,
     )

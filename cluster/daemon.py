@@ -40,6 +40,9 @@ class Daemon:
         node = self._node = compose_node(self._config, real_world(self._config))
         tune_collector(loop)
         await node.run()
+        while node.begins_again:
+            node = self._node = compose_node(self._config, real_world(self._config))
+            await node.run()
         if node.failure is not None:
             log.error("stopped: %s", node.failure.reason)
             return node.failure.exit_code

@@ -278,7 +278,7 @@ KEYS: tuple[Key, ...] = (
         "cluster_formation.classic_config.nodes.N",
         "name@host:port",
         "",
-        "One line per member, this node included, the same on all; `N` is 1, 2, 3 ... None: a cluster of one.",
+        "One line per founding member, this node included, the same on all; `N` is 1, 2, 3 ... None: a cluster of one.",
         _parse_member,
     ),
     Key(

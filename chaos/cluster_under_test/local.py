@@ -178,6 +178,10 @@ class LocalCluster:
         self._check_ports(node)
         self._spawn(node)
 
+    def wait_for_end(self, node: str, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Exit code of a node that this object has started and that ends by itself. Raises `TimeoutExpired`."""
+        return self._children.pop(node).wait(timeout_s)
+
     async def close(self) -> None:
         await asyncio.gather(*(self.stop(name) for name in self.nodes))
 

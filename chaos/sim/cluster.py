@@ -86,6 +86,9 @@ class SimulatedCluster:
             _shorten_log(node, self.personality)
             self.nodes[machine.name] = node
             await node.run()
+            while node.begins_again:
+                node = self.nodes[machine.name] = compose_node(machine.config, machine.world())
+                await node.run()
             if node.failure is not None:
                 reason = node.failure.reason
         except (ConfigError, StorageError) as error:
@@ -102,7 +105,7 @@ class SimulatedCluster:
             self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
             is_suspect = machine.is_disk_suspect
             self._end(machine)
-            if reason and not is_suspect:
+            if reason and not is_suspect and machine.disk_before is None:
                 self.on_failure(machine.name, reason)
             if self._is_healed:
                 self.start(machine.name)
@@ -267,6 +270,26 @@ class SimulatedCluster:
         machine.is_disk_suspect = True
         return machine.disk
 
+    def wipe(self, name: str) -> None:
+        """Its node begins again on an empty disk; nothing if no other machine had one that remembers."""
+        machine = self.machines[name]
+        if machine.disk_before is None and any(
+            other.disk_before is None for other in self.machines.values() if other is not machine
+        ):
+            self.kill(name)
+            self.on_event(f"wipe the disk of {name}")
+            machine.wipe_disk()
+            self.start(name)
+
+    def wipe_end(self, name: str) -> None:
+        """The operator has found the disk again."""
+        machine = self.machines[name]
+        if machine.disk_before is not None:
+            self.kill(name)
+            self.on_event(f"restore the disk of {name}")
+            machine.restore_disk()
+            self.start(name)
+
     # --- ends ---
 
     def heal(self) -> None:
@@ -276,6 +299,7 @@ class SimulatedCluster:
             link.is_cut = link.is_refusing = False
         self._slowness.clear()
         for name, machine in self.machines.items():
+            self.wipe_end(name)
             machine.mend_disk()
             self.memory_alarm_end(name)
             self.network.host_back(name)

@@ -42,6 +42,7 @@ FAULTS: Mapping[str, tuple[int, int]] = {
     "client_reset": (0, 0),
     "client_slow": (100, 6_000),
     "ambush": (500, 8_000),
+    "wipe": (50, 12_000),
 }
 #: How many of the seeds have a fault, and where it is another share.
 FAULT_SHARE = 0.25

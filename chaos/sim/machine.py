@@ -255,6 +255,8 @@ class Machine:
         self._seed = seed
         self._admin_doors = admin_doors
         self.disk = SimulatedDisk()
+        #: The disk before this one, if the node was given an empty one.
+        self.disk_before: SimulatedDisk | None = None
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0
@@ -366,6 +368,18 @@ class Machine:
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
         )
+
+    def wipe_disk(self) -> None:
+        """An empty disk in place of the one there is, which is kept aside."""
+        assert self.process is None, "nobody uses it"
+        self.disk_before, self.disk = self.disk, SimulatedDisk()
+
+    def restore_disk(self) -> None:
+        """As it was before `wipe_disk`."""
+        assert self.process is None, "nobody uses it"
+        assert self.disk_before is not None, "it was taken away"
+        self.disk = self.disk_before
+        self.disk_before = None
 
     def process_ended(self) -> None:
         """It is gone, in whatever way."""

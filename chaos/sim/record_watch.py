@@ -30,9 +30,9 @@ from typing import NamedTuple
 from chaos.history import Kind, ProcessLog
 from cluster.composition import Node
 from cluster.metadata.commands import ForcePromote, ForgetNode, NodeDown, Request
-from cluster.metadata.events import Event, MastershipChanged, QueueCreated, QueueDeleted
+from cluster.metadata.events import Applied, Event, MastershipChanged, QueueCreated, QueueDeleted
 from cluster.metadata.records import MastershipRecord
-from cluster.metadata.state import Applied, MetadataState
+from cluster.metadata.state import MetadataState
 from node.ids import Epoch, NodeName, QueueId
 
 #: What the policy keys mean if a policy does not have them.

@@ -30,6 +30,7 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
+from chaos.sim.wipes import check_wiped
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
@@ -185,6 +186,7 @@ class Run:
                 self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
                 check_deep_invariants(node)
                 self.cluster.network.check_invariants()
+                check_wiped(self.cluster)
         except AssertionError as error:
             self.stage.violate("invariant", f"{error}{place(error)}")
 

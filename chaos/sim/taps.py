@@ -16,7 +16,8 @@ from typing import Any
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
-from cluster.metadata.state import Applied, MetadataState
+from cluster.metadata.events import Applied
+from cluster.metadata.state import MetadataState
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore

@@ -60,6 +60,22 @@ def await_startup(call: Call) -> None:
     call.done()
 
 
+@tool_command("forget_cluster_node", usage="<node>")
+@click.argument("member", metavar="<node>")
+def forget_cluster_node(call: Call, member: str) -> None:
+    """Remove a node that is stopped and will not return with what it has.
+
+    What only it had is lost: queues without another copy are deleted, queues that wait for it are served with what
+    the other copies have. The node may join again with an empty data directory, as a new one.
+    """
+    call.banner(f"Removing node {member} from the cluster")
+    with call.client() as client:
+        document = client.forget_cluster_node(member)
+    for queue in document["deleted_queues"]:
+        call.remark(f"{queue} is deleted: nobody else had anything of it")
+    call.done()
+
+
 @tool_command("stop")
 def stop(call: Call) -> None:
     """Stop the node in good order, and wait until it is gone."""
@@ -208,6 +224,7 @@ COMMANDS: tuple[ToolCommand, ...] = (
     cluster_status,
     status,
     await_startup,
+    forget_cluster_node,
     stop,
     set_vm_memory_high_watermark,
     set_disk_free_limit,

@@ -66,7 +66,12 @@ class FailureDetector:
         self._peers = {peer: _Peer(now_ms) for peer in peers}
 
     def verdict(self, peer: NodeName) -> Verdict:
-        return self._peers[peer].verdict
+        """Who is not watched is no part of anything."""
+        return self._peers[peer].verdict if peer in self._peers else Verdict.DOWN
+
+    def watch(self, peers: Iterable[NodeName], now_ms: int) -> None:
+        """These from now on, and no others."""
+        self._peers = {peer: self._peers.get(peer) or _Peer(now_ms) for peer in peers}
 
     def excuse(self, pause_ms: int, now_ms: int) -> None:
         """This node itself stood still for ``pause_ms``: it could not hear anybody, so nobody was silent."""

@@ -64,9 +64,22 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """Remove a node that is down and will not return. Queues that only it could bring back are deleted."""
+    """Remove a node that is down and will not return. Queues that only it could bring back are deleted.
+
+    ``is_voter``: it votes, though it may never have been up. The result names the queues that were deleted.
+    """
 
     node: NodeName
+    is_voter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitNode:
+    """Let a node that has nothing yet join, with this data directory: it follows the log, then votes, then is up."""
+
+    node: NodeName
+    identity: str
+    cluster_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +217,20 @@ class ForcePromote:
     node: NodeName
 
 
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """Make what every cluster has: a vhost, a user, and all permissions of the one in the other.
+
+    All or nothing, and refused once it was done, or a vhost was made in any other way. A user of that name who is there
+    (of a release that made them one by one, and stopped on the way) stays as it is.
+    """
+
+    vhost: str
+    user: str
+    password_hash: str = field(repr=False)
+    tags: tuple[str, ...] = ()
+
+
 MirrorCommand = MirrorSynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
 UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
 Command = (
@@ -211,12 +238,14 @@ Command = (
     | NodeUp
     | NodeDown
     | ForgetNode
+    | AdmitNode
     | SetPolicy
     | ClearPolicy
     | UserCommand
     | MirrorCommand
     | TakeService
     | ForcePromote
+    | FoundCluster
 )
 
 

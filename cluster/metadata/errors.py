@@ -43,6 +43,30 @@ class NoSuchNodeError(RefusedChangeError):
         super().__init__(f"{node} is no member of this cluster")
 
 
+class StillMemberError(RefusedChangeError):
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} is a member of this cluster already: it cannot join under another data directory")
+
+
+class ForgottenNodeError(RefusedChangeError):
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"{node} was removed from the cluster: delete its data directory and start it again, to join as a new node"
+        )
+
+
+class AlreadyFoundedError(RefusedChangeError):
+    def __init__(self) -> None:
+        super().__init__("the cluster has what every cluster has, or had it until an operator took it away")
+
+
+class EarlierLifeError(RefusedChangeError):
+    """The request was made in an earlier life of its node, or by a node that counts its starts anew."""
+
+    def __init__(self, node: str, incarnation: int) -> None:
+        super().__init__(f"{node} has started again since its start {incarnation}, in which this was asked for")
+
+
 class StaleMastershipError(RefusedChangeError):
     """The command names another epoch, or a mirror, that the record no longer has."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cluster.metadata.records import MastershipRecord, MemberRecord
+from node.errors import WarrenError
 from node.ids import NodeName, QueueId
 from node.topology.records import QueueRecord
 
@@ -71,3 +72,14 @@ class AccessEnded:
 
 
 Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | MemberChanged | AccessEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcome of one request, the same on every node. A request that had been applied before has none."""
+
+    #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
+    result: Any = None
+    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
+    error: WarrenError | None = None
+    events: tuple[Event, ...] = ()

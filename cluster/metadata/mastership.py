@@ -36,13 +36,17 @@ is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
 from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
 FIRST_EPOCH = Epoch(1)
+#: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
+DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
 
 
 def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
@@ -210,6 +214,11 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 
 
 # --- members
+
+
+def is_loss_allowed(policy: Mapping[str, Any], reason: Literal["failure", "shutdown"]) -> bool:
+    """Whether a mirror that lacks something may take over from a master that went for this reason."""
+    return bool(policy.get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason]) == "always")
 
 
 def node_down(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.topology.records import QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,17 @@ class MemberRecord:
     incarnation: Incarnation
     #: True between `NodeUp` and `NodeDown`.
     is_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRecord:
+    """A node that was let in after the cluster was founded, with one data directory."""
+
+    node: NodeName
+    identity: str
+    cluster_address: str
+    #: Its starts are counted from here, above those of whoever had the name before.
+    after_incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +80,9 @@ class MastershipRecord:
     #: Last epoch before this one (while ``is_down``: or this one) in which a master was in service, 0 if there was
     #: none: nobody can have delivered anything since. ``None`` in records of older releases: it is not known.
     served_epoch: Epoch | None = None
+
+
+def is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
+    """By convention the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and
+    whatever identifies the connection there. When the node dies its connections are dead, and these queues go."""
+    return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")

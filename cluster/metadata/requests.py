@@ -35,6 +35,11 @@ class AppliedRequests:
     def __init__(self) -> None:
         self._proposers: dict[NodeName, _Proposer] = {}
 
+    def is_of_earlier_life(self, request_id: RequestId) -> bool:
+        """Its node has asked for something in a later life."""
+        proposer = self._proposers.get(request_id.node)
+        return proposer is not None and request_id.incarnation < proposer.incarnation
+
     def admit(self, request_id: RequestId) -> bool:
         """True if the request is to be applied: neither applied before nor from an earlier life of its node."""
         proposer = self._proposers.get(request_id.node)
@@ -52,9 +57,11 @@ class AppliedRequests:
         proposer.applied_above = {above for above in proposer.applied_above if above > proposer.floor}
         return True
 
-    def forget(self, node: NodeName) -> None:
-        """The node left the cluster for good."""
-        self._proposers.pop(node, None)
+    def end_lives(self, node: NodeName, incarnation: int) -> None:
+        """Nothing that the node asks for in lives up to this one is to be applied any more."""
+        proposer = self._proposers.get(node)
+        if proposer is None or proposer.incarnation <= incarnation:
+            self._proposers[node] = _Proposer(incarnation + 1)
 
     def snapshot(self) -> list[Any]:
         return [

@@ -11,22 +11,21 @@ start. Bytes that are no command are passed over, a command with fields of the w
 looked at (`cluster.metadata.wellformed`), and if carrying out a command fails all the same, which is a mistake of
 ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
 this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
-
-Convention: the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and whatever
-identifies the connection there. When the node dies its connections are dead, and their exclusive queues go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
+from cluster.metadata.admissions import Admissions
 from cluster.metadata.codec import decode, decode_request, encode_in_pieces, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AddUser,
+    AdmitNode,
     ChangePassword,
     ChangeTopology,
     ClearPermissions,
@@ -36,6 +35,7 @@ from cluster.metadata.commands import (
     DropMirror,
     ForcePromote,
     ForgetNode,
+    FoundCluster,
     MirrorCommand,
     MirrorFollows,
     MirrorSynchronised,
@@ -49,10 +49,11 @@ from cluster.metadata.commands import (
     TakeService,
 )
 from cluster.metadata.errors import (
+    AlreadyFoundedError,
     ChangeFailedError,
     CompleteMasterError,
+    EarlierLifeError,
     NodeNotUpError,
-    NodeStillUpError,
     NoSuchNodeError,
     NoSuchPolicyError,
     NoSuchVhostError,
@@ -62,6 +63,7 @@ from cluster.metadata.errors import (
 )
 from cluster.metadata.events import (
     AccessEnded,
+    Applied,
     ChangeReason,
     Event,
     MastershipChanged,
@@ -73,40 +75,28 @@ from cluster.metadata.events import (
 from cluster.metadata.history import History
 from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships
-from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
+from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord, is_owned_by_connection_of
 from cluster.metadata.requests import AppliedRequests
-from cluster.metadata.user_changes import change_users
+from cluster.metadata.together import check_together
+from cluster.metadata.user_changes import change_users, found_cluster
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import PolicyMatches
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from cluster.policy.validation import PolicyError, validate_policy
 from node.auth import UserDirectory
-from node.errors import AmqpError, ConfigError, ConnectionFailure, WarrenError
+from node.errors import AmqpError, ConfigError, ConnectionFailure
 from node.ids import NodeName, QueueId
 from node.queues.options import exchange_settings
-from node.topology.commands import DeclareQueue, DeleteQueue, DeleteVhost
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
-#: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
-DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
 #: Format of `MetadataState.snapshot`; those of version 1 can be read.
 SNAPSHOT_VERSION = 2
 #: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
 #: (`TakeService`) from the first `NodeUp` that announces it: masters of before never took service, and copies that they
 #: had left behind must not pass for complete.
 RULES_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Outcome of one request, the same on every node. A request that had been applied before has none."""
-
-    #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
-    result: Any = None
-    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
-    error: WarrenError | None = None
-    events: tuple[Event, ...] = ()
 
 
 class MetadataState:
@@ -120,6 +110,7 @@ class MetadataState:
         self._matches = PolicyMatches()
         #: By (vhost, name), for readers.
         self.policies: Mapping[tuple[str, str], PolicyRecord] = self._matches.policies
+        self.admissions = Admissions()
         self._table = Masterships()
         #: The records, for readers.
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
@@ -127,6 +118,8 @@ class MetadataState:
         self.applied_index = 0
         #: Version of the rules that hold now, see `RULES_VERSION`.
         self.rules_version = 1
+        #: It has, or had, a vhost: nobody is to make another one unasked.
+        self.is_founded = False
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
@@ -170,7 +163,10 @@ class MetadataState:
         """
         assert index > self.applied_index, "entries are applied in order, each once"
         self.applied_index = index
-        if not self._requests.admit(request.request_id):
+        request_id = request.request_id
+        if self._requests.is_of_earlier_life(request_id):
+            return Applied(error=EarlierLifeError(request_id.node, request_id.incarnation))
+        if not self._requests.admit(request_id):
             return Applied()
         try:
             check_command(request.command)
@@ -180,14 +176,14 @@ class MetadataState:
             raise
         except Exception as error:
             if isinstance(error, AmqpError | RefusedChangeError | PolicyError | ConfigError) and not self._events:
-                self._history.add(index, request.request_id, None)
+                self._history.add(index, request_id, None)
                 return Applied(error=error)
             self._undo(request)
             failure = ChangeFailedError(request.command, error)
             failure.__cause__ = error
             return Applied(error=failure)
         self._events.clear()
-        self._history.add(index, request.request_id, encode_request(request) if payload is None else payload)
+        self._history.add(index, request_id, encode_request(request) if payload is None else payload)
         return Applied(result, None, events)
 
     def _undo(self, request: Request) -> None:
@@ -223,7 +219,11 @@ class MetadataState:
             case NodeDown():
                 return self._node_down(command)
             case ForgetNode():
-                return self._forget_node(command.node)
+                return self._forget_node(command)
+            case AdmitNode():
+                return self._admit_node(command)
+            case FoundCluster():
+                return self._found(command)
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
@@ -232,6 +232,12 @@ class MetadataState:
                 return change_users(self.users, self.topology, command, self._events)
             case _:
                 return self._change_mirrors(command)
+
+    def _found(self, command: FoundCluster) -> None:
+        if self.is_founded:
+            raise AlreadyFoundedError
+        found_cluster(self.users, self.topology, command)
+        self.is_founded = True
 
     # --- topology
 
@@ -257,7 +263,9 @@ class MetadataState:
             case DeleteVhost():
                 return self._delete_vhost(command)
             case _:
-                return topology.apply(command)
+                result = topology.apply(command)
+                self.is_founded = self.is_founded or isinstance(command, CreateVhost)
+                return result
 
     def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
         deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
@@ -420,6 +428,7 @@ class MetadataState:
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
             return  # about a life that is over
+        self.admissions.arrive(command, old)
         self.rules_version = max(self.rules_version, min(command.rules_version, RULES_VERSION))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
@@ -445,7 +454,7 @@ class MetadataState:
 
     def _restarted_unnoticed(self, queue: QueueRecord, node: NodeName) -> None:
         """``node`` runs under a new incarnation although nobody saw it go: what lived in its memory is gone."""
-        if self._is_owned_by_connection_of(queue, node):
+        if is_owned_by_connection_of(queue, node):
             self._delete_queue(queue)
             return
         record = self.masterships[queue.queue_id]
@@ -458,8 +467,7 @@ class MetadataState:
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        wanted = self._mirroring(queue).get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason])
-        return bool(wanted == "always")
+        return rules.is_loss_allowed(self._mirroring(queue), reason)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -468,7 +476,7 @@ class MetadataState:
             return  # it is down already, or back in another life
         self._put_member(replace(old, is_up=False), is_stopped=command.reason == "shutdown")
         for queue in self._queues():
-            if self._is_owned_by_connection_of(queue, node):
+            if is_owned_by_connection_of(queue, node):
                 self._delete_queue(queue)
             else:
                 self._lose_replica(queue, node, command.reason)
@@ -494,22 +502,20 @@ class MetadataState:
             reason = elected
         self._change_record(new, reason)
 
-    @staticmethod
-    def _is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
-        return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
-
-    def _forget_node(self, node: NodeName) -> None:
-        member = self.members.get(node)
-        if member is None:
-            raise NoSuchNodeError(node)
-        if member.is_up:
-            raise NodeStillUpError(node)
+    def _forget_node(self, command: ForgetNode) -> tuple[str, ...]:
+        node = command.node
+        self.admissions.forget(command, self.members.get(node))
         for queue in self._queues():
-            record = self.masterships[queue.queue_id]
-            self._follow(queue, rules.forget_node(record, node), "forced")
-        self._requests.forget(node)
-        del self.members[node]
+            self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
+        self._requests.end_lives(node, self.admissions.forgotten[node])
+        self.members.pop(node, None)
+        deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
+        return deleted
+
+    def _admit_node(self, command: AdmitNode) -> None:
+        self.admissions.admit(command, self.members.get(command.node))
+        self._requests.end_lives(command.node, self.admissions.admitted[command.node].after_incarnation)
 
     def _put_member(self, new: MemberRecord, *, is_stopped: bool = False) -> None:
         if new != self.members.get(new.node):
@@ -549,9 +555,11 @@ class MetadataState:
                 "version": SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
                 "rules_version": self.rules_version,
+                "is_founded": self.is_founded,
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
                 "members": _sorted_values(self.members),
+                "admissions": self.admissions.snapshot(),
                 "policies": _sorted_values(self.policies),
                 "masterships": _sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
@@ -567,8 +575,10 @@ class MetadataState:
         self.applied_index = content["applied_index"]
         self.rules_version = content["rules_version"] if version >= SNAPSHOT_VERSION else 1
         self.topology.restore(content["topology"])
+        self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
         self.users.restore(content["users"])
         self.members = {member.node: member for member in content["members"]}
+        self.admissions.restore(content.get("admissions", [[], []]))
         self._matches.restore(content["policies"])
         records = content["masterships"]
         if version < SNAPSHOT_VERSION:
@@ -582,19 +592,8 @@ class MetadataState:
         self.users.check_invariants()
         self._requests.check_invariants()
         self._table.check_invariants()
-        queue_ids = {queue.queue_id for queue in self.topology.all_queues()}
-        assert queue_ids == set(self.masterships), "every queue has a record, and no other"
-        for queue in self.topology.all_queues():
-            record = self.masterships[queue.queue_id]
-            assert queue.exclusive_owner is None or not record.mirrors, "exclusive queues are never mirrored"
-            for node in record.mirrors:
-                assert self.members[node].is_up, "a mirror that is down leaves the record at once"
-            if record.master in self.members:
-                is_up = self.members[record.master].is_up
-                assert is_up or record.is_down, "a queue whose master is down is down itself"
         self._matches.check_invariants()
-        for vhost, _ in self.policies:
-            assert self.topology.has_vhost(vhost), "policies go with their vhost"
+        check_together(self.topology, self.masterships, self.members, self.policies)
 
 
 def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:

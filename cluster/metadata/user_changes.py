@@ -9,6 +9,7 @@ from cluster.metadata.commands import (
     ChangePassword,
     ClearPermissions,
     DeleteUser,
+    FoundCluster,
     SetPermissions,
     SetUserTags,
     UserCommand,
@@ -16,6 +17,7 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import NoSuchUserError, NoSuchVhostError, UserExistsError
 from cluster.metadata.events import AccessEnded, Event
 from node.auth import PermissionRecord, UserDirectory, UserRecord
+from node.topology.commands import CreateVhost
 from node.topology.topology import Topology
 
 
@@ -33,6 +35,14 @@ def change_users(users: UserDirectory, topology: Topology, command: UserCommand,
         _change_user(users, topology, user, command)
         if isinstance(command, DeleteUser):
             events.append(AccessEnded())
+
+
+def found_cluster(users: UserDirectory, topology: Topology, command: FoundCluster) -> None:
+    """In a cluster that has no vhost and never had one."""
+    topology.apply(CreateVhost(command.vhost))
+    if users.user(command.user) is None:
+        users.set_user(UserRecord(command.user, command.password_hash, tuple(command.tags)))
+    users.set_permission(PermissionRecord(command.user, command.vhost, ".*", ".*", ".*"))
 
 
 def _change_user(users: UserDirectory, topology: Topology, user: UserRecord, command: UserCommand) -> None:

@@ -42,6 +42,7 @@ DECIMAL_EXPONENT_MAX = 1000
 _INT64_MIN, _INT64_END, _UINT64_END = -(2**63), 2**63, 2**64
 #: Fields that become names in the commands that make something: a client must be able to say them.
 _NEW_NAMES: Mapping[type, tuple[str, ...]] = {
+    commands.FoundCluster: ("vhost",),
     topology.CreateVhost: ("vhost",),
     topology.DeclareExchange: ("name",),
     topology.DeclareQueue: ("name",),

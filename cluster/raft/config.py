@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cluster.raft.messages import Entry, EntryKind, HardState, Snapshot
+from cluster.raft.messages import Entry, EntryKind, HardState, Snapshot, Voter
 from node.errors import WarrenError
 from node.ids import NodeName
 
@@ -49,10 +49,16 @@ class RestoredState:
 def founding_state(voters: Sequence[NodeName]) -> RestoredState:
     """State of a node that starts for the first time.
 
-    ``voters`` are the founding members, the same set on each of them; a node that joins an existing group starts with
-    none and waits until `RaftCore.propose_add_voter` names it.
+    ``voters`` are the founding members, the same set on each of them: so began the logs of releases whose directories
+    had no identity. Without any, which is how nodes start now, a node waits until `RaftCore.found` is called on one of
+    them, or until `RaftCore.propose_add_voter` names it.
     """
-    entries = tuple(
-        Entry(position, 1, EntryKind.ADD_VOTER, voter.encode()) for position, voter in enumerate(sorted(voters), 1)
-    )
+    entries = founding_entries(Voter(voter) for voter in voters)
     return RestoredState(Snapshot(0, 0, ()), entries, HardState(term=min(1, len(entries)), commit=len(entries)))
+
+
+def founding_entries(voters: Iterable[Voter]) -> tuple[Entry, ...]:
+    """How the log of a new group begins."""
+    return tuple(
+        Entry(position, 1, EntryKind.ADD_VOTER, voter.pack()) for position, voter in enumerate(sorted(voters), 1)
+    )

@@ -16,17 +16,28 @@ steps down (CheckQuorum). `peer_down` lifts both waits: who is told that the lea
 almost at once.
 
 **Leading**, with commit and the change of voters, is `cluster.raft.leadership`: an object that is there while this node
-leads. The founding voters are ordinary entries at the start of the log (`founding_state`), so that a node that joins
-later learns them like the rest.
+leads. The founding voters are ordinary entries at the start of the log, which one node of a new group writes (`found`),
+so that all others learn them like the rest. Until then their logs are empty: they vote, but never stand.
+
+**Names and identities.** A configuration names each voter with the identity of its data directory. Messages carry
+names; it is for the shell to see that what answers a request comes from the identity that the log names
+(`cluster.runtime.admission`), or a node with an empty disk could vote again in the place of the one before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from random import Random
 
-from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState, Role, founding_state
+from cluster.raft.config import (
+    ProposalRefusedError,
+    RaftConfig,
+    RestoredState,
+    Role,
+    founding_entries,
+    founding_state,
+)
 from cluster.raft.currency import Currency
 from cluster.raft.leadership import Leadership
 from cluster.raft.log import RETAINED_ENTRIES, RaftLog
@@ -45,6 +56,7 @@ from cluster.raft.messages import (
     Ready,
     Snapshot,
     TimeoutNow,
+    Voter,
     VoteRequest,
     VoteResponse,
 )
@@ -186,11 +198,28 @@ class RaftCore:
         else:
             raise ProposalRefusedError(f"{self.node} knows no leader in term {self.term}")
 
-    def propose_add_voter(self, now_ms: int, node: NodeName) -> None:
-        """Let ``node`` vote. Only at the leader. Raises `ProposalRefusedError`; an existing voter is no change."""
+    def found(self, now_ms: int, voters: Sequence[Voter]) -> None:
+        """Begin the log of a new group with these voters. On one node only, while all their logs are empty."""
+        assert self.log.last_index == 0, "a group is founded once"
+        assert self.node in (voter.name for voter in voters), "who founds a group is of it"
         self._now_ms = max(self._now_ms, now_ms)
-        if node not in self.voters:
-            self._require_leadership().change_voters(self._now_ms, EntryKind.ADD_VOTER, node)
+        self.term = max(self.term, 1)
+        self.log.append(founding_entries(voters))
+        self.log.commit = self.log.last_index
+        self._reset_election_timer()
+
+    def propose_add_voter(self, now_ms: int, node: NodeName, identity: str = "") -> None:
+        """Let ``node`` vote, under this identity only. Only at the leader. Raises `ProposalRefusedError`.
+
+        An existing voter is no change, but one without an identity gets it.
+        """
+        self._now_ms = max(self._now_ms, now_ms)
+        known = self.log.identity_of(node)
+        if known and identity and known != identity:
+            raise ProposalRefusedError(f"{node} votes under another identity: it is to be removed first")
+        if known is None or (identity and not known):
+            change = Voter(node, identity).pack()
+            self._require_leadership().change_voters(self._now_ms, EntryKind.ADD_VOTER, change)
 
     def propose_remove_voter(self, now_ms: int, node: NodeName) -> None:
         """Take the vote from ``node``, which may be the leader itself. Only at the leader."""
@@ -198,7 +227,16 @@ class RaftCore:
         if node in self.voters:
             if len(self.voters) == 1:
                 raise ProposalRefusedError(f"{node} is the last voter: a group without voters could decide nothing")
-            self._require_leadership().change_voters(self._now_ms, EntryKind.REMOVE_VOTER, node)
+            self._require_leadership().change_voters(self._now_ms, EntryKind.REMOVE_VOTER, node.encode())
+
+    def set_learners(self, now_ms: int, learners: Collection[NodeName]) -> None:
+        """Send the log to these, who do not vote, as long as this node leads. Only at the leader."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self._require_leadership().set_learners(self._now_ms, learners)
+
+    def has_learned(self, learner: NodeName) -> bool:
+        """At the leader: a learner holds everything that is committed."""
+        return self._leadership is not None and self._leadership.has_learned(learner)
 
     def transfer_leadership(self, now_ms: int, target: NodeName) -> None:
         """Hand over to ``target`` as soon as it has the whole log; until then proposals are refused.

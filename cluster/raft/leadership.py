@@ -6,14 +6,15 @@ begins each term carries the earlier ones along. The leader counts its own copy 
 **Membership** changes one voter at a time. A configuration counts from the moment its entry is in the log (committed
 or not; it goes if the entry is cut off), any two majorities of successive configurations overlap, and a leader
 refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
-removes itself leads until the removal is committed, then asks the best follower to take over.
+removes itself leads until the removal is committed, then asks the best follower to take over. A *learner* is sent
+everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up.
 
 An object of this class lives as long as its node leads the term; whatever ends that is `cluster.raft.core`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cluster.raft.config import ProposalRefusedError, RaftConfig
 from cluster.raft.log import RaftLog
@@ -57,6 +58,8 @@ class Leadership:
         self._term_start_index = log.last_index + 1
         #: What is known of every other voter, and of a removed one until its removal is committed.
         self._progress = {peer: Progress(self._term_start_index, now_ms) for peer in log.voters if peer != self.node}
+        #: Those of `_progress` that do not vote, and are not on their way out.
+        self._learners: dict[NodeName, None] = {}
         log.append([Entry(self._term_start_index, term, EntryKind.NOOP)])
         self._broadcast_heartbeat(now_ms)
 
@@ -117,12 +120,21 @@ class Leadership:
         first = self._log.last_index + 1
         self._log.append([Entry(first + i, self.term, kind, payload) for i, (kind, payload) in enumerate(contents)])
 
-    def change_voters(self, now_ms: int, kind: EntryKind, node: NodeName) -> None:
-        """Add or remove one voter. Raises `ProposalRefusedError`."""
+    def change_voters(self, now_ms: int, kind: EntryKind, voter: bytes) -> None:
+        """Add or remove one voter (packed). Raises `ProposalRefusedError`."""
         if self._log.commit < max(self._term_start_index, self._log.configuration_index):
             raise ProposalRefusedError("the change before is not committed yet")
-        self.append([(kind, node.encode())])
+        self.append([(kind, voter)])
         self._match_progress_to_voters(now_ms)
+
+    def set_learners(self, now_ms: int, learners: Collection[NodeName]) -> None:
+        """Teach these from now on, and no others; those who vote are voters."""
+        self._learners = dict.fromkeys(learner for learner in learners if learner not in self._log.voters)
+        self._match_progress_to_voters(now_ms)
+
+    def has_learned(self, learner: NodeName) -> bool:
+        """It holds everything that is committed."""
+        return learner in self._learners and self._progress[learner].match >= self._log.commit
 
     def transfer(self, now_ms: int, target: NodeName) -> None:
         """See `RaftCore.transfer_leadership`."""
@@ -137,10 +149,11 @@ class Leadership:
             self._messages.append(TimeoutNow(self.node, target, self.term))
 
     def _match_progress_to_voters(self, now_ms: int) -> None:
-        for peer in self._log.voters:
+        for peer in (*self._log.voters, *self._learners):
             if peer != self.node and peer not in self._progress:
                 self._progress[peer] = Progress(self._log.last_index, now_ms)
-        for peer in [peer for peer in self._progress if peer not in self._log.voters]:
+        known = (*self._log.voters, *self._learners)
+        for peer in [peer for peer in self._progress if peer not in known]:
             # The removed node should learn why nobody talks to it any more; it is told until its removal is committed.
             if self._log.commit >= self._log.configuration_index:
                 del self._progress[peer]
@@ -256,12 +269,13 @@ class Leadership:
             self._send_appends(now_ms, peer)
         self._match_progress_to_voters(now_ms)
         if self.node not in self._log.voters:
-            heir = max(self._progress, key=lambda peer: self._progress[peer].match)
+            heir = max(self._log.voters, key=lambda peer: self._progress[peer].match)
             self.send_appends(now_ms)
             self._messages.append(TimeoutNow(self.node, heir, self.term))
             self.is_over = True
 
     def check_invariants(self) -> None:
         assert set(self._log.voters) - {self.node} <= set(self._progress), "a leader tracks every voter"
+        assert self._learners.keys() <= self._progress.keys(), "and every learner"
         for progress in self._progress.values():
             progress.check_invariants()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cluster.raft.messages import Entry, EntryKind, Snapshot
+from cluster.raft.messages import Entry, EntryKind, Snapshot, Voter
 from node.ids import NodeName
 
 #: Entries kept behind a snapshot, so that a follower slower by that many needs no snapshot. Metadata commands are
@@ -36,9 +36,9 @@ class RaftLog:
     """Entries, their durability and the configuration they imply."""
 
     __slots__ = (
+        "_configurations",
         "_cut_at_ready",
         "_entries",
-        "_voter_history",
         "applied",
         "base_index",
         "base_term",
@@ -46,6 +46,7 @@ class RaftLog:
         "handed_out",
         "snapshot",
         "stable",
+        "voters",
     )
 
     def __init__(self, snapshot: Snapshot, entries: Iterable[Entry] = (), commit: int = 0) -> None:
@@ -61,7 +62,9 @@ class RaftLog:
         self.commit = max(snapshot.index, min(commit, self.last_index))
         self.applied = snapshot.index
         #: (index of the entry that made it, voters as of that entry), ascending; the first is the snapshot's.
-        self._voter_history: list[tuple[int, tuple[NodeName, ...]]] = [(snapshot.index, snapshot.voters)]
+        self._configurations: list[tuple[int, tuple[Voter, ...]]] = [(snapshot.index, snapshot.configuration)]
+        #: Names of those who vote: the newest configuration in the log, committed or not.
+        self.voters: tuple[NodeName, ...] = snapshot.voters
         #: Number of the `Ready` that carries the newest truncation; confirmations of earlier ones say nothing.
         self._cut_at_ready = 0
         self._follow_configuration(kept)
@@ -75,11 +78,6 @@ class RaftLog:
         return self._entries[-1].term if self._entries else self.base_term
 
     @property
-    def voters(self) -> tuple[NodeName, ...]:
-        """Who votes: the newest configuration in the log, committed or not."""
-        return self._voter_history[-1][1]
-
-    @property
     def quorum(self) -> int:
         """How many voters are a majority."""
         return len(self.voters) // 2 + 1
@@ -87,11 +85,20 @@ class RaftLog:
     @property
     def configuration_index(self) -> int:
         """Index of the entry that made `voters`."""
-        return self._voter_history[-1][0]
+        return self._configurations[-1][0]
 
-    def voters_at(self, index: int) -> tuple[NodeName, ...]:
+    @property
+    def configuration(self) -> tuple[Voter, ...]:
+        """`voters` with their identities."""
+        return self._configurations[-1][1]
+
+    def identity_of(self, voter: NodeName) -> str | None:
+        """Under which identity it votes; empty if any will do (see `Voter`), ``None`` if it does not vote."""
+        return next((identity for name, identity in self.configuration if name == voter), None)
+
+    def configuration_at(self, index: int) -> tuple[Voter, ...]:
         """Who votes as of the entry ``index``."""
-        return next(voters for made_at, voters in reversed(self._voter_history) if made_at <= index)
+        return next(voters for made_at, voters in reversed(self._configurations) if made_at <= index)
 
     def term_at(self, index: int) -> int | None:
         """Term of an entry, ``None`` if it was compacted away or does not exist."""
@@ -173,20 +180,26 @@ class RaftLog:
     def _truncate_to(self, index: int, next_ready: int) -> None:
         assert index >= self.commit, "committed entries are never cut off"
         del self._entries[index - self.base_index :]
-        while len(self._voter_history) > 1 and self._voter_history[-1][0] > index:
-            self._voter_history.pop()
+        while len(self._configurations) > 1 and self._configurations[-1][0] > index:
+            self._configurations.pop()
+        self._take_newest_configuration()
         self.handed_out = min(self.handed_out, index)
         self.stable = min(self.stable, index)
         self._cut_at_ready = next_ready
 
     def _follow_configuration(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
+            if entry.kind not in (EntryKind.ADD_VOTER, EntryKind.REMOVE_VOTER):
+                continue
+            changed = Voter.unpack(entry.payload)
+            configuration = tuple(voter for voter in self.configuration if voter.name != changed.name)
             if entry.kind is EntryKind.ADD_VOTER:
-                changed = (*(v for v in self.voters if v != entry.payload.decode()), NodeName(entry.payload.decode()))
-                self._voter_history.append((entry.index, changed))
-            elif entry.kind is EntryKind.REMOVE_VOTER:
-                changed = tuple(v for v in self.voters if v != entry.payload.decode())
-                self._voter_history.append((entry.index, changed))
+                configuration = (*configuration, changed)
+            self._configurations.append((entry.index, configuration))
+            self._take_newest_configuration()
+
+    def _take_newest_configuration(self) -> None:
+        self.voters = tuple(voter.name for voter in self.configuration)
 
     def take_unwritten(self) -> tuple[Entry, ...]:
         """Entries not yet given to the shell; they count as given from now on."""
@@ -215,7 +228,8 @@ class RaftLog:
         self.snapshot = snapshot
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self._entries = []
-        self._voter_history = [(snapshot.index, snapshot.voters)]
+        self._configurations = [(snapshot.index, snapshot.configuration)]
+        self._take_newest_configuration()
         self.commit = self.applied = self.handed_out = self.stable = snapshot.index
         self._cut_at_ready = next_ready
 
@@ -224,7 +238,10 @@ class RaftLog:
         assert self.snapshot.index < index <= self.applied, "only what is applied can be in a snapshot"
         term = self.term_at(index)
         assert term is not None, "an applied entry above the last snapshot is still in the log"
-        return Snapshot(index, term, self.voters_at(index), data)
+        configuration = self.configuration_at(index)
+        names = tuple(voter.name for voter in configuration)
+        identities = tuple(voter.identity for voter in configuration)
+        return Snapshot(index, term, names, data, identities if any(identities) else ())
 
     def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
         """Replace the prefix by a snapshot of this log (`snapshot_of`), keep ``retained_entries`` before its end."""
@@ -236,8 +253,8 @@ class RaftLog:
         assert base_term is not None, "the new base is an entry we have"
         del self._entries[: new_base - self.base_index]
         self.base_index, self.base_term = new_base, base_term
-        current = self.voters_at(new_base)
-        self._voter_history = [(new_base, current), *(step for step in self._voter_history if step[0] > new_base)]
+        current = self.configuration_at(new_base)
+        self._configurations = [(new_base, current), *(step for step in self._configurations if step[0] > new_base)]
 
     def check_invariants(self) -> None:
         assert self.base_index <= self.snapshot.index, "what is compacted is in the snapshot"
@@ -246,6 +263,8 @@ class RaftLog:
         assert self.applied <= self.stable, "only what is durable here is applied"
         assert self.stable <= self.handed_out <= self.last_index, "durable comes after written"
         assert self.commit <= self.last_index, "nothing unknown counts as committed"
+        assert self.voters == tuple(voter.name for voter in self.configuration), "the newest configuration counts"
+        assert len(set(self.voters)) == len(self.voters), "nobody votes under two identities"
         terms = [entry.term for entry in self._entries]
         assert terms == sorted(terms), "terms never fall along the log"
         indexes = [entry.index for entry in self._entries]

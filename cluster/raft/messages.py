@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from node.ids import NodeName
 
@@ -19,10 +20,31 @@ class EntryKind(IntEnum):
     NOOP = 0
     #: A payload for the state machine.
     COMMAND = 1
-    #: The payload is the name (UTF-8) of a node that votes from this entry on.
+    #: The payload is a `Voter` that votes from this entry on; under a name that votes already, its identity.
     ADD_VOTER = 2
     #: The payload is the name (UTF-8) of a node that no longer votes from this entry on.
     REMOVE_VOTER = 3
+
+
+class Voter(NamedTuple):
+    """A member of the group as the log names it.
+
+    ``identity`` is that of the data directory; empty in what was written before directories had one. It counts votes
+    and acknowledgements of nobody else who goes by the name.
+    """
+
+    name: NodeName
+    identity: str = ""
+
+    def pack(self) -> bytes:
+        """As in the payload of an entry and in the file of a snapshot: the name alone, or both with a zero between."""
+        return f"{self.name}\0{self.identity}".encode() if self.identity else self.name.encode()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Voter:
+        """What `pack` made."""
+        name, _, identity = packed.decode().partition("\0")
+        return cls(NodeName(name), identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,13 @@ class Snapshot:
     term: int
     voters: tuple[NodeName, ...]
     data: bytes = b""
+    #: Of ``voters``, one for each, or none at all if nothing is known of them (see `Voter`).
+    identities: tuple[str, ...] = ()
+
+    @property
+    def configuration(self) -> tuple[Voter, ...]:
+        """The voters with their identities."""
+        return tuple(map(Voter, self.voters, self.identities or ("",) * len(self.voters)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ batch     "WRb1"  length u32  crc u32  durable u64  item *     one `append` call
 item      1  index u64  term u64  kind u8  length u32  payload       an entry; replaces what is at and above its index
           2  term u64  commit u64  length u16  voted_for             hard state (empty name: no vote)
           3  index u64  term u64                                     first item of a file: the snapshot it continues
-snapshot  "WRs1"  crc u32  index u64  term u64  voters u16  (length u16  name) *  data
+snapshot  "WRs1"  crc u32  index u64  term u64  voters u16  (length u16  voter) *  data
 ```
-All numbers big-endian.
+All numbers big-endian. A voter is a name, or a name, a zero and an identity (`cluster.raft.messages.Voter`).
 
 **Torn or damaged?** Batches that were written and not yet synced may reach the disk in part and in any order, so a bad
 batch near the end is the normal result of a crash and is cut off with everything behind it. ``durable`` tells that
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from cluster.raft.core import RestoredState, founding_state
-from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
+from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot, Voter
 from node.errors import StorageError
 from node.ids import NodeName
 from node.store.disk.disk import Disk, DiskFile, read_whole, write_durably
@@ -84,7 +84,9 @@ class RaftStorage:
         self._durable: tuple[DiskFile, int] = (file, file.size)
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, founding_voters: Sequence[NodeName]) -> tuple[RaftStorage, RestoredState]:
+    def open(
+        cls, disk: Disk, directory: str, founding_voters: Sequence[NodeName] = ()
+    ) -> tuple[RaftStorage, RestoredState]:
         """Open or create the storage, and what `RaftCore` starts from.
 
         ``founding_voters`` counts only at the very first start, see `founding_state`. Raises `StorageError`.
@@ -181,9 +183,9 @@ class RaftStorage:
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """A snapshot as in its file."""
     body = [_SNAPSHOT_BODY.pack(snapshot.index, snapshot.term, len(snapshot.voters))]
-    for voter in snapshot.voters:
-        name = voter.encode()
-        body += (_NAME_LENGTH.pack(len(name)), name)
+    for voter in snapshot.configuration:
+        packed_voter = voter.pack()
+        body += (_NAME_LENGTH.pack(len(packed_voter)), packed_voter)
     body.append(snapshot.data)
     packed = b"".join(body)
     return _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, crc32(packed)) + packed
@@ -205,9 +207,10 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
     for _ in range(voter_count):
         (length,) = _NAME_LENGTH.unpack_from(content, offset)
         offset += _NAME_LENGTH.size
-        voters.append(NodeName(content[offset : offset + length].decode()))
+        voters.append(Voter.unpack(content[offset : offset + length]))
         offset += length
-    return Snapshot(index, term, tuple(voters), content[offset:])
+    names, identities = tuple(voter.name for voter in voters), tuple(voter.identity for voter in voters)
+    return Snapshot(index, term, names, content[offset:], identities if any(identities) else ())
 
 
 def _write_log(disk: Disk, path: str, content: _LogContent) -> DiskFile:

@@ -6,6 +6,7 @@ Any node answers for the whole cluster: the metadata is here, and what only anot
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from cluster.metadata.commands import (
     Command,
     DeleteUser,
     ForcePromote,
+    ForgetNode,
     SetPermissions,
     SetPolicy,
     SetUserTags,
@@ -58,6 +60,8 @@ from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
 from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
 
 #: How often a running synchronisation is looked at for whoever watches it.
 SYNC_PROGRESS_INTERVAL_S = 0.2
@@ -192,9 +196,17 @@ class NodeAdmin:
 
     # --- node and cluster ---
 
+    async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
+        name = NodeName(node)
+        deleted = await self._change(ForgetNode(name, name in self._runtime.metadata.consensus.voters))
+        for queue in deleted or ():
+            log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
+        return {"deleted_queues": list(deleted or ())}
+
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
-        configured = sorted({member.name for member in self._runtime.config.members} | {m.node for m in members})
+        names = {member.name for member in self._runtime.config.members} | {member.node for member in members}
+        configured = sorted(name for name in names if not self._state.admissions.is_forgotten(NodeName(name)))
         running = [member.node for member in members if member.is_up]
         linked = sorted(self._runtime.links.linked_nodes())
         if self._standing.has_no_quorum or not self._clients.has_roles:
@@ -368,9 +380,9 @@ class NodeAdmin:
 
     # --- helpers ---
 
-    async def _change(self, command: Command) -> None:
+    async def _change(self, command: Command) -> Any:
         """Refusals go up as they are: `exit_code_of` knows what each is worth."""
-        await self._standing.decided(lambda: self._runtime.metadata.change_everywhere(command))
+        return await self._standing.decided(lambda: self._runtime.metadata.change_everywhere(command))
 
     async def _change_topology(self, command: TopologyCommand) -> None:
         """Not as clients do (`MetadataGroup.submit`): they are not told whether it is worth trying again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 class ConsensusEvents:
     """Implements `cluster.runtime.raft_driver.RaftListener`.
 
+    ``after_applied``: called in the turn after one in which something was applied.
     ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
     ``on_fatal``: the node must stop, for this reason.
     """
@@ -27,18 +29,21 @@ class ConsensusEvents:
         membership: Membership,
         *,
         pauses: bool,
+        after_applied: Callable[[], None],
         on_pause: Callable[[Pause | None], None],
         on_fatal: Callable[[str], None],
     ) -> None:
         self._queues = queues
         self._membership = membership
         self._pauses = pauses
+        self._after_applied = after_applied
         self._on_pause = on_pause
         self._on_fatal = on_fatal
 
     def on_applied(self, index: int) -> None:
         """What was applied was heard of by itself; masters that were ahead of it are heard now."""
         self._queues.log_applied()
+        asyncio.get_running_loop().call_soon(self._after_applied)
 
     def on_leader_change(self, leader: NodeName | None) -> None:
         self._membership.leader_changed(leader)

@@ -56,10 +56,10 @@ def claim_data_directory(
 def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Collection[NodeName]) -> None:
     """Write down, durably, that the directory is this node's.
 
-    ``voters`` are those of the metadata's log, by which a directory without a name (of an older version, or of a first
-    start that was cut short) is known. Raises `ConfigError` if ``node`` is none of them, `StorageError`.
+    ``voters`` are those of the metadata's log, by which a directory without a name (of an older version) is known; none
+    if it is empty. Raises `ConfigError` if ``node`` is none of them, `StorageError`.
     """
-    if node not in voters:
+    if voters and node not in voters:
         raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
     if not _owner(disk, data_dir):
         write_durably(disk, f"{data_dir}/{NAME_FILE}", f"{node}\n".encode())
@@ -76,6 +76,11 @@ def next_incarnation(disk: Disk, data_dir: str) -> Incarnation:
         number = int(text) + 1
     write_durably(disk, path, str(number).encode())
     return Incarnation(number)
+
+
+def count_on_from(disk: Disk, data_dir: str, incarnation: Incarnation) -> None:
+    """Let the next start of this node be the one after ``incarnation``. Durable on return. Raises `StorageError`."""
+    write_durably(disk, f"{data_dir}/incarnation", str(incarnation).encode())
 
 
 def _owner(disk: Disk, data_dir: str) -> str:

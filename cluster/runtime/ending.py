@@ -22,6 +22,8 @@ class Ending:
     def __init__(self) -> None:
         self._requested = asyncio.Event()
         self.failure: Failure | None = None
+        #: The node is to begin again in the same process, from what is on its disk.
+        self.begins_again = False
 
     def stop(self) -> None:
         """Begin an orderly stop."""
@@ -32,6 +34,12 @@ class Ending:
         if self.failure is None:
             self.failure = Failure(reason, exit_code)
         self.stop()
+
+    def begin_again(self) -> None:
+        """Begin an orderly stop, after which the node is started again at once."""
+        if not self.is_requested:
+            self.begins_again = True
+            self.stop()
 
     @property
     def is_requested(self) -> bool:

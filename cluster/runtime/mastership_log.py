@@ -14,6 +14,8 @@ def log_change(queue: QueueRecord, event: MastershipChanged) -> None:
     """Losses and queues that nobody serves are warnings; mirrors that come and go are not worth a line."""
     old, new = event.old, event.new
     if new.is_down:
+        if event.reason == "forced" and new.complete != old.complete:
+            log.info("%s waits for %s only from now on", queue.queue_name, " or ".join(new.complete))
         if not old.is_down:
             log.warning(
                 "%s: nobody can serve it without losing messages; it waits for %s "

@@ -125,6 +125,8 @@ class Membership:
         self._sessions = sessions
         self._alarms = alarms
         self._dropped = dropped
+        #: Called now and then, as `repeat` is.
+        self.on_repeat: Callable[[], None] = lambda: None
         #: The cluster has heard that this node lives.
         self._has_joined = False
         self._is_stopping = False
@@ -197,10 +199,15 @@ class Membership:
 
     def _majority_may_live(self) -> bool:
         gone = sum(self.verdict(peer) is Verdict.DOWN for peer in self._peers)
-        count = len(self._config.members)
+        count = 1 + len(self._peers)
         return 2 * (count - gone) > count
 
     # --- what is seen of the peers ---
+
+    def watch(self, peers: Sequence[NodeName]) -> None:
+        """These are the peers from now on."""
+        self._peers = list(peers)
+        self._detector.watch(peers, self._now_ms())
 
     def verdict(self, peer: NodeName) -> Verdict:
         """What this node thinks of a peer."""
@@ -241,6 +248,7 @@ class Membership:
 
     def repeat(self) -> None:
         """Now and then: what was proposed or said and did not come true is said again."""
+        self.on_repeat()
         self._propose_all_down()
         if self._has_joined:
             self._presence.tick()
@@ -311,4 +319,3 @@ class Membership:
 
     def check_invariants(self) -> None:
         assert self.node not in self._linked_lives, "a node is not linked with itself"
-        assert self._proposed_down <= set(self._peers), "only peers are declared down"

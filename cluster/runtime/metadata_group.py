@@ -33,6 +33,10 @@ class Consensus(Protocol):
         """The leader as far as this node knows."""
 
     @property
+    def voters(self) -> Collection[NodeName]:
+        """Who decides."""
+
+    @property
     def has_quorum(self) -> bool:
         """False while this node pauses."""
 

@@ -18,26 +18,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
-from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.promotion import kept_end, knows_deliveries
-from cluster.mirroring.reports import MirroringReport
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.out_of_service import OutOfService
+from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, QueueFiles, QueueSettings
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
-from cluster.runtime.recoveries import OpenedInSteps, Recoveries, RunJob
+from cluster.runtime.recoveries import Recoveries, RunJob
 from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
-from node.queues.events import QueueEffect
 from node.queues.local_replica import LocalReplica
-from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
 from node.topology.records import QueueRecord
@@ -46,60 +43,6 @@ log = logging.getLogger(__name__)
 
 #: Attach ids that a master may use between two openings of its copy; a restart has 4096 such lives.
 ATTACH_IDS_PER_LIFE = 1 << 20
-
-
-class QueueFiles(OpenedInSteps, Protocol):
-    """Local storage of queues, over all vhosts."""
-
-    def delete_queue(self, queue: QueueRecord) -> None:
-        """Delete the files of a queue that is not open."""
-
-
-class MirrorLinks(Protocol):
-    """The way to the other nodes."""
-
-    def send(self, node: NodeName, message: MirrorMessage) -> None: ...
-
-    def linked_nodes(self) -> Sequence[NodeName]:
-        """Nodes that can be reached now."""
-
-
-class QueueSettings(Protocol):
-    """What is committed about queues."""
-
-    @property
-    def applied_index(self) -> int:
-        """How far this node has applied the metadata log."""
-
-    def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
-
-    def queue_options(self, queue: QueueRecord) -> QueueOptions: ...
-
-
-class EffectsPort(Protocol):
-    """Where the channels are."""
-
-    def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None: ...
-
-    def role_ended(self, queue_id: QueueId) -> None:
-        """The queue process of this queue is gone from this node."""
-
-    def role_began(self, record: MastershipRecord) -> None:
-        """This node has taken up the role that ``record`` gives it, some time after the record was applied."""
-
-
-class ClusterPort(Protocol):
-    """Who has the cluster decide."""
-
-    def storage_failed(self, record: MastershipRecord, *, is_damaged: bool) -> None:
-        """This node cannot keep its copy: the cluster should go on without it. Said again under each new record, and
-        after a while.
-
-        ``is_damaged``: the copy itself cannot be relied on.
-        """
-
-    def report(self, record: MastershipRecord, report: MirroringReport) -> None:
-        """Something that the metadata group must know."""
 
 
 class QueueSet:

@@ -33,7 +33,18 @@ from typing import Any, NamedTuple, Protocol
 
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, RestoredState
-from cluster.raft.messages import AppliedUpTo, Entry, EntryKind, Message, Ready
+from cluster.raft.messages import (
+    AppendResponse,
+    AppliedUpTo,
+    Entry,
+    EntryKind,
+    HeartbeatResponse,
+    Message,
+    PreVoteResponse,
+    Ready,
+    Voter,
+    VoteResponse,
+)
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
 from cluster.runtime.outside import Worker
@@ -48,6 +59,9 @@ log = logging.getLogger(__name__)
 MAX_WAITING_PROPOSALS = 20_000
 #: The clock is looked at this often at least, for this node's standing and for proposals to be repeated.
 TICK_MAX_MS = 50
+
+#: What is counted towards a majority.
+_ANSWERS = (AppendResponse, HeartbeatResponse, PreVoteResponse, VoteResponse)
 
 
 class Applied(NamedTuple):
@@ -126,11 +140,13 @@ class RaftDriver:
         worker: Worker,
         seed: int,
         driver_config: DriverConfig | None = None,
+        may_answer: Callable[[NodeName], bool] = lambda _peer: True,
     ) -> None:
         """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`.
 
         ``send`` is `Mesh.send_consensus`. ``worker`` syncs the log; the driver closes it, too. ``seed`` should differ
-        between nodes, it spreads their elections.
+        between nodes, it spreads their elections. ``may_answer``: whether who speaks for a peer now is whom the log
+        means by its name.
         """
         self._config = driver_config or DriverConfig()
         self._loop = asyncio.get_running_loop()
@@ -138,6 +154,7 @@ class RaftDriver:
         self._state = state
         self._listener = listener
         self._send = send
+        self._may_answer = may_answer
         self.core = RaftCore(config, restored, Random(seed), self._now_ms())
         #: Index of the last entry applied here.
         self.applied_index = restored.snapshot.index
@@ -178,6 +195,11 @@ class RaftDriver:
     def leader(self) -> NodeName | None:
         """The leader as far as this node knows."""
         return self.core.leader
+
+    @property
+    def voters(self) -> tuple[NodeName, ...]:
+        """Who decides, as far as this node knows."""
+        return self.core.voters
 
     @property
     def has_quorum(self) -> bool:
@@ -276,8 +298,29 @@ class RaftDriver:
             self._standing.peer_heard(message.sender)
             if isinstance(message, AppliedUpTo):
                 self._applied_watch.heard(message.sender, message.index)
-            else:
+            elif not isinstance(message, _ANSWERS) or self._may_answer(message.sender):
                 self.core.step(now_ms, message)
+        self._schedule_pump()
+
+    def found(self, voters: Sequence[Voter]) -> None:
+        """Begin the log of a new group (`RaftCore.found`)."""
+        self.core.found(self._now_ms(), voters)
+        self._schedule_pump()
+        self._arm_timer()
+
+    def add_voter(self, voter: Voter) -> None:
+        """Let a node vote, or note its identity; at the leader. Raises `ProposalRefusedError`."""
+        self.core.propose_add_voter(self._now_ms(), voter.name, voter.identity)
+        self._schedule_pump()
+
+    def remove_voter(self, node: NodeName) -> None:
+        """Let a node vote no more; at the leader. Raises `ProposalRefusedError`."""
+        self.core.propose_remove_voter(self._now_ms(), node)
+        self._schedule_pump()
+
+    def set_learners(self, learners: Collection[NodeName]) -> None:
+        """Send the log to these, too; at the leader. Raises `ProposalRefusedError`."""
+        self.core.set_learners(self._now_ms(), learners)
         self._schedule_pump()
 
     def peer_down(self, peer: NodeName) -> None:

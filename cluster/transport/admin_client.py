@@ -162,6 +162,11 @@ class AdminClient:
     def status(self) -> dict[str, Any]:
         return self._document(self._stub.Status)
 
+    def forget_cluster_node(self, node: str) -> dict[str, Any]:
+        """Remove a node that is down and will not return; ``deleted_queues`` names those that went with it."""
+        document: dict[str, Any] = json.loads(self._call(self._stub.ForgetNode, pb.NodeRef(node=node)).json)
+        return document
+
     def shutdown(self) -> None:
         """Begin an orderly stop; returns before the node is gone."""
         self._call(self._stub.Shutdown, pb.Nothing())

@@ -131,6 +131,12 @@ class AdminPort(Protocol):
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         """Number of ready messages that went with it; a condition that fails is `ExitCode.USAGE`."""
 
+    async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
+        """Remove a node that is down and will not return; ``deleted_queues`` names those that went with it.
+
+        `ExitCode.SOFTWARE` if it is up, or no member.
+        """
+
     async def cluster_status(self) -> Mapping[str, Any]:
         """JSON object with the keys of ``rabbitmqctl cluster_status --formatter json``."""
 

@@ -119,6 +119,9 @@ class AdminService(AdminServicer):
     async def Status(self, request: pb.Nothing, context: _Context) -> pb.Document:
         return await self._document(self._port.status(), context)
 
+    async def ForgetNode(self, request: pb.NodeRef, context: _Context) -> pb.Document:
+        return await self._document(self._port.forget_cluster_node(request.node), context)
+
     async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
         return await self._done(self._port.shutdown(), context)
 

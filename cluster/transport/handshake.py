@@ -39,7 +39,8 @@ import struct
 from enum import Enum
 
 from cluster.transport.carrier import StreamKind
-from cluster.wire.convert_handshake import Challenge, Hello, Verdict
+from cluster.transport.mesh_port import HandshakeError
+from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_hello
 from node.ids import Incarnation, NodeName
 
 OLDEST_PROTOCOL = 2
@@ -48,10 +49,6 @@ NONCE_BYTES = 32
 #: Of a text that somebody has sent who proved nothing yet, so many characters are looked at.
 _STRANGER_TEXT_MAX = 200
 _PART = struct.Struct(">I")
-
-
-class HandshakeError(Exception):
-    """The two do not come to speak; the text says why."""
 
 
 class Side(Enum):
@@ -65,24 +62,17 @@ def prove(
     secret: bytes,
     side: Side,
     kind: StreamKind,
-    hello: Hello,
+    hello_frame: bytes,
     acceptor: NodeName,
     incarnation: Incarnation,
     protocol: int,
     nonce: bytes,
 ) -> bytes:
-    """The proof of ``side`` for one stream; the last four are what the acceptor's challenge says."""
+    """The proof of ``side`` for one stream. The hello is as it crossed; the last four are what the challenge says."""
     said = (
         side.value,
         kind.value.encode(),
-        hello.sender.encode(),
-        b"%d" % hello.sender_incarnation,
-        hello.receiver.encode(),
-        b"%d" % hello.receiver_incarnation,
-        b"%d" % hello.link,
-        b"%d" % hello.oldest_protocol,
-        b"%d" % hello.newest_protocol,
-        hello.nonce,
+        hello_frame,
         acceptor.encode(),
         b"%d" % incarnation,
         b"%d" % protocol,
@@ -93,9 +83,13 @@ def prove(
 
 
 def challenge(
-    secret: bytes, kind: StreamKind, hello: Hello, node: NodeName, incarnation: Incarnation, nonce: bytes
-) -> Challenge:
-    """The acceptor's answer to a hello. Raises `HandshakeError` if it is for somebody else, or speaks nothing we do."""
+    secret: bytes, kind: StreamKind, hello_frame: bytes, node: NodeName, incarnation: Incarnation, nonce: bytes
+) -> tuple[Hello, Challenge]:
+    """The acceptor's answer to a hello.
+
+    Raises `HandshakeError` if it is for somebody else, or speaks nothing that we do, and `WireError`.
+    """
+    hello = decode_hello(hello_frame)
     protocol = min(hello.newest_protocol, NEWEST_PROTOCOL)
     if protocol < max(hello.oldest_protocol, OLDEST_PROTOCOL):
         spoken = _spoken(hello.oldest_protocol, hello.newest_protocol)
@@ -104,35 +98,34 @@ def challenge(
         raise HandshakeError(f"this is {node}, not {printable(hello.receiver)}: an address is wrong")
     if len(hello.nonce) != NONCE_BYTES:
         raise HandshakeError(f"a nonce has {NONCE_BYTES} bytes")
-    proof = prove(secret, Side.ACCEPTOR, kind, hello, node, incarnation, protocol, nonce)
-    return Challenge(node, incarnation, protocol, nonce, proof)
+    proof = prove(secret, Side.ACCEPTOR, kind, hello_frame, node, incarnation, protocol, nonce)
+    return hello, Challenge(node, incarnation, protocol, nonce, proof)
 
 
-def answer(secret: bytes, kind: StreamKind, hello: Hello, said: Challenge | Verdict) -> bytes:
+def answer(secret: bytes, kind: StreamKind, hello_frame: bytes, said: Challenge | Verdict) -> bytes:
     """The dialer's proof, if the acceptor's is right. Raises `HandshakeError`."""
     if isinstance(said, Verdict):
-        raise HandshakeError(_refusal(said) or "the peer accepts us without a proof that it is one of us")
+        raise HandshakeError(refusal_of(said) or "the peer accepts us without a proof that it is one of us")
     if not OLDEST_PROTOCOL <= said.protocol <= NEWEST_PROTOCOL:
         raise HandshakeError(f"the peer wants to speak protocol {said.protocol}, which was not offered")
-    terms = (kind, hello, said.node, said.incarnation, said.protocol, said.nonce)
+    terms = (kind, hello_frame, said.node, said.incarnation, said.protocol, said.nonce)
     if not hmac.compare_digest(said.proof, prove(secret, Side.ACCEPTOR, *terms)):
         raise HandshakeError(WRONG_COOKIE)
     return prove(secret, Side.DIALER, *terms)
 
 
-def check(secret: bytes, kind: StreamKind, hello: Hello, said: Challenge, proof: bytes) -> None:
+def check(secret: bytes, kind: StreamKind, hello_frame: bytes, said: Challenge, proof: bytes) -> None:
     """Is the dialer's proof right? Raises `HandshakeError`."""
-    terms = (kind, hello, said.node, said.incarnation, said.protocol, said.nonce)
+    terms = (kind, hello_frame, said.node, said.incarnation, said.protocol, said.nonce)
     if not hmac.compare_digest(proof, prove(secret, Side.DIALER, *terms)):
         raise HandshakeError(WRONG_COOKIE)
 
 
-def check_verdict(said: Challenge | Verdict) -> None:
-    """The acceptor's last word. Raises `HandshakeError` unless it accepts."""
+def verdict_of(said: Challenge | Verdict) -> Verdict:
+    """The acceptor's last word. Raises `HandshakeError` if it is none."""
     if isinstance(said, Challenge):
         raise HandshakeError("the peer answers a proof with another challenge")
-    if said.refused:
-        raise HandshakeError(_refusal(said))
+    return said
 
 
 def printable(text: str) -> str:
@@ -145,7 +138,8 @@ WRONG_COOKIE = "wrong cookie: the nodes belong to different clusters"
 _UPGRADE = "these releases cannot be mixed; stop all nodes, and start them with one release"
 
 
-def _refusal(said: Verdict) -> str:
+def refusal_of(said: Verdict) -> str:
+    """Empty if the acceptor accepts."""
     if not said.refused:
         return ""
     if not said.protocol and "wrong cookie" in said.refused:

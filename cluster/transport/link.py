@@ -26,7 +26,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cluster.transport.carrier import Connection, OutgoingStream, StreamBroken, StreamKind
-from cluster.transport.handshake import HandshakeError, answer, check_verdict
+from cluster.transport.handshake import answer, refusal_of, verdict_of
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError
 from cluster.transport.outbox import Outbox, OutboxLimits
 from cluster.wire.convert import PART_BYTES, parts_of
 from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_answer, encode_hello, encode_proof
@@ -45,6 +46,7 @@ class Link:
         number: int,
         limits: OutboxLimits,
         heartbeat_interval_ms: int,
+        gate: Gatekeeper,
         *,
         on_up: Callable[[Link], None],
         on_closed: Callable[[Link, str], None],
@@ -56,6 +58,8 @@ class Link:
         self.peer_incarnation = Incarnation(0)
         #: What both speak; 0 until it is agreed on.
         self.protocol = 0
+        #: Of the peer's data directory; empty until its first word, or if it has none.
+        self.peer_identity = ""
         self.is_up = False
         self.is_closed = False
         #: Set by whichever comes first; tells who waits that `is_up` or `is_closed` changed.
@@ -64,6 +68,7 @@ class Link:
         self.outboxes = {kind: Outbox(limits) for kind in StreamKind}
         self._wakes = {kind: asyncio.Event() for kind in StreamKind}
         self._heartbeat_interval_s = heartbeat_interval_ms / 1000
+        self._gate = gate
         self._on_up = on_up
         self._on_closed = on_closed
         self._on_uncongested = on_uncongested
@@ -87,14 +92,17 @@ class Link:
         self._spawn(self._shake_hands(connection, hello, secret))
 
     async def _shake_hands(self, connection: Connection, hello: Hello, secret: bytes) -> None:
+        frame = encode_hello(hello)
         try:
             for kind in StreamKind:
                 stream = self._outgoing[kind] = connection.open_stream(kind)
-                await stream.write(encode_hello(hello))
+                await stream.write(frame)
             for kind, stream in self._outgoing.items():
-                await stream.write(encode_proof(answer(secret, kind, hello, await self._hear(stream))))
+                said = await self._hear(stream)
+                await stream.write(encode_proof(answer(secret, kind, frame, said)))
+                self.note_protocol(said.protocol)
             for stream in self._outgoing.values():
-                check_verdict(await self._hear(stream))
+                self._heed(verdict_of(await self._hear(stream)))
         except (StreamBroken, WireError, HandshakeError) as error:
             self.close(str(error) or repr(error))
             return
@@ -106,11 +114,15 @@ class Link:
         frame = await stream.read()
         if frame is None:
             raise HandshakeError("the peer ended the stream instead of answering")
-        said = decode_answer(frame)
-        if isinstance(said, Challenge):
-            self.note_incarnation(said.incarnation)
-            self.note_protocol(said.protocol)
-        return said
+        return decode_answer(frame)
+
+    def _heed(self, verdict: Verdict) -> None:
+        """The last word of an acceptor that has proved itself. Raises `HandshakeError` if it refuses."""
+        self._gate.heed(self.peer, verdict.credentials)
+        if verdict.refused:
+            raise HandshakeError(refusal_of(verdict))
+        self.note_start(verdict.incarnation, verdict.credentials.identity)
+        self._gate.admit(self.peer, verdict.incarnation, verdict.credentials)
 
     def note_protocol(self, protocol: int) -> None:
         """What was agreed on for a stream of the link. Raises `HandshakeError`."""
@@ -118,11 +130,11 @@ class Link:
             raise HandshakeError("the two streams were to speak two protocols")
         self.protocol = protocol
 
-    def note_incarnation(self, incarnation: Incarnation) -> None:
+    def note_start(self, incarnation: Incarnation, identity: str) -> None:
         """All words within a link come from the same start of the peer. Raises `HandshakeError`."""
-        if self.peer_incarnation not in (0, incarnation):
+        if self.peer_incarnation != 0 and (self.peer_incarnation, self.peer_identity) != (incarnation, identity):
             raise HandshakeError("the peer was restarted during the handshake")
-        self.peer_incarnation = incarnation
+        self.peer_incarnation, self.peer_identity = incarnation, identity
 
     def is_news(self, kind: StreamKind, field: int) -> bool:
         """Is this the first message of this unknown kind? Of the first few kinds only, so a peer cannot fill us."""

@@ -22,18 +22,12 @@ from typing import Any
 
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
-from cluster.transport.carrier import (
-    AdminEndpoint,
-    Carrier,
-    IncomingStream,
-    StreamBroken,
-    StreamKind,
-)
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, HandshakeError, challenge, check, printable
+from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, challenge, check, printable
 from cluster.transport.link import Link
-from cluster.transport.mesh_port import MeshHandler, MeshTiming
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate
 from cluster.transport.outbox import OutboxLimits
-from cluster.transport.peer import HomeNode, Peer
+from cluster.transport.peer import QUESTION, HomeNode, Peer
 from cluster.wire.convert import (
     Assembler,
     NotUnderstood,
@@ -45,9 +39,9 @@ from cluster.wire.convert import (
     encode_not_understood,
 )
 from cluster.wire.convert_handshake import (
+    Credentials,
     Hello,
     Verdict,
-    decode_hello,
     decode_proof,
     encode_challenge,
     encode_verdict,
@@ -81,6 +75,7 @@ class Mesh:
         cookie: str = "",
         timing: MeshTiming | None = None,
         limits: OutboxLimits | None = None,
+        gate: Gatekeeper | None = None,
     ) -> None:
         self.node = node
         self.incarnation = incarnation
@@ -98,6 +93,7 @@ class Mesh:
             random_bytes,
             carrier,
             handler,
+            gate or OpenGate(),
             self._timing,
             limits or OutboxLimits(),
             itertools.count(1),
@@ -158,6 +154,11 @@ class Mesh:
             peer.drop(is_silent=self._is_stopping)
 
     # --- use ---
+
+    @property
+    def peers(self) -> list[NodeName]:
+        """Those to whom links are kept."""
+        return list(self._peers)
 
     @property
     def up_peers(self) -> list[NodeName]:
@@ -232,7 +233,7 @@ class Mesh:
         reason = "ended by the peer"
         assembler = Assembler(_WHOLE_FRAME_BYTES_MAX)
         try:
-            await stream.write(encode_verdict(Verdict(self.node, self.incarnation)))
+            await stream.write(encode_verdict(self._verdict("", link.peer)))
             await link.up_or_closed.wait()
             while not link.is_closed and (frame := await stream.read()) is not None:
                 whole = assembler.add(frame)
@@ -245,38 +246,47 @@ class Mesh:
         finally:
             link.close(reason)
 
+    def _verdict(self, refused: str, sender: NodeName | None) -> Verdict:
+        """``sender``: if it has proved itself."""
+        credentials = Credentials() if sender is None else self._home.gate.credentials(sender)
+        return Verdict(self.node, self.incarnation, refused, NEWEST_PROTOCOL if refused else 0, credentials)
+
     async def _shake_hands(self, kind: StreamKind, stream: IncomingStream, task: asyncio.Task[Any]) -> Link | None:
         """The link that the stream now belongs to, if whoever dialed proves to be one of us in time."""
+        sender: NodeName | None = None
         try:
             async with asyncio.timeout(self._timing.handshake_timeout_ms / 1000):
-                return await self._hear_out(kind, stream, task)
+                if (proven := await self._hear_out(kind, stream)) is None:
+                    return None
+                hello, protocol = proven
+                sender = hello.sender
+                return self._accept(kind, hello, protocol, task)
         except (TimeoutError, StreamBroken):
             return None
         except (WireError, HandshakeError) as error:
             self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
             with suppress(StreamBroken):
-                await stream.write(
-                    encode_verdict(Verdict(self.node, self.incarnation, str(error), protocol=NEWEST_PROTOCOL))
-                )
+                await stream.write(encode_verdict(self._verdict(str(error), sender)))
             return None
 
-    async def _hear_out(self, kind: StreamKind, stream: IncomingStream, task: asyncio.Task[Any]) -> Link | None:
-        """See `cluster.transport.handshake`. Raises `HandshakeError`, `WireError`, `StreamBroken`."""
+    async def _hear_out(self, kind: StreamKind, stream: IncomingStream) -> tuple[Hello, int] | None:
+        """The hello of somebody who has proved to know the secret, and what will be spoken.
+
+        See `cluster.transport.handshake`. Raises `HandshakeError`, `WireError`, `StreamBroken`.
+        """
         first = await stream.read()
         if first is None:
             return None
-        hello = decode_hello(first)
-        nonce = self._home.random_bytes(NONCE_BYTES)
-        said = challenge(self._home.secret, kind, hello, self.node, self.incarnation, nonce)
+        home = self._home
+        nonce = home.random_bytes(NONCE_BYTES)
+        hello, said = challenge(home.secret, kind, first, self.node, self.incarnation, nonce)
         await stream.write(encode_challenge(said))
         second = await stream.read()
         if second is None:
             name = printable(hello.sender)
             raise HandshakeError(f"{name} hung up instead of proving that it is one of us; is its cookie another?")
-        check(self._home.secret, kind, hello, said, decode_proof(second))
-        link = self._accept(kind, hello, task)
-        link.note_protocol(said.protocol)
-        return link
+        check(home.secret, kind, first, said, decode_proof(second))
+        return hello, said.protocol
 
     def _deliver(self, link: Link, kind: StreamKind, frame: bytes) -> None:
         strange: list[Any] = []
@@ -309,17 +319,22 @@ class Mesh:
             if link.is_up and not link.is_closed:
                 self._send(link, StreamKind.QUEUES, [encode_not_understood(NotUnderstood(kind.value, tuple(unknown)))])
 
-    def _accept(self, kind: StreamKind, hello: Hello, task: asyncio.Task[Any]) -> Link:
+    def _accept(self, kind: StreamKind, hello: Hello, protocol: int, task: asyncio.Task[Any]) -> Link:
         """The link that the stream with this hello now belongs to. Raises `HandshakeError` if it is refused."""
         if self._is_stopping:
             raise HandshakeError("this node is stopping")
+        self._home.gate.heed(hello.sender, hello.credentials)
         peer = self._peers.get(hello.sender)
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
+        if hello.link == QUESTION:
+            raise HandshakeError(f"{hello.sender} asks what it is to this cluster")
+        self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
         link = peer.link_of(hello)
         if link.has_incoming(kind):
             raise HandshakeError(f"link {hello.link} has a {kind.value} stream already")
-        link.note_incarnation(hello.sender_incarnation)
+        link.note_start(hello.sender_incarnation, hello.credentials.identity)
+        link.note_protocol(protocol)
         link.add_incoming(kind, task)
         return link
 

@@ -1,4 +1,4 @@
-"""What the mesh tells whoever uses it, and how quickly it acts."""
+"""What the mesh tells whoever uses it, whom it asks about its peers, and how quickly it acts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,52 @@ from typing import Protocol
 
 from cluster.raft.messages import Message as RaftMessage
 from cluster.wire.convert import QueueFrameMessage
+from cluster.wire.convert_handshake import Credentials
 from node.ids import Incarnation, NodeName
+
+
+class HandshakeError(Exception):
+    """A hello was not accepted; the text says why."""
+
+
+class Gatekeeper(Protocol):
+    """Who decides which nodes a mesh links with. Called on the loop, at handshakes only."""
+
+    def credentials(self, peer: NodeName) -> Credentials:
+        """What this node says of itself to a peer."""
+
+    def heed(self, peer: NodeName, credentials: Credentials) -> None:
+        """What a peer says of itself: called for every word of a handshake, also for a refusal."""
+
+    def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
+        """Then, a node that says this of itself wants a link, or accepts ours. Raises `HandshakeError`."""
+
+    def must_ask(self) -> bool:
+        """Whether peers are to be asked for their credentials also by a node that does not open links to them."""
+
+    def linked(self, peer: NodeName, identity: str) -> None:
+        """A link is up, and from now on frames that come from the peer come from this identity."""
+
+    def unlinked(self, peer: NodeName) -> None:
+        """That link is down."""
+
+
+class OpenGate:
+    """A gatekeeper for whom names will do."""
+
+    def credentials(self, peer: NodeName) -> Credentials:
+        return Credentials()
+
+    def heed(self, peer: NodeName, credentials: Credentials) -> None: ...
+
+    def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None: ...
+
+    def must_ask(self) -> bool:
+        return False
+
+    def linked(self, peer: NodeName, identity: str) -> None: ...
+
+    def unlinked(self, peer: NodeName) -> None: ...
 
 
 class MeshHandler(Protocol):

@@ -5,7 +5,8 @@ dials back when it hears the hello. So both may come to life, or lose the link, 
 
 Words of an earlier link or an earlier start may arrive late. Links that the peer opens are ordered by (start of the
 opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello
-must name our own start and the present number.
+must name our own start and the present number. The starts of a node are counted in its data directory, so under another
+identity the count begins again.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.transport.carrier import Carrier, ProbeResult
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, OLDEST_PROTOCOL, HandshakeError
+from cluster.transport.carrier import Carrier, ProbeResult, StreamBroken, StreamKind
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, OLDEST_PROTOCOL, answer, verdict_of
 from cluster.transport.link import Link
-from cluster.transport.mesh_port import MeshHandler, MeshTiming
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
-from cluster.wire.convert_handshake import Hello
+from cluster.wire.convert_handshake import Hello, decode_answer, encode_hello, encode_proof
+from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
 
 logger = logging.getLogger(__name__)
+
+#: In place of the number of a link: the sender asks for credentials, and for nothing else.
+QUESTION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class HomeNode:
     random_bytes: Callable[[int], bytes]
     carrier: Carrier
     handler: MeshHandler
+    gate: Gatekeeper
     timing: MeshTiming
     limits: OutboxLimits
     #: Numbers for the links that this node opens, never one twice.
@@ -58,6 +64,8 @@ class Peer:
         self._link_changed = asyncio.Event()
         #: Highest (incarnation, number) of the links that the peer opened: older ones are stragglers.
         self._last_link = (0, 0)
+        #: Identity under which the peer opened it.
+        self._last_identity = ""
         self._is_refusal_reported = False
         #: Last trouble logged: the same trouble twice a second is logged once.
         self._last_trouble = ""
@@ -108,8 +116,35 @@ class Peer:
             self._is_refusal_reported = True
             logger.info("%s at %s refuses connections", self.name, self.address)
             home.handler.on_peer_refused(self.name)
-        if result is ProbeResult.ACCEPTED and home.name < self.name and self.link is None:
+        if result is not ProbeResult.ACCEPTED or self.link is not None:
+            return
+        if home.name < self.name:
             self._dial(self._new_link(next(home.link_numbers)))
+        elif home.gate.must_ask():
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """Hear what the peer says of itself, who may not know that this node is there."""
+        home = self._home
+        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
+        stream = connection.open_stream(StreamKind.CONSENSUS)
+        frame = encode_hello(self._hello(Incarnation(0), QUESTION))
+        try:
+            async with asyncio.timeout(home.timing.handshake_timeout_ms / 1000):
+                await stream.write(frame)
+                challenge = await stream.read()
+                if challenge is None:
+                    return
+                proof = answer(home.secret, StreamKind.CONSENSUS, frame, decode_answer(challenge))
+                await stream.write(encode_proof(proof))
+                verdict = await stream.read()
+            if verdict is not None:
+                home.gate.heed(self.name, verdict_of(decode_answer(verdict)).credentials)
+        except (StreamBroken, WireError, HandshakeError, TimeoutError) as error:
+            self._log_trouble(f"it does not say what it knows: {error}")
+        finally:
+            stream.cancel()
+            await connection.close()
 
     async def _outlive(self, link: Link) -> bool:
         """Wait until the link is closed, which happens soon unless its handshake succeeds. True if it was ever up."""
@@ -135,6 +170,8 @@ class Peer:
 
     def _opened_by_peer(self, hello: Hello) -> Link:
         link = self.link
+        if hello.credentials.identity != self._last_identity:
+            self._last_identity, self._last_link = hello.credentials.identity, (0, 0)
         stamp = (hello.sender_incarnation, hello.link)
         if stamp < self._last_link or (stamp == self._last_link and link is None):
             raise HandshakeError(f"link {hello.link} is older than the present one")
@@ -144,7 +181,7 @@ class Peer:
         if link is not None:
             link.close(f"{self.name} opened a new link")
         link = self._new_link(hello.link)
-        link.note_incarnation(hello.sender_incarnation)
+        link.note_start(hello.sender_incarnation, hello.credentials.identity)
         self._dial(link)
         return link
 
@@ -155,6 +192,7 @@ class Peer:
             number,
             home.limits,
             home.timing.heartbeat_interval_ms,
+            home.gate,
             on_up=self._link_up,
             on_closed=self._link_closed,
             on_uncongested=self._link_uncongested,
@@ -165,27 +203,35 @@ class Peer:
 
     def _dial(self, link: Link) -> None:
         home = self._home
-        hello = Hello(
+        hello = self._hello(link.peer_incarnation, link.number)
+        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
+        link.dial(connection, hello, home.secret)
+
+    def _hello(self, peer_incarnation: Incarnation, number: int) -> Hello:
+        home = self._home
+        return Hello(
             home.name,
             home.incarnation,
             self.name,
-            link.peer_incarnation,
-            link.number,
+            peer_incarnation,
+            number,
             OLDEST_PROTOCOL,
             NEWEST_PROTOCOL,
             home.random_bytes(NONCE_BYTES),
+            home.gate.credentials(self.name),
         )
-        connection = home.carrier.connect(self.address, silence_timeout_ms=home.timing.silence_timeout_ms)
-        link.dial(connection, hello, home.secret)
 
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False
         self._last_trouble = ""
         logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)
+        self._home.gate.linked(link.peer, link.peer_identity)
         self._home.handler.on_link_up(link.peer, link.peer_incarnation)
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._home.spawn(link.release())
+        if link.is_up:
+            self._home.gate.unlinked(link.peer)
         if self.link is link:
             self.link = None
         if self._is_silent:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63luster/wire/admin.proto\x12\x0cwarren.admin\"\t\n\x07Nothing\"\x06\n\x04\x44one\"\x18\n\x08\x44ocument\x12\x0c\n\x04json\x18\x01 \x01(\t\"F\n\rResourceLimit\x12\x12\n\x08relative\x18\x01 \x01(\x01H\x00\x12\x18\n\x0e\x61\x62solute_bytes\x18\x02 \x01(\x04H\x00\x42\x07\n\x05limit\"Y\n\x07Listing\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x0e\n\x06online\x18\x03 \x01(\x08\x12\x0f\n\x07offline\x18\x04 \x01(\x08\x12\r\n\x05local\x18\x05 \x01(\x08\"9\n\x05Table\x12\x0f\n\x07\x63olumns\x18\x01 \x03(\t\x12\x1f\n\x04rows\x18\x02 \x03(\x0b\x32\x11.warren.admin.Row\"\x14\n\x03Row\x12\r\n\x05\x63\x65lls\x18\x01 \x03(\t\"n\n\x06Policy\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\t\x12\x12\n\ndefinition\x18\x04 \x01(\t\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x10\n\x08\x61pply_to\x18\x06 \x01(\t\")\n\nPolicyName\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\'\n\x08QueueRef\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"@\n\x13\x46orcePromoteRequest\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\"V\n\x12\x44\x65leteQueueRequest\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08if_empty\x18\x03 \x01(\x08\x12\x11\n\tif_unused\x18\x04 \x01(\x08\" \n\x0cMessageCount\x12\x10\n\x08messages\x18\x01 \x01(\x04\"Z\n\x0cSyncProgress\x12\x1d\n\x15synchronised_messages\x18\x01 \x01(\x04\x12\x16\n\x0etotal_messages\x18\x02 \x01(\x04\x12\x13\n\x0bis_finished\x18\x03 \x01(\x08\"4\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\"Z\n\x0bPermissions\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x11\n\tconfigure\x18\x03 \x01(\t\x12\r\n\x05write\x18\x04 \x01(\t\x12\x0c\n\x04read\x18\x05 \x01(\t\"\x15\n\x05Vhost\x12\x0c\n\x04name\x18\x01 \x01(\t\"!\n\x10\x43hallengeRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\".\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x32\xb6\x0f\n\x05\x41\x64min\x12I\n\tChallenge\x12\x1e.warren.admin.ChallengeRequest\x1a\x1c.warren.admin.ChallengeReply\x12\x35\n\tSetPolicy\x12\x14.warren.admin.Policy\x1a\x12.warren.admin.Done\x12;\n\x0b\x43learPolicy\x12\x18.warren.admin.PolicyName\x1a\x12.warren.admin.Done\x12:\n\x0cListPolicies\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x38\n\nListQueues\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x41\n\tSyncQueue\x12\x16.warren.admin.QueueRef\x1a\x1a.warren.admin.SyncProgress0\x01\x12=\n\x0f\x43\x61ncelSyncQueue\x12\x16.warren.admin.QueueRef\x1a\x12.warren.admin.Done\x12\x45\n\x0c\x46orcePromote\x12!.warren.admin.ForcePromoteRequest\x1a\x12.warren.admin.Done\x12@\n\nPurgeQueue\x12\x16.warren.admin.QueueRef\x1a\x1a.warren.admin.MessageCount\x12K\n\x0b\x44\x65leteQueue\x12 .warren.admin.DeleteQueueRequest\x1a\x1a.warren.admin.MessageCount\x12>\n\rClusterStatus\x12\x15.warren.admin.Nothing\x1a\x16.warren.admin.Document\x12\x37\n\x06Status\x12\x15.warren.admin.Nothing\x1a\x16.warren.admin.Document\x12\x35\n\x08Shutdown\x12\x15.warren.admin.Nothing\x1a\x12.warren.admin.Done\x12\x45\n\x12SetMemoryWatermark\x12\x1b.warren.admin.ResourceLimit\x1a\x12.warren.admin.Done\x12\x43\n\x10SetDiskFreeLimit\x12\x1b.warren.admin.ResourceLimit\x1a\x12.warren.admin.Done\x12=\n\x0fListConnections\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12:\n\x0cListChannels\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12;\n\rListConsumers\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12;\n\rListExchanges\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12:\n\x0cListBindings\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x38\n\nListVhosts\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x37\n\tListUsers\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12=\n\x0fListPermissions\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x36\n\x08ListFlow\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x31\n\x07\x41\x64\x64User\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x34\n\nDeleteUser\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x38\n\x0e\x43hangePassword\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x35\n\x0bSetUserTags\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12?\n\x0eSetPermissions\x12\x19.warren.admin.Permissions\x1a\x12.warren.admin.Done\x12\x41\n\x10\x43learPermissions\x12\x19.warren.admin.Permissions\x1a\x12.warren.admin.Done\x12\x33\n\x08\x41\x64\x64Vhost\x12\x13.warren.admin.Vhost\x1a\x12.warren.admin.Done\x12\x36\n\x0b\x44\x65leteVhost\x12\x13.warren.admin.Vhost\x1a\x12.warren.admin.Doneb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63luster/wire/admin.proto\x12\x0cwarren.admin\"\t\n\x07Nothing\"\x17\n\x07NodeRef\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x06\n\x04\x44one\"\x18\n\x08\x44ocument\x12\x0c\n\x04json\x18\x01 \x01(\t\"F\n\rResourceLimit\x12\x12\n\x08relative\x18\x01 \x01(\x01H\x00\x12\x18\n\x0e\x61\x62solute_bytes\x18\x02 \x01(\x04H\x00\x42\x07\n\x05limit\"Y\n\x07Listing\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x0e\n\x06online\x18\x03 \x01(\x08\x12\x0f\n\x07offline\x18\x04 \x01(\x08\x12\r\n\x05local\x18\x05 \x01(\x08\"9\n\x05Table\x12\x0f\n\x07\x63olumns\x18\x01 \x03(\t\x12\x1f\n\x04rows\x18\x02 \x03(\x0b\x32\x11.warren.admin.Row\"\x14\n\x03Row\x12\r\n\x05\x63\x65lls\x18\x01 \x03(\t\"n\n\x06Policy\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\t\x12\x12\n\ndefinition\x18\x04 \x01(\t\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x10\n\x08\x61pply_to\x18\x06 \x01(\t\")\n\nPolicyName\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\'\n\x08QueueRef\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"@\n\x13\x46orcePromoteRequest\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\"V\n\x12\x44\x65leteQueueRequest\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08if_empty\x18\x03 \x01(\x08\x12\x11\n\tif_unused\x18\x04 \x01(\x08\" \n\x0cMessageCount\x12\x10\n\x08messages\x18\x01 \x01(\x04\"Z\n\x0cSyncProgress\x12\x1d\n\x15synchronised_messages\x18\x01 \x01(\x04\x12\x16\n\x0etotal_messages\x18\x02 \x01(\x04\x12\x13\n\x0bis_finished\x18\x03 \x01(\x08\"4\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\"Z\n\x0bPermissions\x12\r\n\x05vhost\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x11\n\tconfigure\x18\x03 \x01(\t\x12\r\n\x05write\x18\x04 \x01(\t\x12\x0c\n\x04read\x18\x05 \x01(\t\"\x15\n\x05Vhost\x12\x0c\n\x04name\x18\x01 \x01(\t\"!\n\x10\x43hallengeRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\".\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x32\xf3\x0f\n\x05\x41\x64min\x12I\n\tChallenge\x12\x1e.warren.admin.ChallengeRequest\x1a\x1c.warren.admin.ChallengeReply\x12\x35\n\tSetPolicy\x12\x14.warren.admin.Policy\x1a\x12.warren.admin.Done\x12;\n\x0b\x43learPolicy\x12\x18.warren.admin.PolicyName\x1a\x12.warren.admin.Done\x12:\n\x0cListPolicies\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x38\n\nListQueues\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x41\n\tSyncQueue\x12\x16.warren.admin.QueueRef\x1a\x1a.warren.admin.SyncProgress0\x01\x12=\n\x0f\x43\x61ncelSyncQueue\x12\x16.warren.admin.QueueRef\x1a\x12.warren.admin.Done\x12\x45\n\x0c\x46orcePromote\x12!.warren.admin.ForcePromoteRequest\x1a\x12.warren.admin.Done\x12@\n\nPurgeQueue\x12\x16.warren.admin.QueueRef\x1a\x1a.warren.admin.MessageCount\x12K\n\x0b\x44\x65leteQueue\x12 .warren.admin.DeleteQueueRequest\x1a\x1a.warren.admin.MessageCount\x12>\n\rClusterStatus\x12\x15.warren.admin.Nothing\x1a\x16.warren.admin.Document\x12\x37\n\x06Status\x12\x15.warren.admin.Nothing\x1a\x16.warren.admin.Document\x12;\n\nForgetNode\x12\x15.warren.admin.NodeRef\x1a\x16.warren.admin.Document\x12\x35\n\x08Shutdown\x12\x15.warren.admin.Nothing\x1a\x12.warren.admin.Done\x12\x45\n\x12SetMemoryWatermark\x12\x1b.warren.admin.ResourceLimit\x1a\x12.warren.admin.Done\x12\x43\n\x10SetDiskFreeLimit\x12\x1b.warren.admin.ResourceLimit\x1a\x12.warren.admin.Done\x12=\n\x0fListConnections\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12:\n\x0cListChannels\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12;\n\rListConsumers\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12;\n\rListExchanges\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12:\n\x0cListBindings\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x38\n\nListVhosts\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x37\n\tListUsers\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12=\n\x0fListPermissions\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x36\n\x08ListFlow\x12\x15.warren.admin.Listing\x1a\x13.warren.admin.Table\x12\x31\n\x07\x41\x64\x64User\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x34\n\nDeleteUser\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x38\n\x0e\x43hangePassword\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12\x35\n\x0bSetUserTags\x12\x12.warren.admin.User\x1a\x12.warren.admin.Done\x12?\n\x0eSetPermissions\x12\x19.warren.admin.Permissions\x1a\x12.warren.admin.Done\x12\x41\n\x10\x43learPermissions\x12\x19.warren.admin.Permissions\x1a\x12.warren.admin.Done\x12\x33\n\x08\x41\x64\x64Vhost\x12\x13.warren.admin.Vhost\x1a\x12.warren.admin.Done\x12\x36\n\x0b\x44\x65leteVhost\x12\x13.warren.admin.Vhost\x1a\x12.warren.admin.Doneb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,42 +33,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NOTHING']._serialized_start=42
   _globals['_NOTHING']._serialized_end=51
-  _globals['_DONE']._serialized_start=53
-  _globals['_DONE']._serialized_end=59
-  _globals['_DOCUMENT']._serialized_start=61
-  _globals['_DOCUMENT']._serialized_end=85
-  _globals['_RESOURCELIMIT']._serialized_start=87
-  _globals['_RESOURCELIMIT']._serialized_end=157
-  _globals['_LISTING']._serialized_start=159
-  _globals['_LISTING']._serialized_end=248
-  _globals['_TABLE']._serialized_start=250
-  _globals['_TABLE']._serialized_end=307
-  _globals['_ROW']._serialized_start=309
-  _globals['_ROW']._serialized_end=329
-  _globals['_POLICY']._serialized_start=331
-  _globals['_POLICY']._serialized_end=441
-  _globals['_POLICYNAME']._serialized_start=443
-  _globals['_POLICYNAME']._serialized_end=484
-  _globals['_QUEUEREF']._serialized_start=486
-  _globals['_QUEUEREF']._serialized_end=525
-  _globals['_FORCEPROMOTEREQUEST']._serialized_start=527
-  _globals['_FORCEPROMOTEREQUEST']._serialized_end=591
-  _globals['_DELETEQUEUEREQUEST']._serialized_start=593
-  _globals['_DELETEQUEUEREQUEST']._serialized_end=679
-  _globals['_MESSAGECOUNT']._serialized_start=681
-  _globals['_MESSAGECOUNT']._serialized_end=713
-  _globals['_SYNCPROGRESS']._serialized_start=715
-  _globals['_SYNCPROGRESS']._serialized_end=805
-  _globals['_USER']._serialized_start=807
-  _globals['_USER']._serialized_end=859
-  _globals['_PERMISSIONS']._serialized_start=861
-  _globals['_PERMISSIONS']._serialized_end=951
-  _globals['_VHOST']._serialized_start=953
-  _globals['_VHOST']._serialized_end=974
-  _globals['_CHALLENGEREQUEST']._serialized_start=976
-  _globals['_CHALLENGEREQUEST']._serialized_end=1009
-  _globals['_CHALLENGEREPLY']._serialized_start=1011
-  _globals['_CHALLENGEREPLY']._serialized_end=1057
-  _globals['_ADMIN']._serialized_start=1060
-  _globals['_ADMIN']._serialized_end=3034
+  _globals['_NODEREF']._serialized_start=53
+  _globals['_NODEREF']._serialized_end=76
+  _globals['_DONE']._serialized_start=78
+  _globals['_DONE']._serialized_end=84
+  _globals['_DOCUMENT']._serialized_start=86
+  _globals['_DOCUMENT']._serialized_end=110
+  _globals['_RESOURCELIMIT']._serialized_start=112
+  _globals['_RESOURCELIMIT']._serialized_end=182
+  _globals['_LISTING']._serialized_start=184
+  _globals['_LISTING']._serialized_end=273
+  _globals['_TABLE']._serialized_start=275
+  _globals['_TABLE']._serialized_end=332
+  _globals['_ROW']._serialized_start=334
+  _globals['_ROW']._serialized_end=354
+  _globals['_POLICY']._serialized_start=356
+  _globals['_POLICY']._serialized_end=466
+  _globals['_POLICYNAME']._serialized_start=468
+  _globals['_POLICYNAME']._serialized_end=509
+  _globals['_QUEUEREF']._serialized_start=511
+  _globals['_QUEUEREF']._serialized_end=550
+  _globals['_FORCEPROMOTEREQUEST']._serialized_start=552
+  _globals['_FORCEPROMOTEREQUEST']._serialized_end=616
+  _globals['_DELETEQUEUEREQUEST']._serialized_start=618
+  _globals['_DELETEQUEUEREQUEST']._serialized_end=704
+  _globals['_MESSAGECOUNT']._serialized_start=706
+  _globals['_MESSAGECOUNT']._serialized_end=738
+  _globals['_SYNCPROGRESS']._serialized_start=740
+  _globals['_SYNCPROGRESS']._serialized_end=830
+  _globals['_USER']._serialized_start=832
+  _globals['_USER']._serialized_end=884
+  _globals['_PERMISSIONS']._serialized_start=886
+  _globals['_PERMISSIONS']._serialized_end=976
+  _globals['_VHOST']._serialized_start=978
+  _globals['_VHOST']._serialized_end=999
+  _globals['_CHALLENGEREQUEST']._serialized_start=1001
+  _globals['_CHALLENGEREQUEST']._serialized_end=1034
+  _globals['_CHALLENGEREPLY']._serialized_start=1036
+  _globals['_CHALLENGEREPLY']._serialized_end=1082
+  _globals['_ADMIN']._serialized_start=1085
+  _globals['_ADMIN']._serialized_end=3120
 # @@protoc_insertion_point(module_scope)

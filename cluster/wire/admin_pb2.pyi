@@ -38,6 +38,25 @@ class Nothing(_message.Message):
 Global___Nothing: _TypeAlias = Nothing  # noqa: Y015
 
 @_typing.final
+class NodeRef(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRef: _TypeAlias = NodeRef  # noqa: Y015
+
+@_typing.final
 class Done(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -94,6 +94,11 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
                 _registered_method=True)
+        self.ForgetNode = channel.unary_unary(
+                '/warren.admin.Admin/ForgetNode',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/warren.admin.Admin/Shutdown',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
@@ -267,6 +272,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetNode(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -454,6 +465,11 @@ def add_AdminServicer_to_server(servicer, server):
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.Nothing.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
+            ),
+            'ForgetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetNode,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.NodeRef.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
@@ -880,6 +896,33 @@ class Admin:
             target,
             '/warren.admin.Admin/Status',
             cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/ForgetNode',
+            cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Document.FromString,
             options,
             channel_credentials,

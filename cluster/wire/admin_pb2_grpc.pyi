@@ -48,6 +48,7 @@ class AdminStub:
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
+    ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]
     Shutdown: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]
     SetMemoryWatermark: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]
     """Of the node asked, until it stops."""
@@ -86,6 +87,7 @@ class AdminAsyncStub(AdminStub):
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]  # type: ignore[assignment]
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
+    ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]  # type: ignore[assignment]
     Shutdown: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]  # type: ignore[assignment]
     SetMemoryWatermark: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]  # type: ignore[assignment]
     """Of the node asked, until it stops."""
@@ -191,6 +193,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     def Status(
         self,
         request: _admin_pb2.Nothing,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def ForgetNode(
+        self,
+        request: _admin_pb2.NodeRef,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]: ...
 

@@ -120,11 +120,16 @@ class Snapshot(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     VOTERS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    IDENTITIES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     term: _builtins.int
     data: _builtins.bytes
     @_builtins.property
     def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def identities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each voter, or none if none is known."""
+
     def __init__(
         self,
         *,
@@ -132,10 +137,11 @@ class Snapshot(_message.Message):
         term: _builtins.int = ...,
         voters: _abc.Iterable[_builtins.str] | None = ...,
         data: _builtins.bytes = ...,
+        identities: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "index", b"index", "term", b"term", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "identities", b"identities", "index", b"index", "term", b"term", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

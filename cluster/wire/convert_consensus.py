@@ -55,14 +55,17 @@ def _append_response_to_wire(m: AppendResponse) -> pb.AppendResponse:
 def _install_snapshot_to_wire(m: InstallSnapshot) -> pb.InstallSnapshot:
     s = m.snapshot
     return pb.InstallSnapshot(
-        term=m.term, snapshot=pb.Snapshot(index=s.index, term=s.term, voters=s.voters, data=s.data)
+        term=m.term,
+        snapshot=pb.Snapshot(index=s.index, term=s.term, voters=s.voters, data=s.data, identities=s.identities),
     )
 
 
 def _install_snapshot_from_wire(w: pb.InstallSnapshot, sender: NodeName, receiver: NodeName) -> InstallSnapshot:
     s = w.snapshot
     voters = tuple(NodeName(voter) for voter in s.voters)
-    return InstallSnapshot(sender, receiver, w.term, Snapshot(s.index, s.term, voters, s.data))
+    if len(s.identities) not in (0, len(voters)):
+        raise ValueError(f"{len(s.identities)} identities of {len(voters)} voters")
+    return InstallSnapshot(sender, receiver, w.term, Snapshot(s.index, s.term, voters, s.data, tuple(s.identities)))
 
 
 _ToWire = Callable[[Any], Any]

@@ -5,13 +5,27 @@ Whatever a stranger sends that we cannot read is `WireError`. Nothing here is be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
 from cluster.wire import mesh_pb2 as pb
 from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a node says of itself; the fields are explained in ``proto/mesh.proto``."""
+
+    identity: str = ""
+    group: str = ""
+    configuration_term: int = 0
+    configuration_index: int = 0
+    members: tuple[NodeName, ...] = ()
+    receiver_identity: str = ""
+    receiver_incarnation: Incarnation = field(default=Incarnation(0))
+    cluster_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,7 @@ class Hello:
     oldest_protocol: int
     newest_protocol: int
     nonce: bytes
+    credentials: Credentials = Credentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +58,15 @@ class Challenge:
 class Verdict:
     """The acceptor's last word before it only listens; ``refused`` is empty if the dialer is accepted.
 
-    ``protocol`` is the newest that it speaks, where it refuses because of that; 0 from nodes that speak protocol 1.
+    ``protocol`` is the newest that it speaks, if it refuses; 0 from nodes that speak protocol 1. The credentials are
+    for dialers only that have proved themselves.
     """
 
     node: NodeName
     incarnation: Incarnation
     refused: str = ""
     protocol: int = 0
+    credentials: Credentials = Credentials()
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -64,6 +81,7 @@ def encode_hello(hello: Hello) -> bytes:
             oldest_protocol=hello.oldest_protocol,
             newest_protocol=hello.newest_protocol,
             nonce=hello.nonce,
+            credentials=_credentials_to_wire(hello.credentials),
         )
     ).SerializeToString()
 
@@ -82,6 +100,7 @@ def decode_hello(frame: bytes) -> Hello:
         hello.oldest_protocol,
         hello.newest_protocol,
         hello.nonce,
+        _credentials_from_wire(hello.credentials),
     )
 
 
@@ -107,7 +126,11 @@ def encode_challenge(challenge: Challenge) -> bytes:
 
 def encode_verdict(verdict: Verdict) -> bytes:
     return pb.HelloReply(
-        node=verdict.node, incarnation=verdict.incarnation, refused=verdict.refused, protocol=verdict.protocol
+        node=verdict.node,
+        incarnation=verdict.incarnation,
+        refused=verdict.refused,
+        protocol=verdict.protocol,
+        credentials=_credentials_to_wire(verdict.credentials),
     ).SerializeToString()
 
 
@@ -120,7 +143,33 @@ def decode_answer(answer: bytes) -> Challenge | Verdict:
     node, incarnation = NodeName(wire.node), Incarnation(wire.incarnation)
     if wire.nonce and not wire.refused:
         return Challenge(node, incarnation, wire.protocol, wire.nonce, wire.proof)
-    return Verdict(node, incarnation, wire.refused, wire.protocol)
+    return Verdict(node, incarnation, wire.refused, wire.protocol, _credentials_from_wire(wire.credentials))
+
+
+def _credentials_to_wire(m: Credentials) -> pb.Credentials:
+    return pb.Credentials(
+        identity=m.identity,
+        group=m.group,
+        configuration_term=m.configuration_term,
+        configuration_index=m.configuration_index,
+        members=m.members,
+        receiver_identity=m.receiver_identity,
+        receiver_incarnation=m.receiver_incarnation,
+        cluster_address=m.cluster_address,
+    )
+
+
+def _credentials_from_wire(w: pb.Credentials) -> Credentials:
+    return Credentials(
+        w.identity,
+        w.group,
+        w.configuration_term,
+        w.configuration_index,
+        tuple(NodeName(member) for member in w.members),
+        w.receiver_identity,
+        Incarnation(w.receiver_incarnation),
+        w.cluster_address,
+    )
 
 
 def _parse_frame(frame: bytes) -> pb.LinkFrame:

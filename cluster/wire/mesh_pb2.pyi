@@ -81,6 +81,7 @@ class Hello(_message.Message):
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     NEWEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     sender: _builtins.str
     """Who dials, and which start of it."""
     sender_incarnation: _builtins.int
@@ -89,12 +90,16 @@ class Hello(_message.Message):
     receiver_incarnation: _builtins.int
     """0 if not known: the opener of a link cannot know it."""
     link: _builtins.int
-    """Number of the link, chosen by the opener (the node whose name sorts first), repeated by the other."""
+    """Number of the link, chosen by the opener (the node whose name sorts first), repeated by the other. 0: a question,
+    the answer to which is a refusal with credentials.
+    """
     oldest_protocol: _builtins.int
     """The protocols that the dialer speaks. Protocol 1 says nothing here."""
     newest_protocol: _builtins.int
     nonce: _builtins.bytes
     """What the acceptor's proof must be made for."""
+    @_builtins.property
+    def credentials(self) -> Global___Credentials: ...
     def __init__(
         self,
         *,
@@ -106,14 +111,66 @@ class Hello(_message.Message):
         oldest_protocol: _builtins.int = ...,
         newest_protocol: _builtins.int = ...,
         nonce: _builtins.bytes = ...,
+        credentials: Global___Credentials | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "newest_protocol", b"newest_protocol", "nonce", b"nonce", "oldest_protocol", b"oldest_protocol", "receiver", b"receiver", "receiver_incarnation", b"receiver_incarnation", "sender", b"sender", "sender_incarnation", b"sender_incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "link", b"link", "newest_protocol", b"newest_protocol", "nonce", b"nonce", "oldest_protocol", b"oldest_protocol", "receiver", b"receiver", "receiver_incarnation", b"receiver_incarnation", "sender", b"sender", "sender_incarnation", b"sender_incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Credentials(_message.Message):
+    """What a node says of itself, so that others can tell it from an earlier one of its name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_TERM_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_INDEX_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    RECEIVER_IDENTITY_FIELD_NUMBER: _builtins.int
+    RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
+    CLUSTER_ADDRESS_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """Of its data directory."""
+    group: _builtins.str
+    """Identity of the node that founded the group it belongs to: zeros for one from before identities, empty for none yet."""
+    configuration_term: _builtins.int
+    """Entry of its log that made the present configuration of the group; 0 while the log is empty."""
+    configuration_index: _builtins.int
+    receiver_identity: _builtins.str
+    """The identity by which that configuration means the receiver; empty if it means any, or does not mean it at all."""
+    receiver_incarnation: _builtins.int
+    """The latest start of the receiver that the group has committed."""
+    cluster_address: _builtins.str
+    """Where the sender is reached by other nodes."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The members by that entry, or by its configuration file while its log is empty."""
+
+    def __init__(
+        self,
+        *,
+        identity: _builtins.str = ...,
+        group: _builtins.str = ...,
+        configuration_term: _builtins.int = ...,
+        configuration_index: _builtins.int = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        receiver_identity: _builtins.str = ...,
+        receiver_incarnation: _builtins.int = ...,
+        cluster_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Credentials: _TypeAlias = Credentials  # noqa: Y015
 
 @_typing.final
 class HelloReply(_message.Message):
@@ -129,6 +186,7 @@ class HelloReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     incarnation: _builtins.int
     refused: _builtins.str
@@ -138,6 +196,10 @@ class HelloReply(_message.Message):
     nonce: _builtins.bytes
     """What the dialer's proof must be made for."""
     proof: _builtins.bytes
+    @_builtins.property
+    def credentials(self) -> Global___Credentials:
+        """In a verdict, to a dialer that has proved itself."""
+
     def __init__(
         self,
         *,
@@ -147,10 +209,11 @@ class HelloReply(_message.Message):
         protocol: _builtins.int = ...,
         nonce: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
+        credentials: Global___Credentials | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node", b"node", "nonce", b"nonce", "proof", b"proof", "protocol", b"protocol", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "incarnation", b"incarnation", "node", b"node", "nonce", b"nonce", "proof", b"proof", "protocol", b"protocol", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,11 @@ class LiveCluster:
         asyncio.run(self.local.restart(node))
         eventually(lambda: self._answers(node), f"{node} answers")
 
+    def start_and_wait_for_end(self, node: str) -> int:
+        """Start a node that will not stay, and give its exit code."""
+        asyncio.run(self.local.restart(node))
+        return self.local.wait_for_end(node)
+
     def restart(self, *nodes: str) -> None:
         """Start nodes again on their data, and wait until all that run see each other."""
 

@@ -16,10 +16,10 @@ from cluster.metadata.commands import (
     SetPolicy,
     TakeService,
 )
-from cluster.metadata.events import MastershipChanged
+from cluster.metadata.events import Applied, MastershipChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.metadata.state import RULES_VERSION, Applied, MetadataState
+from cluster.metadata.state import RULES_VERSION, MetadataState
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import CreateVhost, DeclareQueue
 

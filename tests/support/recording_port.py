@@ -24,7 +24,13 @@ class RecordingPort:
                 raise self.refusal
             if name.startswith("list_"):
                 return LISTED
-            return {"purge_queue": 7, "delete_queue": 9, "status": {"pid": 1}, "cluster_status": {"n": [1]}}.get(name)
+            return {
+                "purge_queue": 7,
+                "delete_queue": 9,
+                "status": {"pid": 1},
+                "cluster_status": {"n": [1]},
+                "forget_cluster_node": {"deleted_queues": []},
+            }.get(name)
 
         return record
 

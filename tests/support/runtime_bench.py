@@ -69,6 +69,7 @@ class FakeLog:
     def __init__(self, bench: RuntimeBench) -> None:
         self.bench = bench
         self.leader: NodeName | None = N1
+        self.voters = (N1,)
         self.has_quorum = True
         self.pause: Pause | None = None
         #: Nothing that is proposed is ever answered.

@@ -75,6 +75,7 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
         9,
     ),
     (lambda c: c.cluster_status(), ("cluster_status",), {"n": [1]}),
+    (lambda c: c.forget_cluster_node("n3"), ("forget_cluster_node", "n3"), {"deleted_queues": []}),
     (lambda c: c.status(), ("status",), {"pid": 1}),
     (lambda c: c.shutdown(), ("shutdown",), None),
     (lambda c: c.set_memory_watermark(HALF), ("set_memory_watermark", HALF), None),

@@ -42,7 +42,11 @@ class RecordingClient:
                 return TABLE
             if name in ("cluster_status", "status"):
                 return self.document
-            return {"delete_queue": 5, "sync_queue": iter([SyncProgress(1, 1, True)])}.get(name)
+            return {
+                "delete_queue": 5,
+                "sync_queue": iter([SyncProgress(1, 1, True)]),
+                "forget_cluster_node": {"deleted_queues": ["queue 'q' in vhost '/'"]},
+            }.get(name)
 
         return answer
 
@@ -200,6 +204,13 @@ def test_force_promote_tells_what_it_costs(tool: Tool, client: RecordingClient) 
     assert client.calls == [("force_promote", ("v", "q", "n2"), {})]
     assert tool("-q", "force_promote", "q", "n2") == (0, "", "")
     assert tool("--formatter", "json", "force_promote", "q", "n2").out == '{"result":"ok","node":"127.0.0.1:25672"}\n'
+
+
+def test_forget_cluster_node_names_what_went_with_the_node(tool: Tool, client: RecordingClient) -> None:
+    assert tool("forget_cluster_node", "n3").out == (
+        "Removing node n3 from the cluster\nqueue 'q' in vhost '/' is deleted: nobody else had anything of it\n"
+    )
+    assert client.calls == [("forget_cluster_node", ("n3",), {})]
 
 
 def test_add_user_reminds_of_permissions(tool: Tool, client: RecordingClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.metadata.commands import (
     AddUser,
+    AdmitNode,
     ChangePassword,
     ChangeTopology,
     ClearPermissions,
@@ -16,13 +17,22 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
-from cluster.metadata.errors import NoSuchPolicyError, NoSuchUserError, NoSuchVhostError, UserExistsError
-from cluster.metadata.events import AccessEnded, PolicyChanged, QueueDeleted
+from cluster.metadata.errors import (
+    EarlierLifeError,
+    ForgottenNodeError,
+    NoSuchNodeError,
+    NoSuchPolicyError,
+    NoSuchUserError,
+    NoSuchVhostError,
+    StillMemberError,
+    UserExistsError,
+)
+from cluster.metadata.events import AccessEnded, Applied, PolicyChanged, QueueDeleted
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS, AppliedRequests
-from cluster.metadata.state import Applied, MetadataState
+from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
-from node.errors import ChannelError, ConfigError
+from node.errors import ChannelError, ConfigError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.queues.options import queue_settings
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost, Unbind
@@ -84,16 +94,50 @@ def test_a_repeat_is_known_after_a_snapshot_too() -> None:
     assert not restored.topology.has_vhost("/")
 
 
-def test_a_forgotten_node_that_comes_back_with_an_empty_disk_is_heard() -> None:
-    """It counts its lives and its requests from the beginning."""
+def test_a_forgotten_node_is_not_heard_until_it_was_let_in_and_then_above_its_earlier_starts() -> None:
     cluster = StateUnderTest("n1")
     cluster.up("n2", 3)
-    cluster.state.apply(10, Request(RequestId(N2, Incarnation(3), 1), ChangeTopology(CreateVhost("v"), N2)))
-    cluster.index = 10
+    assert ask(cluster, incarnation=3, vhost="v") is None
     cluster.down("n2", 3)
     cluster.apply(ForgetNode(N2))
-    cluster.state.apply(20, Request(RequestId(N2, Incarnation(1), 1), ChangeTopology(CreateVhost("w"), N2)))
-    assert cluster.state.topology.has_vhost("w")
+    assert isinstance(ask(cluster, incarnation=3, vhost="w"), EarlierLifeError), "a straggler of the life before"
+    assert isinstance(cluster.up("n2", 4).error, ForgottenNodeError), "the old directory, started once more"
+    assert isinstance(cluster.up("n2", 1).error, ForgottenNodeError), "an empty one that nobody let in"
+    cluster.apply(AdmitNode(N2, "b2", "n2:1"))
+    assert isinstance(cluster.up("n2", 3).error, ForgottenNodeError), "it has to count on"
+    cluster.state.restore(cluster.state.snapshot())
+    assert cluster.up("n2", 4).error is None
+    assert ask(cluster, incarnation=4, vhost="w") is None
+    assert isinstance(cluster.apply(AdmitNode(N2, "c2", "n2:1")).error, StillMemberError)
+    assert cluster.state.admissions.forgotten == {}
+    assert cluster.state.admissions.admitted[N2].identity == "b2"
+
+
+def ask(cluster: StateUnderTest, incarnation: int, vhost: str) -> WarrenError | None:
+    """As n2, in this life of it."""
+    cluster.index += 1
+    command = ChangeTopology(CreateVhost(vhost), N2)
+    return cluster.state.apply(cluster.index, Request(request_of_n2(cluster.index, incarnation), command)).error
+
+
+def request_of_n2(counter: int, incarnation: int) -> RequestId:
+    return RequestId(N2, Incarnation(incarnation), counter)
+
+
+def test_a_node_that_has_only_voted_can_be_forgotten() -> None:
+    cluster = StateUnderTest("n1")
+    assert isinstance(cluster.apply(ForgetNode(N2)).error, NoSuchNodeError)
+    assert cluster.apply(ForgetNode(N2, is_voter=True)).error is None
+    assert N2 in cluster.state.admissions.forgotten
+
+
+def test_forgetting_names_the_queues_that_went_with_the_node() -> None:
+    cluster = StateUnderTest("n1", "n2")
+    cluster.apply(ChangeTopology(DeclareQueue("/", "q", durable=True), N2))
+    cluster.down("n2")
+    (deleted,) = cluster.apply(ForgetNode(N2)).result
+    assert "q" in deleted
+    assert cluster.state.topology.queue("/", "q") is None
 
 
 def test_requests_may_overtake_each_other() -> None:
@@ -107,6 +151,19 @@ def test_a_new_incarnation_counts_from_one_and_ends_the_old() -> None:
     assert requests.admit(request_id(7))
     assert requests.admit(request_id(7, incarnation=2))
     assert not requests.admit(request_id(8, incarnation=1))
+
+
+def test_who_asks_under_an_earlier_start_is_told_that_it_is_not_heard() -> None:
+    """A node that counts its starts anew must not take silence for success."""
+    cluster = StateUnderTest("n1")
+    for incarnation, is_refused in ((5, False), (5, False), (1, True), (6, False), (5, True)):
+        cluster.index += 1
+        command = ChangeTopology(CreateVhost("v"), N2)
+        applied = cluster.state.apply(
+            cluster.index, Request(RequestId(N2, Incarnation(incarnation), cluster.index), command)
+        )
+        assert isinstance(applied.error, EarlierLifeError) == is_refused
+        cluster.state.check_invariants()
 
 
 def test_the_memory_of_requests_is_bounded() -> None:

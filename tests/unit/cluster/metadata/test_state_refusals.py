@@ -21,8 +21,9 @@ from cluster.metadata.commands import (
     SetPolicy,
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
+from cluster.metadata.events import Applied
 from cluster.metadata.records import PolicyRecord
-from cluster.metadata.state import Applied, MetadataState
+from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
 from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory

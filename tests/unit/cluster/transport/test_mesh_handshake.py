@@ -11,12 +11,14 @@ import pytest
 
 from cluster.sessions.messages import SessionReply
 from cluster.transport.carrier import IncomingStream, OutgoingStream, StreamKind
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, HandshakeError, Side, answer, challenge, prove
+from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, Side, answer, challenge, prove
 from cluster.transport.mesh import Mesh
+from cluster.transport.mesh_port import HandshakeError
 from cluster.wire import mesh_pb2
 from cluster.wire.convert import PART_BYTES
 from cluster.wire.convert_handshake import (
     Challenge,
+    Credentials,
     Hello,
     Verdict,
     decode_answer,
@@ -108,7 +110,7 @@ async def greet(pair: MeshNodes, hello: Hello, secret: bytes = b"secret") -> Cha
     said = await hear(stream)
     if isinstance(said, Verdict):
         return said
-    await stream.write(encode_proof(answer(secret, StreamKind.CONSENSUS, hello, said)))
+    await stream.write(encode_proof(answer(secret, StreamKind.CONSENSUS, encode_hello(hello), said)))
     return await hear(stream)
 
 
@@ -178,17 +180,21 @@ HELLO = hello_of(N1, 5, N2, 0, 9)
         {"oldest_protocol": 1},
         {"newest_protocol": 3},
         {"nonce": b"x" * NONCE_BYTES},
+        {"credentials": Credentials(identity="another")},
     ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_a_proof_is_for_one_hello_only(changed: dict[str, Any]) -> None:
     said = (N2, Incarnation(7), 2, b"nonce")
-    proof = prove(b"secret", Side.DIALER, StreamKind.QUEUES, HELLO, *said)
-    assert proof != prove(b"secret", Side.DIALER, StreamKind.QUEUES, replace(HELLO, **changed), *said)
+    proof = prove(b"secret", Side.DIALER, StreamKind.QUEUES, encode_hello(HELLO), *said)
+    other = encode_hello(replace(HELLO, **changed))
+    assert proof != prove(b"secret", Side.DIALER, StreamKind.QUEUES, other, *said)
 
 
 def test_a_proof_is_for_one_side_stream_secret_and_challenge_only() -> None:
-    terms: dict[str, Any] = dict(secret=b"secret", side=Side.DIALER, kind=StreamKind.QUEUES, hello=HELLO, acceptor=N2)
+    terms: dict[str, Any] = dict(
+        secret=b"secret", side=Side.DIALER, kind=StreamKind.QUEUES, hello_frame=b"hello", acceptor=N2
+    )
     terms |= dict(incarnation=Incarnation(7), protocol=2, nonce=b"nonce")
     changes: dict[str, Any] = dict(secret=b"Secret", side=Side.ACCEPTOR, kind=StreamKind.CONSENSUS, acceptor=N3)
     changes |= dict(incarnation=Incarnation(8), protocol=3, nonce=b"Nonce")
@@ -229,7 +235,7 @@ async def test_a_recorded_handshake_opens_nothing_a_second_time(pair: MeshNodes)
     stream = await dial(pair, HELLO)
     said = await hear(stream)
     assert isinstance(said, Challenge)
-    recorded = encode_proof(answer(b"secret", StreamKind.CONSENSUS, HELLO, said))
+    recorded = encode_proof(answer(b"secret", StreamKind.CONSENSUS, encode_hello(HELLO), said))
     again = await dial(pair, HELLO)
     await hear(again)
     await again.write(recorded)
@@ -256,7 +262,7 @@ async def test_somebody_without_the_secret_changes_nothing(pair: MeshNodes) -> N
 
 def test_a_verdict_without_a_challenge_is_not_believed() -> None:
     with pytest.raises(HandshakeError, match="without a proof that it is one of us"):
-        answer(b"secret", StreamKind.QUEUES, HELLO, Verdict(N2, Incarnation(1)))
+        answer(b"secret", StreamKind.QUEUES, encode_hello(HELLO), Verdict(N2, Incarnation(1)))
 
 
 @pytest.mark.parametrize(
@@ -271,9 +277,9 @@ def test_a_verdict_without_a_challenge_is_not_believed() -> None:
 )
 def test_two_nodes_speak_the_newest_protocol_that_both_know(oldest: int, newest: int, spoken: int | str) -> None:
     hello = replace(HELLO, oldest_protocol=oldest, newest_protocol=newest)
-    terms = (b"secret", StreamKind.QUEUES, hello, N2, Incarnation(1), bytes(NONCE_BYTES))
+    terms = (b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES))
     if isinstance(spoken, int):
-        assert challenge(*terms).protocol == spoken
+        assert challenge(*terms)[1].protocol == spoken
         return
     with pytest.raises(HandshakeError, match=spoken):
         challenge(*terms)
@@ -295,13 +301,13 @@ async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: 
 def test_the_refusal_of_a_node_of_protocol_1_says_what_may_be_behind_it() -> None:
     refusal = Verdict(N2, Incarnation(1), "wrong cookie: the nodes belong to different clusters")
     with pytest.raises(HandshakeError, match=r"which may speak protocol 1: .* these releases cannot be mixed"):
-        answer(b"secret", StreamKind.QUEUES, HELLO, refusal)
+        answer(b"secret", StreamKind.QUEUES, encode_hello(HELLO), refusal)
 
 
 def test_what_a_stranger_says_reaches_the_log_short_and_in_one_line() -> None:
     hello = replace(HELLO, receiver=NodeName("n1\nERROR all is lost" + "x" * 10_000))
     with pytest.raises(HandshakeError) as caught:
-        challenge(b"secret", StreamKind.QUEUES, hello, N2, Incarnation(1), bytes(NONCE_BYTES))
+        challenge(b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

@@ -1,0 +1,333 @@
+"""Which nodes this one links with, how a group is founded, and what becomes of a node that has lost its disk.
+
+A node votes, and acknowledges entries of the log, in the trust that it never forgets either. One whose data directory
+was wiped has forgotten both and still has its name: were it taken for what it was, it could vote twice in a term, and a
+majority that needs it might know nothing of what was committed. So every directory has an *identity*
+(`cluster.runtime.identity`), the log names each voter with it, and links are made between identities:
+
+- **A known name under another identity is refused** by every node whose log names it; so is an empty directory under a
+  name that the log has without an identity (a group of an earlier release). Each word of a handshake says by which
+  identity its speaker knows the other, so the refused node finds out by itself, ends, and says what can be done.
+- **What answers is checked again when it arrives** (`may_answer`): the log may have learned an identity since the link
+  came up. Votes and acknowledgements count only for the identity that the log names at that moment.
+- **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
+  `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
+  that was forgotten is free for another directory.
+- **An older copy of a directory** is known by its incarnation: the cluster has committed a later start. (A copy made
+  since the last start cannot be told from the original.)
+
+**Founding.** A node with an empty directory cannot know whether it is new or was wiped, and a majority of such nodes
+cannot either: the rest may be down and have everything. So a new group needs every member of the configuration, once.
+The one whose name sorts first is the *founder*, and its identity is the name of the group. The others bind themselves
+to that group, durably, when the founder first calls; then they have links. As soon as the founder is linked with all of
+them it writes their names and identities as the first entries of the log, stands for election and replicates the log
+like any other. The others have empty logs until then: they never stand, and vote only for who is of their group.
+
+Why this founds one group at most: an empty node binds itself to a founder that is empty, too. If the founder was wiped
+after it wrote the log, the next one under its name founds another group only when all others are empty and bound to it;
+then nobody has anything of the first group, or ever will: links are between nodes of one group, and who has bound
+itself to the second refuses what is left of the first. If one of the others has the log, it is not empty; it refuses
+the new founder, by the rule above. Who was wiped before the founder wrote the log has voted for nobody.
+
+**Groups of an earlier release** all have the same name. Their nodes make identities at their next start, and the leader
+has the group note them, one by one, as changes of voters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from cluster.metadata.commands import AdmitNode
+from cluster.metadata.state import MetadataState
+from cluster.raft.core import RaftCore
+from cluster.raft.messages import Voter
+from cluster.runtime.group_members import group_members, meant_identity
+from cluster.runtime.identity import IdentityFile, ways_out
+from cluster.transport.mesh_port import HandshakeError
+from cluster.wire.convert_handshake import Credentials
+from node.errors import ConfigError
+from node.ids import Incarnation, NodeName
+
+log = logging.getLogger(__name__)
+
+
+class Group(Protocol):
+    """The metadata group of this node (`cluster.runtime.raft_driver.RaftDriver`)."""
+
+    @property
+    def core(self) -> RaftCore:
+        """To be looked at."""
+
+    @property
+    def applied_index(self) -> int: ...
+
+    def found(self, voters: Sequence[Voter]) -> None: ...
+
+
+class Admission:
+    """See the top of this module. Implements `cluster.transport.mesh_port.Gatekeeper`."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        incarnation: Incarnation,
+        members: Sequence[NodeName],
+        identity: IdentityFile,
+        cluster_address: str,
+        state: MetadataState,
+        *,
+        on_refused: Callable[[str], None],
+        count_on_from: Callable[[Incarnation], None],
+        admit_node: Callable[[AdmitNode], Coroutine[Any, Any, Any]],
+        spawn: Callable[[Coroutine[Any, Any, Any], str], object],
+    ) -> None:
+        """``members`` by the configuration, this node among them; ``state``: what is committed.
+
+        ``on_refused``: this node has no place in its group, and must end. ``count_on_from``: it must begin again, as a
+        start above this one. ``admit_node``: have the group let a node in; ``spawn`` does so in the background.
+        """
+        self._node = node
+        self._incarnation = incarnation
+        self._members = tuple(sorted(members))
+        self._founder = self._members[0]
+        self._file = identity
+        self._cluster_address = cluster_address
+        self._state = state
+        self._on_refused = on_refused
+        self._count_on_from = count_on_from
+        self._admit_node = admit_node
+        self._spawn = spawn
+        self._group: Group
+        #: Peers whose link is up, and their identities.
+        self.linked_identities: dict[NodeName, str] = {}
+        #: New nodes that are being proposed.
+        self._proposed: dict[NodeName, None] = {}
+        self._reported = ""
+
+    def join(self, group: Group) -> None:
+        """The group as this node has it. Raises `ConfigError` if its log knows this node under another identity."""
+        self._group = group
+        own = group.core.log.identity_of(self._node)
+        if own and own != self._identity:
+            raise ConfigError(
+                f"the data directory of {self._node} was put together from several: its log belongs to another "
+                f"identity; {ways_out(self._node)}"
+            )
+        if self._is_empty and self._node == self._founder and self._file.current.group != self._identity:
+            self._file.bind(self._identity)
+
+    def start(self) -> None:
+        """Begin to take part; a cluster of one founds itself."""
+        if self._is_empty and len(self._members) > 1:
+            log.info(
+                "%s is new: a cluster is founded when all of its nodes have started (%s)",
+                self._node,
+                ", ".join(self._members),
+            )
+        self._found_if_complete()
+
+    # --- what the group knows ---
+
+    @property
+    def _identity(self) -> str:
+        return self._file.current.identity
+
+    @property
+    def _is_empty(self) -> bool:
+        """Nothing of the group is here yet."""
+        return self._group.core.log.last_index == 0
+
+    def may_answer(self, peer: NodeName) -> bool:
+        """What comes from the peer now comes from whom the log means by that name."""
+        known = self._group.core.log.identity_of(peer)
+        return not known or known == self.linked_identities.get(peer)
+
+    # --- Gatekeeper ---
+
+    @property
+    def _configuration(self) -> tuple[int, int]:
+        """Term and index of the entry that made the group what it is. Of two nodes of a group the higher knows more."""
+        raft_log = self._group.core.log
+        return raft_log.term_at(raft_log.configuration_index) or 0, raft_log.configuration_index
+
+    def _committed_incarnation(self, peer: NodeName) -> Incarnation:
+        """Latest start of the peer under the identity that the log names; 0 if that is not known."""
+        record = self._state.members.get(peer)
+        admitted = self._state.admissions.admitted.get(peer)
+        if record is None:
+            return admitted.after_incarnation if admitted is not None else Incarnation(0)
+        is_of_log = self._group.applied_index >= self._group.core.log.configuration_index
+        return record.incarnation if is_of_log else Incarnation(0)
+
+    def _meant(self, peer: NodeName) -> str | None:
+        return meant_identity(self._group.core, self._state, peer)
+
+    @property
+    def _group_members(self) -> tuple[NodeName, ...]:
+        return group_members(self._group.core, self._state)
+
+    def credentials(self, peer: NodeName) -> Credentials:
+        return Credentials(
+            self._identity,
+            self._file.current.group,
+            *self._configuration,
+            self._members if self._is_empty else self._group_members,
+            self._meant(peer) or "",
+            self._committed_incarnation(peer),
+            self._cluster_address,
+        )
+
+    def must_ask(self) -> bool:
+        """The others may have removed this node, or not know it yet: then nobody calls it."""
+        return self._is_empty or not self.linked_identities
+
+    def heed(self, peer: NodeName, credentials: Credentials) -> None:
+        """Whether this node still is whom the group means by its name."""
+        theirs = _configuration_of(credentials)
+        if theirs == (0, 0) and not self._is_empty:
+            self._consider(peer, credentials)
+        is_of_group = credentials.group == self._file.current.group
+        if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
+            return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
+        meant = credentials.receiver_identity
+        if self._node not in credentials.members:
+            self._not_a_member(peer, credentials.members)
+        elif meant not in ("", self._identity) or (self._is_empty and not meant):
+            self._on_refused(
+                f"the data of {self._node} is lost: {peer} knows it by another data directory, and it must not go on "
+                f"under its name without what it has promised; {ways_out(self._node)}"
+            )
+        elif self._is_empty and not is_of_group:
+            self._join(credentials)
+        elif self._incarnation < credentials.receiver_incarnation and is_of_group:
+            self._on_refused(
+                f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
+                f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
+            )
+
+    def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
+        """Raises `HandshakeError`."""
+        if not credentials.identity:
+            raise HandshakeError(f"{peer} runs an earlier release: all nodes of a cluster have to run the same")
+        if self._is_empty:
+            self._admit_to_founding(peer, credentials)
+        else:
+            self._admit_to_group(peer, incarnation, credentials)
+
+    def _admit_to_founding(self, peer: NodeName, credentials: Credentials) -> None:
+        """Nothing is here yet: only who is, or will be, of the same group can be spoken to."""
+        own = self._file.current
+        is_empty = _configuration_of(credentials) == (0, 0)
+        if peer == self._founder and credentials.group != own.group and is_empty:
+            self._require_same_members(peer, credentials)
+            self._file.bind(credentials.group)
+            log.info("%s is of the cluster that %s founds", self._node, peer)
+        elif credentials.group != own.group or not own.group:
+            waits = peer if self._node == self._founder else self._node
+            raise HandshakeError(f"{waits} waits until {self._founder} has asked it to found a cluster")
+
+    def _require_same_members(self, peer: NodeName, credentials: Credentials) -> None:
+        if tuple(sorted(credentials.members)) != self._members:
+            raise HandshakeError(
+                f"{self._node} is configured to be of a new cluster of {', '.join(self._members)}, and {peer} to be of "
+                f"one of {', '.join(credentials.members)}: set the same `cluster_formation` on both"
+            )
+
+    def _admit_to_group(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
+        known = self._meant(peer)
+        theirs = _configuration_of(credentials)
+        if credentials.group == self._file.current.group and theirs > self._configuration:
+            return  # it knows of changes that this node has yet to hear of
+        if known is None:
+            raise HandshakeError(
+                f"{peer} is no member of the cluster of {', '.join(self._group_members)}; its own list is "
+                f"{', '.join(credentials.members)}"
+            )
+        is_wiped = known != credentials.identity if known else theirs == (0, 0)
+        if is_wiped:
+            raise HandshakeError(
+                f"{peer} has lost its data: the cluster knows it by another data directory; {ways_out(peer)}"
+            )
+        if credentials.group != self._file.current.group:
+            raise HandshakeError(f"{peer} waits for another cluster to be founded than that of {self._node}")
+        committed = self._committed_incarnation(peer)
+        if incarnation < committed:
+            raise HandshakeError(
+                f"{peer} has an older copy of its data: it was started {committed} times, and its directory knows of "
+                f"{incarnation}; {ways_out(peer)}"
+            )
+
+    def _not_a_member(self, peer: NodeName, members: Sequence[NodeName]) -> None:
+        group = ", ".join(members)
+        own = ", ".join(self._members)
+        if not self._is_empty:
+            self._on_refused(
+                f"{self._node} was removed from the cluster of {group}: delete its data directory and start it again, "
+                "to join as a new node"
+            )
+        elif not set(members) <= set(self._members):
+            self._on_refused(
+                f"{self._node} cannot join the cluster of {group}, to which {peer} belongs, with the list {own}: set "
+                f"`cluster_formation` to the members of the cluster and {self._node}"
+            )
+        elif self._reported != group:
+            self._reported = group
+            log.info("%s has asked to join the cluster of %s", self._node, group)
+
+    def _join(self, credentials: Credentials) -> None:
+        """The group means this node, which has nothing yet, by its identity."""
+        if self._incarnation <= credentials.receiver_incarnation:
+            log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
+            self._count_on_from(credentials.receiver_incarnation)
+        else:
+            self._file.bind(credentials.group)
+            log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))
+
+    def _consider(self, peer: NodeName, credentials: Credentials) -> None:
+        """A node that has nothing: let it in if its name is free, and it knows to whom it comes."""
+        admitted = self._state.admissions.admitted.get(peer)
+        is_free = peer not in self._state.members and (
+            self._meant(peer) is None or (admitted is not None and peer not in self._group.core.voters)
+        )
+        is_asked_for = admitted is None or admitted.identity != credentials.identity
+        knows_us = {*self._group_members, peer} <= {*credentials.members}
+        if not (is_free and is_asked_for and knows_us and credentials.identity and credentials.cluster_address):
+            return
+        if peer not in self._proposed:
+            self._proposed[peer] = None
+            command = AdmitNode(peer, credentials.identity, credentials.cluster_address)
+            self._spawn(self._let_in(command), f"letting {peer} in")
+
+    async def _let_in(self, command: AdmitNode) -> None:
+        try:
+            await self._admit_node(command)
+            log.info("%s at %s may join the cluster", command.node, command.cluster_address)
+        finally:
+            self._proposed.pop(command.node, None)
+
+    def linked(self, peer: NodeName, identity: str) -> None:
+        self.linked_identities[peer] = identity
+        self._found_if_complete()
+
+    def unlinked(self, peer: NodeName) -> None:
+        self.linked_identities.pop(peer, None)
+
+    # --- founding ---
+
+    def _found_if_complete(self) -> None:
+        if not self._is_empty or self._node != self._founder:
+            return
+        identities = {self._node: self._identity, **self.linked_identities}
+        if all(member in identities for member in self._members):
+            self._group.found([Voter(member, identities[member]) for member in self._members])
+
+    def check_invariants(self) -> None:
+        assert self._node not in self.linked_identities, "a node is not linked with itself"
+        own = self._group.core.log.identity_of(self._node)
+        assert not own or own == self._identity, "the log means this node by its name"
+
+
+def _configuration_of(credentials: Credentials) -> tuple[int, int]:
+    return credentials.configuration_term, credentials.configuration_index

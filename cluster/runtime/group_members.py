@@ -1,0 +1,148 @@
+"""What follows from committed admissions: who votes, who learns, and with whom this node keeps links.
+
+The leader brings the voters into agreement with the records, one change at a time: who was forgotten loses the vote,
+who was let in is taught the log and gets the vote once it has it, and a group of a release without identities notes
+those of its voters. Every node keeps links with the members that its log and its records name, and with no others; the
+configuration only says where the founding ones are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from cluster.metadata.state import MetadataState
+from cluster.raft.config import ProposalRefusedError
+from cluster.raft.core import RaftCore
+from cluster.raft.messages import Voter
+from node.ids import NodeName
+
+log = logging.getLogger(__name__)
+
+
+class Voting(Protocol):
+    """The group as its leader changes it (`cluster.runtime.raft_driver.RaftDriver`). Raises `ProposalRefusedError`."""
+
+    @property
+    def core(self) -> RaftCore:
+        """To be looked at."""
+
+    def add_voter(self, voter: Voter) -> None: ...
+
+    def remove_voter(self, node: NodeName) -> None: ...
+
+    def set_learners(self, learners: Collection[NodeName]) -> None: ...
+
+
+class PeerLinks(Protocol):
+    """`cluster.transport.mesh.Mesh`."""
+
+    @property
+    def peers(self) -> Sequence[NodeName]: ...
+
+    def add_peer(self, name: NodeName, address: str) -> None: ...
+
+    def remove_peer(self, name: NodeName) -> None: ...
+
+
+def meant_identity(core: RaftCore, state: MetadataState, node: NodeName) -> str | None:
+    """By which directory the group means a node; empty if by any, ``None`` if it is none of the group."""
+    admitted = state.admissions.admitted.get(node)
+    if admitted is not None:
+        return admitted.identity
+    return None if node in state.admissions.forgotten else core.log.identity_of(node)
+
+
+def group_members(core: RaftCore, state: MetadataState) -> tuple[NodeName, ...]:
+    """Who votes, or is going to; not who is going to be removed."""
+    admissions = state.admissions
+    voters = (voter for voter in core.log.voters if not admissions.is_forgotten(voter))
+    return tuple(dict.fromkeys((*voters, *admissions.admitted)))
+
+
+class GroupMembers:
+    """See the top of this module. ``addresses``: where the members are, kept up to date."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        state: MetadataState,
+        addresses: MutableMapping[NodeName, str],
+        own_identity: Callable[[], str],
+        linked: Mapping[NodeName, str],
+        watch: Callable[[Sequence[NodeName]], None],
+    ) -> None:
+        """``linked``: identities of the peers whose link is up. ``watch``: told the peers when they change."""
+        self._node = node
+        self._state = state
+        self._addresses = addresses
+        self._own_identity = own_identity
+        self._linked = linked
+        self._watch = watch
+        self._group: Voting
+        self._links: PeerLinks
+        self._peers: tuple[NodeName, ...] | None = None
+        self._votes = asyncio.Event()
+
+    def join(self, group: Voting, links: PeerLinks) -> None:
+        self._group = group
+        self._links = links
+
+    async def wait_for_vote(self) -> None:
+        """Until this node is of the group that decides: before that it is of no help, and must not count as up."""
+        await self._votes.wait()
+
+    def follow(self) -> None:
+        """Something was applied, or some time has passed."""
+        core = self._group.core
+        if core.log.last_index == 0:
+            return
+        if self._node in core.log.voters:
+            self._votes.set()
+        self._follow_links(tuple(name for name in group_members(core, self._state) if name != self._node))
+        if core.is_leader:
+            with suppress(ProposalRefusedError):  # the change before is not committed yet, for instance
+                self._change_voters(core)
+
+    def _follow_links(self, peers: tuple[NodeName, ...]) -> None:
+        if peers == self._peers:
+            return
+        self._peers = peers
+        for name in self._links.peers:
+            if name not in peers:
+                log.info("%s is no member any more: no link is kept with it", name)
+                self._links.remove_peer(name)
+        for name in peers:
+            admitted = self._state.admissions.admitted.get(name)
+            if admitted is not None:
+                self._addresses[name] = admitted.cluster_address
+            elif name not in self._addresses and name in self._state.members:
+                self._addresses[name] = self._state.members[name].cluster_address
+            if name in self._addresses:
+                self._links.add_peer(name, self._addresses[name])
+            else:
+                self._peers = None  # its record is yet to be applied
+        self._watch(peers)
+
+    def _change_voters(self, core: RaftCore) -> None:
+        admissions = self._state.admissions
+        identities = {**self._linked, self._node: self._own_identity()}
+        for name, identity in core.log.configuration:
+            admitted = admissions.admitted.get(name)
+            if admissions.is_forgotten(name) or (admitted is not None and admitted.identity != identity):
+                log.info("taking the vote from %s", name)
+                self._group.remove_voter(name)
+                return
+            if not identity and name in identities:
+                self._group.add_voter(Voter(name, identities[name]))
+                return
+        learners = [name for name in admissions.admitted if name not in core.voters]
+        self._group.set_learners(learners)
+        for name in learners:
+            if core.has_learned(name):
+                log.info("%s has learned the log of the metadata: it votes from now on", name)
+                self._group.add_voter(Voter(name, admissions.admitted[name].identity))
+                return

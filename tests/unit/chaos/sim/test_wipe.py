@@ -1,0 +1,335 @@
+"""Nodes that begin again on an empty disk under a name that the others know, in whole simulated clusters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from chaos.sim.cluster import SimulatedCluster
+from chaos.sim.convergence import why_not_converged
+from chaos.sim.drawing import draw_personality
+from chaos.sim.loop import SimulatedLoop, simulated_loop
+from chaos.sim.wipes import check_wiped
+from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
+from cluster.raft.storage import RaftStorage
+from cluster.runtime.identity import IDENTITY_FILE
+from node.ids import NodeName
+from node.store.disk.disk import read_whole, write_durably
+
+NAMES = ("n1", "n2", "n3")
+#: Virtual: longer than any timeout of a cluster.
+PATIENCE_S = 60.0
+
+
+class Lab:
+    """Three nodes and what they say when they end."""
+
+    def __init__(self, loop: SimulatedLoop, seed: int = 1) -> None:
+        self.loop = loop
+        self.cluster = SimulatedCluster(loop, draw_personality(Random(seed), 3), seed)
+        self.story: list[str] = []
+        self.cluster.on_event = self.story.append
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.cluster.start(name)
+
+    def pass_time(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.now_s + seconds)
+
+    def until_converged(self) -> None:
+        end_s = self.loop.now_s + PATIENCE_S
+        while (reason := why_not_converged(self.cluster)) and self.loop.now_s < end_s:
+            self.pass_time(0.1)
+        assert not reason
+        self.check_invariants()
+
+    def check_invariants(self) -> None:
+        for node in self.cluster.nodes.values():
+            node.check_invariants()
+        check_wiped(self.cluster)
+
+    def found(self) -> None:
+        self.start(*NAMES)
+        self.until_converged()
+
+    def ends_of(self, name: str) -> list[str]:
+        return [line for line in self.story if line.startswith(f"end of {name}")]
+
+    def leader(self) -> str:
+        return next(name for name, node in self.cluster.nodes.items() if node.raft.core.is_leader)
+
+    def is_founded(self, name: str) -> bool:
+        return name in self.cluster.nodes and self.cluster.nodes[name].raft.core.log.last_index > 0
+
+    def forget(self, name: str, at: str) -> None:
+        """As an operator has it done, to the end; raises what it is refused with."""
+        process = self.cluster.machines[at].process
+        assert process is not None
+        task = process.create_task(self.cluster.nodes[at].admin.forget_cluster_node(name))
+        while not task.done():
+            self.pass_time(0.1)
+        task.result()
+
+    def lose_disk(self, name: str) -> None:
+        """For ever."""
+        self.cluster.kill(name)
+        self.cluster.machines[name].wipe_disk()
+        self.cluster.machines[name].disk_before = None
+
+    def identity(self, name: str) -> bytes:
+        disk = self.cluster.machines[name].disk
+        return read_whole(disk, f"/data/{IDENTITY_FILE}")
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        yield Lab(loop)
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def test_a_wiped_node_ends_with_the_two_ways_out_and_the_others_go_on(lab: Lab) -> None:
+    for name in NAMES:
+        lab.found()
+        lab.cluster.wipe(name)
+        lab.pass_time(5)
+        assert name not in lab.cluster.nodes, "it has ended by itself"
+        (end,) = lab.ends_of(name)
+        assert f"`warrenctl forget_cluster_node {name}`" in end
+        assert "restore the whole directory" in end
+        others = [lab.cluster.nodes[other] for other in NAMES if other != name]
+        assert any(node.raft.core.is_leader for node in others)
+        for node in others:
+            assert not node.runtime.metadata.state.members[NodeName(name)].is_up, "it counts as down"
+        lab.cluster.wipe_end(name)
+        lab.until_converged()
+
+
+def test_a_node_wiped_before_anybody_saw_it_go_has_no_vote(lab: Lab) -> None:
+    lab.found()
+    leader = lab.leader()
+    wiped, other = (name for name in NAMES if name != leader)
+    lab.cluster.kill(leader)
+    lab.cluster.wipe(wiped)
+    lab.pass_time(30)
+    # One that remembers and one that does not are no majority.
+    assert not lab.cluster.nodes[other].raft.core.is_leader
+    assert wiped not in lab.cluster.nodes
+    lab.start(leader)
+    lab.pass_time(10)
+    assert lab.cluster.nodes[leader].raft.core.leader is not None, "the two that remember are one"
+
+
+def test_a_wiped_majority_founds_nothing_beside_the_node_that_remembers(lab: Lab) -> None:
+    for survivor in NAMES:
+        lab.found()
+        lab.cluster.kill(survivor)
+        wiped = [name for name in NAMES if name != survivor]
+        for name in wiped:
+            lab.cluster.wipe(name)
+        lab.pass_time(40)
+        assert not any(lab.is_founded(name) for name in wiped), "while the survivor is away they wait for it"
+        lab.start(survivor)
+        lab.pass_time(20)
+        assert [name for name in NAMES if name in lab.cluster.nodes] == [survivor], "and then they are refused"
+        for name in wiped:
+            lab.cluster.wipe_end(name)
+        lab.until_converged()
+
+
+def test_a_cluster_of_which_nothing_is_left_is_founded_anew(lab: Lab) -> None:
+    lab.found()
+    for name in NAMES:
+        lab.cluster.kill(name)
+        lab.cluster.machines[name].wipe_disk()
+    lab.found()
+
+
+@pytest.mark.parametrize("last", NAMES)
+def test_a_cluster_is_founded_when_its_last_node_has_started_in_any_order(lab: Lab, last: str) -> None:
+    first = [name for name in NAMES if name != last]
+    lab.start(*reversed(first))
+    lab.pass_time(30)
+    assert not any(lab.is_founded(name) for name in first)
+    lab.start(last)
+    lab.until_converged()
+
+
+@pytest.mark.parametrize("victim", NAMES)
+@pytest.mark.parametrize("after_ms", [1, 3, 5, 8, 12, 20, 40, 80, 200, 1000])
+def test_a_node_wiped_while_its_cluster_is_founded_is_of_it_or_refused(lab: Lab, victim: str, after_ms: int) -> None:
+    """Nobody can have counted on it under one identity and then on another."""
+    lab.start(*NAMES)
+    lab.pass_time(after_ms / 1000)
+    lab.cluster.wipe(victim)
+    lab.pass_time(30)
+    identities = set()
+    for name, node in lab.cluster.nodes.items():
+        configuration = node.raft.core.log.configuration
+        if configuration:
+            identities.add(configuration)
+        lab.check_invariants()
+        known = node.raft.core.log.identity_of(NodeName(victim))
+        assert name != victim or known in (None, node_identity(lab, victim))
+    assert len(identities) <= 1, "one group was founded at most"
+    assert sum(node.raft.core.is_leader for node in lab.cluster.nodes.values()) == 1
+
+
+def node_identity(lab: Lab, name: str) -> str:
+    return lab.identity(name).decode().splitlines()[0].removeprefix("identity = ")
+
+
+def test_a_node_that_restarts_while_its_cluster_is_founded_is_of_it(lab: Lab) -> None:
+    for victim in NAMES:
+        for after_ms in (1, 3, 5, 8, 12, 20, 40):
+            lab.start(*NAMES)
+            lab.pass_time(after_ms / 1000)
+            lab.cluster.kill(victim)
+            lab.start(victim)
+            lab.until_converged()
+            for name in NAMES:
+                lab.cluster.kill(name)
+                lab.cluster.machines[name].wipe_disk()
+
+
+def test_a_directory_without_its_raft_log_does_not_start(lab: Lab) -> None:
+    lab.found()
+    lab.cluster.kill("n2")
+    disk = lab.cluster.machines["n2"].disk
+    for name in disk.list("/data/raft"):
+        disk.unlink(f"/data/raft/{name}")
+    lab.start("n2")
+    lab.pass_time(1)
+    assert "has lost the log of the metadata" in lab.ends_of("n2")[-1]
+
+
+def test_an_older_copy_of_a_directory_is_refused(lab: Lab) -> None:
+    lab.found()
+    for _ in range(3):
+        lab.cluster.kill("n3")
+        lab.start("n3")
+        lab.until_converged()
+    disk = lab.cluster.machines["n3"].disk
+    lab.cluster.kill("n3")
+    disk.unlink("/data/incarnation")
+    lab.start("n3")
+    lab.pass_time(5)
+    assert "is an older copy" in lab.ends_of("n3")[-1]
+
+
+def test_directories_of_a_release_without_identities_get_some_that_the_group_notes(lab: Lab) -> None:
+    for name in NAMES:
+        begin_as_earlier_release(lab, name)
+    lab.start(*NAMES)
+    lab.until_converged()
+    lab.pass_time(10)
+    (configuration,) = {frozenset(node.raft.core.log.configuration) for node in lab.cluster.nodes.values()}
+    assert dict(configuration) == {name: node_identity(lab, name) for name in NAMES}
+    lab.cluster.wipe("n3")
+    lab.pass_time(5)
+    assert "the data of n3 is lost" in lab.ends_of("n3")[-1]
+
+
+def test_a_node_wiped_before_its_group_noted_its_first_identity_is_refused(lab: Lab) -> None:
+    for name in ("n1", "n2"):
+        begin_as_earlier_release(lab, name)
+    lab.start(*NAMES)
+    lab.pass_time(10)
+    assert "the data of n3 is lost" in lab.ends_of("n3")[-1]
+    assert any(node.raft.core.is_leader for node in lab.cluster.nodes.values())
+
+
+def begin_as_earlier_release(lab: Lab, name: str) -> None:
+    """The directory as that release made it at its first start."""
+    disk = lab.cluster.machines[name].disk
+    disk.mkdir("/data")
+    RaftStorage.open(disk, "/data/raft", [NodeName(each) for each in NAMES])[0].close()
+    write_durably(disk, "/data/incarnation", b"1")
+
+
+# --- forgotten, and taken in again
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_who_has_lost_its_disk_is_forgotten_and_joins_as_a_new_node(lab: Lab, victim: str) -> None:
+    lab.found()
+    other = next(name for name in NAMES if name != victim)
+    for _ in range(2):  # it may happen again
+        before = incarnation(lab, victim)
+        lab.lose_disk(victim)
+        lab.pass_time(10)
+        lab.forget(victim, at=other)
+        lab.pass_time(2)
+        assert victim not in lab.cluster.nodes[other].raft.core.voters
+        lab.start(victim)
+        lab.until_converged()
+        lab.pass_time(5)
+        for node in lab.cluster.nodes.values():
+            assert dict(node.raft.core.log.configuration)[NodeName(victim)] == node_identity(lab, victim)
+            assert set(node.raft.core.voters) == set(NAMES)
+        assert incarnation(lab, victim) > before
+        assert not any("stuck" in line for line in lab.story)
+
+
+def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> None:
+    lab.found()
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.start("n3")
+    lab.until_converged()
+    lab.pass_time(5)
+    lab.cluster.kill("n1")
+    lab.pass_time(20)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def test_a_node_that_runs_is_not_forgotten(lab: Lab) -> None:
+    lab.found()
+    with pytest.raises(NodeStillUpError, match="must be stopped before it can be removed"):
+        lab.forget("n3", at="n1")
+    with pytest.raises(NoSuchNodeError):
+        lab.forget("n7", at="n1")
+
+
+def test_a_forgotten_node_that_returns_is_told_what_to_do(lab: Lab) -> None:
+    lab.found()
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.pass_time(2)
+    lab.start("n3")
+    lab.pass_time(10)
+    assert "n3 was removed from the cluster of n1, n2: delete its data directory" in lab.ends_of("n3")[-1]
+    assert NodeName("n3") not in lab.cluster.nodes["n1"].runtime.metadata.state.members
+    for name in ("n1", "n2"):  # whose configuration still names it
+        lab.cluster.kill(name)
+    lab.start("n1", "n2")
+    lab.pass_time(10)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n1", "n2")) == 1
+
+
+def test_two_of_three_nodes_that_lost_their_disks_are_replaced_one_after_the_other(lab: Lab) -> None:
+    lab.found()
+    for victim in ("n2", "n3"):
+        lab.lose_disk(victim)
+        lab.pass_time(10)
+        lab.forget(victim, at="n1")
+        lab.start(victim)
+        lab.until_converged()
+        lab.pass_time(5)
+    lab.cluster.kill("n1")
+    lab.pass_time(20)
+    assert sum(lab.cluster.nodes[name].raft.core.is_leader for name in ("n2", "n3")) == 1
+
+
+def incarnation(lab: Lab, name: str) -> int:
+    return int(read_whole(lab.cluster.machines[name].disk, "/data/incarnation"))

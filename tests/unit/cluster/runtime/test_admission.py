@@ -1,0 +1,271 @@
+"""Who is linked with, who is told to go, and whose answers count (whole clusters: tests of `wipe` in the simulator)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from cluster.metadata.commands import AdmitNode, ForgetNode
+from cluster.metadata.records import MemberRecord
+from cluster.metadata.state import MetadataState
+from cluster.raft.config import RaftConfig, founding_state
+from cluster.raft.core import RaftCore
+from cluster.raft.messages import Entry, EntryKind, Voter
+from cluster.runtime.admission import Admission
+from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
+from cluster.transport.mesh_port import HandshakeError
+from node.errors import ConfigError, StorageError
+from node.ids import Incarnation, NodeName
+from node.store.disk.disk import write_durably
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
+
+N1, N2, N3, N4 = (NodeName(f"n{number}") for number in range(1, 5))
+NAMES = (N1, N2, N3)
+
+
+def carry_out(work: Coroutine[Any, Any, Any], _what: str) -> None:
+    """To its end: nothing in it waits."""
+    with suppress(StopIteration):
+        work.send(None)
+
+
+class Node:
+    """The part of a node that decides on links, with a log that is durable at once."""
+
+    def __init__(
+        self, name: NodeName, disk: SimulatedDisk | None = None, members: tuple[NodeName, ...] = NAMES
+    ) -> None:
+        self.name = name
+        self.disk = disk or SimulatedDisk()
+        self.disk.mkdir("/data")
+        self.file = IdentityFile.open(self.disk, "/data", name, Random(str(id(self))))
+        self.core = RaftCore(RaftConfig(name), founding_state([]), Random(1), now_ms=0)
+        self.begun_again_after: list[Incarnation] = []
+        self.let_in: list[AdmitNode] = []
+        self.refusals: list[str] = []
+        self.incarnation = Incarnation(1)
+        self.state = MetadataState()
+        self.gate = self.new_gate(members)
+        self.gate.join(self)
+        self.gate.start()
+
+    def new_gate(self, members: tuple[NodeName, ...] = NAMES) -> Admission:
+        return Admission(
+            self.name,
+            self.incarnation,
+            members,
+            self.file,
+            f"{self.name}:1",
+            self.state,
+            on_refused=self.refusals.append,
+            count_on_from=self.begun_again_after.append,
+            admit_node=self.admit_node,
+            spawn=carry_out,
+        )
+
+    @property
+    def identity(self) -> str:
+        return self.file.current.identity
+
+    @property
+    def applied_index(self) -> int:
+        return self.core.log.commit
+
+    def found(self, voters: Sequence[Voter]) -> None:
+        self.core.found(0, voters)
+        while self.core.has_work:
+            self.core.appended(self.core.take_ready())
+
+    async def admit_node(self, command: AdmitNode) -> None:
+        """It is committed, here, at once."""
+        self.let_in.append(command)
+        self.state.admissions.admit(command, self.state.members.get(command.node))
+
+    def hears(self, peer: Node) -> None:
+        """One word of a handshake. Raises `HandshakeError`."""
+        credentials = peer.gate.credentials(self.name)
+        self.gate.heed(peer.name, credentials)
+        self.gate.admit(peer.name, peer.incarnation, credentials)
+
+    def meets(self, peer: Node) -> None:
+        """The whole handshake, which the one whose name sorts first begins."""
+        first, second = sorted((self, peer), key=lambda node: node.name)
+        try:
+            second.hears(first)
+        finally:  # the answer, whatever it is
+            first.gate.heed(second.name, second.gate.credentials(first.name))
+        first.hears(second)
+        first.gate.linked(second.name, second.identity)
+        second.gate.linked(first.name, first.identity)
+
+    def knows_log_of(self, other: Node) -> None:
+        self.found(list(other.core.log.configuration))
+
+
+def founded() -> tuple[Node, Node, Node]:
+    n1, n2, n3 = (Node(name) for name in NAMES)
+    n1.meets(n2)
+    n1.meets(n3)
+    for other in (n2, n3):
+        other.knows_log_of(n1)
+    return n1, n2, n3
+
+
+def test_the_first_by_name_founds_when_all_are_there() -> None:
+    n1, n2, n3 = (Node(name) for name in NAMES)
+    with pytest.raises(HandshakeError, match="waits until n1"):
+        n2.meets(n3)
+    n1.meets(n2)
+    assert n1.core.log.configuration == ()
+    n1.meets(n3)
+    assert dict(n1.core.log.configuration) == {node.name: node.identity for node in (n1, n2, n3)}
+    n2.meets(n3)
+    for node in (n1, n2, n3):
+        assert node.file.current.group == n1.identity
+        node.gate.check_invariants()
+
+
+def test_who_is_bound_to_a_group_stays_bound_when_the_power_fails() -> None:
+    n1, n2 = Node(N1), Node(N2)
+    n1.meets(n2)
+    n2.disk.crash(CrashStyle.DROP, Random(1))
+    again = Node(N2, n2.disk)
+    assert again.file.current == n2.file.current
+
+
+def test_different_lists_found_nothing_and_both_are_named() -> None:
+    n1, n2 = Node(N1), Node(N2, members=(N1, N2))
+    with pytest.raises(HandshakeError, match=r"a new cluster of n1, n2, and n1 to be of one of n1, n2, n3"):
+        n1.meets(n2)
+    assert (n1.refusals, n2.refusals) == ([], []), "the operator sets one of them right, and the other waits"
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_a_wiped_node_is_refused_and_learns_it_whoever_speaks_first(victim: NodeName) -> None:
+    nodes = {node.name: node for node in founded()}
+    wiped = Node(victim)
+    for name, node in nodes.items():
+        if name != victim:
+            with pytest.raises(HandshakeError):
+                node.meets(wiped)
+            assert node.refusals == []
+    assert len(wiped.refusals) >= 1
+    assert f"`warrenctl forget_cluster_node {victim}`" in wiped.refusals[0]
+
+
+def test_a_wiped_founder_founds_nothing_with_nodes_that_are_bound_to_each_other() -> None:
+    """n2 has the log, n3 has not heard of it yet."""
+    n1, n2, n3 = (Node(name) for name in NAMES)
+    n1.meets(n2)
+    n1.meets(n3)
+    n2.knows_log_of(n1)
+    wiped = Node(N1)
+    wiped.meets(n3)
+    with pytest.raises(HandshakeError):
+        wiped.meets(n2)
+    assert wiped.core.log.last_index == 0
+    assert wiped.refusals != []
+
+
+def test_an_answer_counts_only_for_the_identity_that_the_log_means_now() -> None:
+    n1, _, _ = founded()
+    assert n1.gate.may_answer(N3)
+    n1.gate.unlinked(N3)
+    n1.gate.linked(N3, "another")
+    assert not n1.gate.may_answer(N3)
+
+
+def test_a_peer_that_lags_behind_ends_nobody() -> None:
+    """The group has taken n3 in again under another identity, and n2 has not heard of it."""
+    n1, n2, _ = founded()
+    fresh = Node(N3)
+    fresh.file.bind(n1.file.current.group)
+    others = [voter for voter in n1.core.log.configuration if voter.name != N3]
+    fresh.found([*others, Voter(N3, fresh.identity)])
+    fresh.core.log.append([Entry(4, 2, EntryKind.ADD_VOTER, Voter(N3, fresh.identity).pack())])
+    n2.meets(fresh)
+    assert (n2.refusals, fresh.refusals) == ([], [])
+    assert not n2.gate.may_answer(N3), "as long as its log means another"
+
+
+def test_an_older_copy_of_a_directory_is_refused() -> None:
+    n1, _, n3 = founded()
+    n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
+    with pytest.raises(HandshakeError, match="older copy"):
+        n1.meets(n3)
+    assert "older copy" in n3.refusals[0]
+
+
+def test_a_directory_of_another_identity_with_the_log_of_this_one_does_not_start() -> None:
+    n1, _, _ = founded()
+    other = IdentityFile.open(empty_directory(), "/data", N1, Random(99))
+    n1.file = other
+    gate = n1.new_gate()
+    with pytest.raises(ConfigError, match="put together from several"):
+        gate.join(n1)
+
+
+def test_a_directory_that_has_lost_its_log_does_not_start() -> None:
+    disk = empty_directory()
+    IdentityFile.open(disk, "/data", N1, Random(1)).note_log()
+    with pytest.raises(ConfigError, match="has lost the log of the metadata"):
+        IdentityFile.open(disk, "/data", N1, Random(1))
+
+
+def test_an_identity_that_cannot_be_read_stops_the_node() -> None:
+    disk = empty_directory()
+    write_durably(disk, f"/data/{IDENTITY_FILE}", b"")
+    with pytest.raises(StorageError, match="should hold the identity"):
+        IdentityFile.open(disk, "/data", N1, Random(1))
+
+
+def empty_directory() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir("/data")
+    return disk
+
+
+def test_a_new_node_whose_list_names_the_members_is_let_in() -> None:
+    n1, n2, _ = founded()
+    n4 = Node(N4, members=(*NAMES, N4))
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    assert n1.let_in == [AdmitNode(N4, n4.identity, "n4:1")]
+    n1.meets(n4)
+    assert n4.file.current.group == n1.file.current.group
+    assert (n4.refusals, n4.begun_again_after) == ([], [])
+    assert n2.let_in == []
+
+
+def test_a_node_whose_list_lacks_a_member_is_refused_and_both_lists_are_named() -> None:
+    n1, _, _ = founded()
+    n4 = Node(N4, members=(N1, N2, N4))
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    assert n1.let_in == []
+    assert "cannot join the cluster of n1, n2, n3, to which n1 belongs, with the list n1, n2, n4" in n4.refusals[0]
+
+
+def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_starts_on() -> None:
+    n1, _, n3 = founded()
+    n1.state.members[N3] = MemberRecord(N3, "n3:1", "", Incarnation(7), is_up=False)
+    n1.state.admissions.forget(ForgetNode(N3), n1.state.members.pop(N3))
+    n1.core.log.append([Entry(4, 2, EntryKind.REMOVE_VOTER, Voter(N3, n3.identity).pack())])
+    with pytest.raises(HandshakeError):
+        n1.meets(n3)
+    assert "n3 was removed from the cluster of n1, n2: delete its data directory" in n3.refusals[0]
+    fresh = Node(N3)
+    for _ in range(2):
+        with pytest.raises(HandshakeError):
+            n1.meets(fresh)
+    assert fresh.begun_again_after == [7]
+    assert fresh.refusals == []
+    fresh.incarnation = Incarnation(8)
+    fresh.gate = fresh.new_gate()
+    fresh.gate.join(fresh)
+    n1.meets(fresh)
+    assert fresh.file.current.group == n1.file.current.group
