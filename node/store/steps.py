@@ -26,8 +26,8 @@ Job = Callable[[], None]
 #: See the module text.
 Steps = Generator[Job | None, None, _T]
 
-#: A step reads so much with one call, two or three milliseconds if the system has fetched it (`fetch_ahead`): a segment of
-#: messages of a kilobyte.
+#: A step reads so much with one call, two or three milliseconds if the system has fetched it (`fetch_ahead`): a segment
+#: of messages of a kilobyte.
 READ_BYTES_MAX = 5 << 20
 
 
