@@ -190,6 +190,20 @@ def test_a_queue_deleted_while_it_recovers_leaves_nothing() -> None:
     assert Q.queue_id not in node.queues.roles
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_whoever_looks_for_deleted_queues_sees_those_that_recover(is_dropped: bool) -> None:
+    """A snapshot may skip the deletion."""
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    if is_dropped:
+        node.queues.follow(Q, mastership(Q, N2))
+    assert node.queues.held_queues() == [Q]
+    node.queues.queue_deleted(Q)
+    node.turn()
+    assert node.queues.held_queues() == []
+    assert not node.has_files(Q)
+
+
 def test_a_mirror_dropped_while_it_recovers_goes_on_and_is_quickly_back() -> None:
     """It was dropped because it needs long; to begin anew each time would have no end."""
     node = crashed_node()
