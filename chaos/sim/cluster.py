@@ -324,5 +324,5 @@ def _shorten_log(node: Node, personality: Personality) -> None:
     kept = personality.log_entries_kept
     if kept:
         core = node.raft.core
-        node.raft._config = replace(node.raft._config, snapshot_entries=2 * kept)
+        node.raft._snapshots._entries_max = 2 * kept
         core.compact = partial(core.compact, retained_entries=kept)  # type: ignore[method-assign]

@@ -16,8 +16,8 @@ from node.queues.vhost_store import VhostStore
 
 
 def vhost_stores(node: Node) -> Iterator[VhostStore]:
-    """Storage of every vhost that the node has opened."""
-    return iter(node.runtime._files._vhosts.values())
+    """Storage of every vhost that the node has opened, and read."""
+    return (store for store in node.runtime._files._vhosts.values() if store.is_open)
 
 
 def broker_of(node: Node) -> Broker | None:

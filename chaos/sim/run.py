@@ -44,7 +44,7 @@ SETUP_LIMIT_S = 120.0
 CHECKS_PER_DEEP_CHECK = 8
 #: Errors that a node may log though its disk is sound: what they begin with, before anything is filled in.
 EXPECTED_ERRORS = (
-    "no quorum: this node pauses",
+    "this node pauses (pause_minority)",
     "queue %d has no other complete copy that is up",
 )
 

@@ -93,8 +93,8 @@ class QueueSet:
         self._is_ending = False
         self._recoveries = Recoveries(files, run_job, call_soon, clock)
         self.open_vhost = self._recoveries.open_vhost
-        #: Queues that are being opened, and what for; ``None`` if the record does not name this node any more.
-        self._opening: dict[QueueId, tuple[QueueRecord, MastershipRecord] | None] = {}
+        #: Queues that are being opened, and what for; no record: the last one did not name this node any more.
+        self._opening: dict[QueueId, tuple[QueueRecord, MastershipRecord | None]] = {}
         #: Of which a `follow` is under way: who called it goes on when it returns.
         self._followed: QueueId | None = None
         #: Opened, and not yet in a role.
@@ -180,8 +180,7 @@ class QueueSet:
         """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
         role = self.roles.get(queue_id)
-        wanted = self._opening.get(queue_id)
-        known = role.record if role is not None else wanted[1] if wanted is not None else None
+        known = role.record if role is not None else self._opening.get(queue_id, (queue, None))[1]
         if known is not None and record.epoch < known.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
@@ -231,8 +230,8 @@ class QueueSet:
                 self._followed = None
 
     def _opened(self, queue: QueueRecord, result: LocalReplica | Exception) -> None:
-        wanted = self._opening.pop(queue.queue_id)
-        if wanted is None:
+        queue, record = self._opening.pop(queue.queue_id)
+        if record is None:
             # The record left this node out meanwhile, and kept the files.
             if isinstance(result, LocalReplica):
                 result.mark_delivered_below(result.next_seq_id)
@@ -240,7 +239,6 @@ class QueueSet:
             else:
                 log.error("%s: its files could not be opened: %r", queue.queue_name, result)
             return
-        queue, record = wanted
         if isinstance(result, Exception):
             self._fail(queue, record, result)
             return
@@ -250,8 +248,12 @@ class QueueSet:
             self._effects.role_began(record)
 
     def _forget_opening(self, queue_id: QueueId) -> None:
-        if self._opening.pop(queue_id, None) is not None or queue_id in self._recoveries:
+        if self._opening.pop(queue_id, None) is not None:
             self._recoveries.forget(queue_id)
+
+    def held_queues(self) -> list[QueueRecord]:
+        """Queues of which this node has a copy in service, or is opening one."""
+        return [*(role.queue for role in self.roles.values()), *(queue for queue, _ in self._opening.values())]
 
     def recovered_percent(self, queue_id: QueueId) -> int | None:
         """How far the recovery of a queue is; ``None`` if it is not under way."""
@@ -360,7 +362,7 @@ class QueueSet:
             self._forget_opening(queue.queue_id)
         elif was_opening:
             # It goes on: a mirror that was dropped because it needs long is taken back, and need not begin anew.
-            self._opening[queue.queue_id] = None
+            self._opening[queue.queue_id] = queue, None
         if delete and (role is not None or was_failed or was_opening):
             self._delete_files(queue)
 

@@ -134,9 +134,9 @@ class Roles:
 
     def _forget_deleted_queues(self) -> None:
         known = self._state.masterships.keys()
-        for queue_id, role in list(self._queues.roles.items()):
-            if queue_id not in known:
-                self._queues.queue_deleted(role.queue)
+        for queue in self._queues.held_queues():
+            if queue.queue_id not in known:
+                self._queues.queue_deleted(queue)
         for queue_id in self._routes.routed_queues():
             if queue_id not in known:
                 self._routes.queue_deleted(queue_id)

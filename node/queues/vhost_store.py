@@ -21,7 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from node.errors import StorageError
 from node.ids import MsgId, QueueId, QueueName
@@ -46,6 +46,9 @@ _HASH_CHARACTERS = 24
 #: Messages that one call of `VhostStore.maintain` pages out, over all queues (and one step of the last more): each is
 #: one or two microseconds of work.
 MAINTENANCE_MESSAGES = 4000
+#: Queues that one call of `VhostStore.maintain` looks at, at some microseconds each, the others with the next: ten
+#: thousand have their turn in a second, as often as rates are brought up to date.
+LOOKED_AT_MAX = 1000
 #: Entries of which one call of `VhostStore.maintain` computes digests, over all queues: about half a millisecond. Ten
 #: million take a minute. (One segment of a queue with version 1 of the index: `V1_ENTRY_COST`.)
 WARMED_ENTRIES = 16384
@@ -320,7 +323,12 @@ class VhostStore:
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""
         budget = MAINTENANCE_MESSAGES
-        for queue_id, queue in list(self._open.items()):
+        looked_at = list(islice(self._open.items(), LOOKED_AT_MAX))
+        if len(looked_at) < len(self._open):
+            for queue_id, queue in looked_at:
+                del self._open[queue_id]
+                self._open[queue_id] = queue
+        for queue_id, queue in looked_at:
             engine = queue.engine
             engine.rates.tick(now_ms)
             if budget > 0 and engine.wants_maintenance:
@@ -335,13 +343,13 @@ class VhostStore:
         for store in self._stores:
             store.tick()
         self._deletions.step()
-        self._warm_digests()
+        self._warm_digests(looked_at)
         self._disk.write_notes(now_ms)
 
-    def _warm_digests(self) -> None:
+    def _warm_digests(self, looked_at: Sequence[tuple[QueueId, LocalReplica]]) -> None:
         """A bounded step of what the next attach of a mirror will ask for."""
         budget = WARMED_ENTRIES
-        for queue_id, queue in list(self._open.items()):
+        for queue_id, queue in looked_at:
             if not queue.wants_warming:
                 continue
             budget -= queue.warm(budget)

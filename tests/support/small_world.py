@@ -51,6 +51,14 @@ class InlineWorker:
         self.is_closed = True
 
 
+class HeldWorker(InlineWorker):
+    """Has no time for its jobs."""
+
+    def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
+        assert not self.is_closed, "no job follows the end"
+        return asyncio.get_running_loop().create_future()
+
+
 class MemoryListener:
     """Implements `node.amqp.server.sockets.Listener`."""
 
@@ -115,6 +123,8 @@ class SmallWorld:
         self.listeners: list[MemoryListener] = []
         self.has_listener = asyncio.Event()
         self.workers: dict[str, InlineWorker] = {}
+        #: Which of them have no time, from the next start on.
+        self.held: list[str] = []
         #: Why clients cannot be listened for, if they cannot.
         self.listen_failure: OSError | None = None
         self.world = World(
@@ -131,7 +141,7 @@ class SmallWorld:
         )
 
     def make_worker(self, name: str) -> InlineWorker:
-        self.workers[name] = InlineWorker()
+        self.workers[name] = HeldWorker() if name in self.held else InlineWorker()
         return self.workers[name]
 
     async def listen(

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cluster.composition import Node, compose_node
-from cluster.transport.admin_port import ExitCode
+from cluster.transport.admin_port import ExitCode, QueueSelection
 from node.errors import ConfigError, StorageError
+from node.ids import ChannelKey
 from node.topology.commands import DeclareQueue
+from tests.support.messages import make_message
 from tests.support.small_world import SmallWorld, small_config
 
 TAKEN = OSError(errno.EADDRINUSE, "address already in use")
@@ -46,6 +48,34 @@ async def test_a_node_founds_its_cluster_and_serves() -> None:
     assert set(small.workers) == {"sync", "raft-sync", "recovery"}
     assert all(worker.is_closed for worker in small.workers.values())
     assert node.failure is None
+
+
+async def test_a_node_serves_tells_and_stops_while_a_queue_recovers() -> None:
+    small = SmallWorld()
+    async with running(small) as node:
+        orders = await node.runtime.metadata.submit(DeclareQueue("/", "orders", durable=True))
+        process = node.runtime.queues.process(orders.queue_id)
+        assert process is not None
+        process.publish(ChannelKey(node.config.node_name, 1), [make_message(n) for n in range(1, 8)], list(range(1, 8)))
+        node.runtime.queues.touch(orders.queue_id)
+    # As if the process had been killed.
+    (terms,) = (path for path in small.disk.snapshot() if path.endswith(f"/{orders.queue_id}/clean.terms"))
+    small.disk.unlink(terms)
+    small.held = ["recovery"]
+    async with running(small) as node:
+        assert node.clients.is_serving
+        listed = await node.admin.list_queues("/", ("name", "state"), QueueSelection())
+        assert listed.rows == (("orders", "{recovering, 0%}"),)
+        other = await node.runtime.metadata.submit(DeclareQueue("/", "other", durable=True))
+        assert list(node.runtime.queues.roles) == [other.queue_id]
+        node.check_invariants()
+    small.held = []
+    async with running(small) as node:
+        while orders.queue_id not in node.runtime.queues.roles:  # noqa: ASYNC110 - a few turns of the loop
+            await asyncio.sleep(0)
+        assert node.runtime.queues.roles[orders.queue_id].local.ready == 7
+        listed = await node.admin.list_queues("/", ("name", "state"), QueueSelection())
+        assert listed.rows == (("orders", "running"), ("other", "running"))
 
 
 async def test_the_next_start_is_another_incarnation_of_the_same_node() -> None:

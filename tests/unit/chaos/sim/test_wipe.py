@@ -12,7 +12,6 @@ from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.drawing import draw_personality
 from chaos.sim.loop import SimulatedLoop, simulated_loop
-from chaos.sim.wipes import check_wiped
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.identity import IDENTITY_FILE
@@ -50,7 +49,6 @@ class Lab:
     def check_invariants(self) -> None:
         for node in self.cluster.nodes.values():
             node.check_invariants()
-        check_wiped(self.cluster)
 
     def found(self) -> None:
         self.start(*NAMES)

@@ -13,8 +13,10 @@ import pytest
 from cluster.runtime import recoveries
 from cluster.runtime.recoveries import BEGUN_MAX
 from node.errors import StorageError
+from node.queues.options import QueueOptions
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import ENTRIES_PER_STEP
+from tests.support.messages import make_message
 from tests.support.queue_sets import CLIENT, N1, N2, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
 
 Q, SMALL, OTHER_VHOST = queue_record(7), queue_record(8), replace(queue_record(9), vhost="other")
@@ -26,13 +28,18 @@ def a_step_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recoveries, "SLICE_S", 0)
 
 
-def crashed_node(count: int = COUNT, *, small: int = 1) -> QueueSetNode:
-    """Its process was killed and runs again; nothing is open yet. `Q` has so many messages, `SMALL` fewer."""
+def crashed_node(count: int = COUNT, *, small: int = 1, version: int = 2) -> QueueSetNode:
+    """Its process was killed and runs again; nothing is open yet. `Q` has so many messages, `SMALL` fewer, and one of
+    each is in the shared store."""
     node = QueueSetNetwork(N1)[N1]
+    node.options = QueueOptions(index_version=version)
     for queue in (Q, SMALL):
         node.queues.follow(queue, mastership(queue, N1))
-    node.publish(Q, 1, count)
-    node.publish(SMALL, 1, small)
+    node.publish(Q, 1, count - 1)
+    node.publish(SMALL, 1, small - 1)
+    for queue in (Q, SMALL):
+        node.process(queue).publish(CLIENT, [make_message(count + queue.queue_id, body=bytes(5000))], [count])
+        node.queues.touch(queue.queue_id)
     node.sync()
     crash(node)
     return node
@@ -190,6 +197,20 @@ def test_a_queue_deleted_while_it_recovers_leaves_nothing() -> None:
     assert Q.queue_id not in node.queues.roles
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_whoever_looks_for_deleted_queues_sees_those_that_recover(is_dropped: bool) -> None:
+    """A snapshot may skip the deletion."""
+    node = crashed_node()
+    node.queues.follow(Q, mastership(Q, N2, N1))
+    if is_dropped:
+        node.queues.follow(Q, mastership(Q, N2))
+    assert node.queues.held_queues() == [Q]
+    node.queues.queue_deleted(Q)
+    node.turn()
+    assert node.queues.held_queues() == []
+    assert not node.has_files(Q)
+
+
 def test_a_mirror_dropped_while_it_recovers_goes_on_and_is_quickly_back() -> None:
     """It was dropped because it needs long; to begin anew each time would have no end."""
     node = crashed_node()
@@ -243,9 +264,9 @@ def test_a_vhost_that_cannot_be_opened_takes_its_queues_out_of_service(monkeypat
     node.queues.check_invariants()
 
 
-def outcome_of_an_end_after(turns: int, end: Callable[[QueueSetNode], None]) -> bool:
+def outcome_of_an_end_after(turns: int, end: Callable[[QueueSetNode], None], version: int) -> bool:
     """End a life after so many turns of recovery; the next must find everything. True if the recovery was over."""
-    node = crashed_node(small=3)
+    node = crashed_node(small=3, version=version)
     for queue in (Q, SMALL):
         node.queues.follow(queue, mastership(queue, N1))
     for _ in range(turns):
@@ -267,12 +288,13 @@ def stop(node: QueueSetNode) -> None:
     assert node.disk.operations - before < 200, "a stop does not wait for recovery"
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("style", [None, *CrashStyle])
-def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(style: CrashStyle | None) -> None:
+def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(style: CrashStyle | None, version: int) -> None:
     turns, was_over = 0, False
     while not was_over:
         end = stop if style is None else partial(crash, style=style, seed=turns)
-        was_over = outcome_of_an_end_after(turns, end)
+        was_over = outcome_of_an_end_after(turns, end, version)
         turns += 1
     assert turns > 5
 

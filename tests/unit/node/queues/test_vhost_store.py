@@ -8,6 +8,8 @@ import pytest
 
 from node.errors import StorageError
 from node.ids import QueueId, QueueName
+from node.queues import vhost_store
+from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
 from node.store.disk.disk import RealDisk
 from node.store.disk.group_commit import GroupCommit
@@ -211,3 +213,20 @@ def test_a_queue_file_that_lost_its_end_after_a_clean_stop_leaves_no_reference_b
     harness.start()
     assert harness.store.store_recovery.clean
     assert harness.store.shared_status().messages == 0
+
+
+def test_of_very_many_queues_each_call_looks_at_some_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vhost_store, "LOOKED_AT_MAX", 2)
+    harness = StoreHarness()
+    names = [f"q{number}" for number in range(5)]
+    queues = {
+        name: harness.store.open_queue(QueueId(number), QueueName("/", name), durable=True)
+        for number, name in enumerate(names)
+    }
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        QueueRates, "tick", lambda self, _now_ms: looked_at.extend(n for n in names if queues[n].engine.rates is self)
+    )
+    for call in range(5):
+        harness.store.maintain(100 * call)
+    assert looked_at == names * 2
