@@ -33,7 +33,7 @@ from random import Random
 from typing import Any, NoReturn, TypeVar
 
 from chaos.sim import sockets
-from chaos.sim.client import Channel, ClosedError, Connection
+from chaos.sim.client import Channel, ClosedError, Connection, Delivered
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.machine import AMQP_PORT
@@ -43,7 +43,7 @@ from cluster.composition import Node
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.runtime.queue_role import MasterRole, Role
-from cluster.transport.admin_port import AdminPort, QueueSelection
+from cluster.transport.admin_port import AdminPort, QueueSelection, Table
 from node.errors import WarrenError
 from node.message import decode_envelope
 from node.topology.records import QueueRecord
@@ -55,7 +55,6 @@ _T = TypeVar("_T")
 VHOST = "/"
 #: Nodes' turns between two looks at all invariants.
 TURNS_BETWEEN_CHECKS = 200
-GETS_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
@@ -309,17 +308,26 @@ class Cluster:
         channel.connection.close()
 
     async def drain(self, queue: str, node: str) -> list[bytes]:
-        """Get and ack everything that is ready, in its order."""
+        """Consume and ack everything that is ready, in its order."""
         channel = await self.channel(node)
         contents: list[bytes] = []
-        while True:
-            answers = await asyncio.gather(*(channel.get(queue) for _ in range(GETS_AT_A_TIME)))
-            for message in answers:
-                if message is not None:
-                    contents.append(message.body)
-                    channel.ack(message.delivery_tag)
-            if None in answers:
-                break
+        wanted = last_tag = 0
+
+        def delivered(message: Delivered) -> None:
+            nonlocal last_tag
+            contents.append(message.body)
+            last_tag = message.delivery_tag
+
+        def has_come() -> bool:
+            return len(contents) >= wanted or channel.closed is not None
+
+        channel.on_deliver = delivered
+        while ready := (await channel.declare(queue, passive=True))[0]:
+            wanted = len(contents) + ready
+            await channel.consume(queue, "drain")
+            await self.until(has_come, f"{ready} messages of {queue}")
+            await channel.cancel("drain")
+            channel.ack(last_tag, multiple=True)
         await channel.close()
         channel.connection.close()
         return contents
@@ -334,8 +342,8 @@ class Cluster:
     # --- operators ---
 
     async def ask(
-        self, node: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], limit_s: float = 30.0
-    ) -> _T:
+        self, node: str, request: Callable[[AdminPort], Coroutine[Any, Any, Any]], limit_s: float = 30.0
+    ) -> Any:
         """Have an operator ask a node. Raises what it raises."""
         return await self.within(self.sim.admin_doors[node].ask(request), f"an answer of {node}", limit_s)
 
@@ -356,7 +364,7 @@ class Cluster:
         await self.ask(node or self.running()[0], lambda admin: admin.cancel_sync_queue(VHOST, queue))
 
     async def list_queues(self, node: str, columns: Sequence[str], limit_s: float = 30.0) -> list[dict[str, Any]]:
-        table = await self.ask(node, lambda admin: admin.list_queues(VHOST, columns, QueueSelection()), limit_s)
+        table: Table = await self.ask(node, lambda admin: admin.list_queues(VHOST, columns, QueueSelection()), limit_s)
         return table.as_dicts()
 
     # --- queues ---

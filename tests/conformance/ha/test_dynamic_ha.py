@@ -130,15 +130,19 @@ async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
         channel = await c.channel("n1", confirm=True)
         confirms: list[bool] = []
         channel.on_confirm = lambda _number, _multiple, is_ack: confirms.append(is_ack)
-        for number in range(25):
+
+        async def live(number: int) -> None:
             received: list[bytes] = []
-            channel.on_deliver = lambda message, into=received: into.append(message.body)
+            channel.on_deliver = lambda message: received.append(message.body)
             await c.within(channel.declare("q"), "declare-ok")
             publish_with(channel, "q", b"%d" % number)
             await c.within(channel.consume("q", f"tag-{number}", no_ack=True), "consume-ok")
-            await c.until(lambda into=received: into, "the message")
+            await c.until(lambda: received, "the message")
             assert received == [b"%d" % number]
             await c.within(channel.delete("q"), "delete-ok")
+
+        for number in range(25):
+            await live(number)
         await c.until(lambda: len(confirms) == 25, "all confirms")
         assert all(confirms)
         is_over = True

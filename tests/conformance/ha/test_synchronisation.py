@@ -85,7 +85,7 @@ async def test_y1_a_mirror_that_missed_nothing_is_synchronised_when_it_is_back()
 async def test_y2_what_the_queue_drops_by_itself_synchronises_as_acks_do(
     known: list[bytes], missed: list[bytes]
 ) -> None:
-    """There messages expire, here newer ones push them out of a queue of two; known to the mirror or not, it follows."""
+    """There they expire, here newer ones push them out of a queue of two; known to the mirror or not, it follows."""
     async with cluster(policy=pair()) as c:
         await c.declare("q", "n1", arguments={"x-max-length": 2})
         await c.synchronised("q", "n2")
