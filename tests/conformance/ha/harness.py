@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 VHOST = "/"
 #: Nodes' turns between two looks at all invariants.
-TURNS_BETWEEN_CHECKS = 200
+TURNS_BETWEEN_CHECKS = 500
 
 
 @dataclass(frozen=True)

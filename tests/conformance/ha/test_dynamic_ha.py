@@ -153,7 +153,7 @@ async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
 async def test_d5_a_nodes_policy_picks_its_master_among_synchronised_mirrors() -> None:
     async with cluster(policy=ALL) as c:
         await c.declare("q", "n1")
-        await c.publish("q", numbered(500))
+        await c.publish("q", numbered(200))
         await c.synchronised("q", "n2", "n3")
         second = c.placement("q").mirrors[1]
         await c.set_policy(nodes_policy(second))
@@ -166,7 +166,7 @@ async def test_d5_a_nodes_policy_picks_its_master_among_synchronised_mirrors() -
         assert (c.master("q"), c.placement("q").synchronised) == (second, ())
         await c.sync("q")
         await c.placed("q", "n1")
-        assert await c.drain("q", second) == numbered(500)
+        assert await c.drain("q", second) == numbered(200)
 
 
 # --- D7, D8, D9 ---
@@ -331,8 +331,8 @@ async def apply_policies(seed: int, definitions: Sequence[Mapping[str, Any] | No
     in the end, and no message is lost."""
     async with cluster(seed=seed, policy=ALL) as c:
         await c.declare("q", "n1")
-        await c.publish("q", numbered(300))
-        publishing = asyncio.get_running_loop().create_task(c.publish("q", numbered(200, first=301), "n2"))
+        await c.publish("q", numbered(100))
+        publishing = asyncio.get_running_loop().create_task(c.publish("q", numbered(100, first=101), "n2"))
         has_policy = True
         for position, definition in enumerate(definitions):
             node = c.names[position % len(c.names)]
@@ -346,7 +346,7 @@ async def apply_policies(seed: int, definitions: Sequence[Mapping[str, Any] | No
         await c.until(lambda: is_as_wanted(c, definitions[-1]), f"the queue is as {definitions[-1]} wants it")
         placement = c.placement("q")
         for node in (placement.master, *placement.mirrors):
-            assert c.copy("q", node) == numbered(500)
+            assert c.copy("q", node) == numbered(200)
 
 
 @seeded("D20")

@@ -31,7 +31,7 @@ from tests.support.raft_network import RaftNetwork
 ALL = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 IGNORE = {"cluster_partition_handling": "ignore"}
 #: Longer than the silence timeout, an election and a pause.
-LONG_MS = 5_000.0
+LONG_MS = 4_000.0
 #: Of one writer: like an application it waits when so many of its publishes are not confirmed.
 OUTSTANDING_MAX = 20
 
@@ -81,7 +81,7 @@ class Writer:
             while channel.closed is None and not self._is_over:
                 if len(self._outstanding) < OUTSTANDING_MAX:
                     self._publish(channel)
-                await self._c.pause_ms(self._c.chance.uniform(10, 150))
+                await self._c.pause_ms(self._c.chance.uniform(20, 200))
             await comes_about(partial(self._is_settled, channel), 60)
             channel.connection.close()
 
@@ -148,7 +148,7 @@ async def no_false_promises(seed: int, *, is_mirrored: bool, config: dict[str, A
             c.cut(*c.chance.sample(c.names, 2))
         else:
             c.sim.cut(*c.chance.sample(c.names, 2))
-        await c.pause_ms(1_000 + c.moment_ms(7_000))
+        await c.pause_ms(1_000 + c.moment_ms(4_000))
         c.heal()
         await promised_survive(c, writers)
 
@@ -286,7 +286,7 @@ async def test_n10_one_two_or_three_cut_links_heal_by_themselves(seed: int) -> N
         for link in c.chance.sample(links, 1 + seed % 3):
             await c.pause_ms(c.moment_ms(1_000))
             c.cut(*link)
-        await c.pause_ms(c.moment_ms(2 * LONG_MS))
+        await c.pause_ms(c.moment_ms(LONG_MS))
         for link in c.chance.sample(links, 3):
             await c.pause_ms(c.moment_ms(1_000))
             c.heal_link(*link)
@@ -316,7 +316,7 @@ async def test_n12_it_heals_after_six_partial_partitions(seed: int) -> None:
         for _ in range(6):
             link = c.chance.sample(c.names, 2)
             c.cut(*link)
-            await c.pause_ms(c.moment_ms(3_000))
+            await c.pause_ms(c.moment_ms(2_000))
             c.heal_link(*link)
             await c.pause_ms(c.moment_ms(300))
         await promised_survive(c, writers)

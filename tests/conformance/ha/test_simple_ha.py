@@ -18,7 +18,7 @@ from tests.conformance.ha.runs import seeded, simulated
 
 ALL = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 #: RabbitMQ's suites publish 20,000 and strike after 50 ms; this many take about as long as the longest failover.
-MESSAGES = 300
+MESSAGES = 200
 #: How long it takes to publish them.
 PUBLISHING_MS = 60.0
 

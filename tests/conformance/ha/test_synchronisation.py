@@ -16,7 +16,7 @@ from tests.conformance.ha.clients import Consumer, Producer, numbered
 from tests.conformance.ha.harness import Cluster, cluster
 from tests.conformance.ha.runs import seeded, simulated
 
-MESSAGES = 400
+MESSAGES = 200
 
 
 def pair(**more: Any) -> dict[str, Any]:
