@@ -72,15 +72,22 @@ async def comes_about(condition: Callable[[], object], limit_s: float) -> bool:
 
 
 class Producer:
-    """C1. Counts down from ``number`` to 1, some messages at a time, so that a fault comes in the midst of them."""
+    """C1. Counts down from ``number``, some messages at a time, so that a fault comes in the midst of them."""
 
     def __init__(
-        self, channel: Channel, queue: str, number: int, *, pause_ms: float = 1.0, at_a_time: int = 10
+        self,
+        channel: Channel,
+        queue: str,
+        number: int,
+        *,
+        last: int = 1,
+        pause_ms: float = 1.0,
+        at_a_time: int = 10,
     ) -> None:
         """``channel`` is in confirm mode and has published nothing yet."""
         self._channel = channel
         self._queue = queue
-        self._number = number
+        self._numbers = range(number, last - 1, -1)
         self._pause_ms = pause_ms
         self._at_a_time = at_a_time
         self.unconfirmed: dict[int, bytes] = {}
@@ -92,7 +99,7 @@ class Producer:
         channel.on_confirm = self._answered
 
     async def _publish(self) -> None:
-        for number in range(self._number, 0, -1):
+        for number in self._numbers:
             content = b"%d" % number
             self.unconfirmed[self._channel.published + 1] = content
             publish_with(self._channel, self._queue, content)
@@ -118,13 +125,13 @@ class Producer:
         """Wait for the answers. Raises `CaseFailed` unless every publish was acked."""
         await self._answers(limit_s)
         if self.nacks:
-            raise CaseFailed(f"{self.nacks} of {self._number} publishes were nacked")
+            raise CaseFailed(f"{self.nacks} of {len(self._numbers)} publishes were nacked")
 
     async def all_nacked(self, limit_s: float = 60.0) -> None:
         """Likewise, nacked."""
         await self._answers(limit_s)
         if self.acks:
-            raise CaseFailed(f"{self.acks} of {self._number} publishes were acked")
+            raise CaseFailed(f"{self.acks} of {len(self._numbers)} publishes were acked")
 
     async def _answers(self, limit_s: float) -> None:
         await comes_about(lambda: self.is_done or self._channel.closed, limit_s)
