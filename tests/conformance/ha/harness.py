@@ -82,6 +82,7 @@ class Cluster:
             settings = {"cluster_silence_timeout_ms": 1_000, "mirroring_sync_batch_size": 64, **config}
             machine.config = replace(machine.config, **settings)
         self.names = list(self.sim.machines)
+        self._slow_down_links()
         #: What went wrong besides the case's own claims, a line each.
         self.mistakes: list[str] = []
         #: What happened, a line per event.
@@ -96,6 +97,16 @@ class Cluster:
         self.sim.on_failure = lambda node, reason: self.mistake(f"{node} has ended: {reason}")
         loop.after_turn = self._after_turn
         loop.set_exception_handler(self._raised)
+
+    def _slow_down_links(self) -> None:
+        """In every third world what nodes say to each other takes longer than what they say to clients."""
+        chance = Random(f"{self.seed} slow links")
+        factor = chance.choice((10, 30, 100))
+        if self.seed % 3 == 2:
+            for one in self.names:
+                for other in self.names:
+                    if one != other:
+                        self.sim.slow_link(one, other, factor)
 
     # --- what happens ---
 
@@ -177,6 +188,10 @@ class Cluster:
         for name in names:
             self.sim.kill(name)
 
+    def lose_power(self, *names: str) -> None:
+        """The machines are gone without a word, with what they had not synced."""
+        self.sim.power(*names)
+
     async def stop(self, *names: str) -> None:
         """SIGTERM, and wait for the end."""
         for name in names:
@@ -214,11 +229,14 @@ class Cluster:
         )
 
     async def whole(self) -> None:
-        """Wait until every node runs, serves clients and counts as up, and all know the same."""
+        """Wait until every node runs, serves clients and counts as up, and all know the same and follow one leader."""
 
         def is_whole() -> bool:
+            leaders = {self.node(name).runtime.metadata.consensus.leader for name in self.running()}
             return (
                 all(self.is_serving(name) for name in self.names)
+                and len(leaders) == 1
+                and None not in leaders
                 and all(member.is_up for name in self.names for member in self.state(name).members.values())
                 and len({self.node(name).raft.applied_index for name in self.names}) == 1
             )
