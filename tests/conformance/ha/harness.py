@@ -100,8 +100,8 @@ class Cluster:
 
     def _slow_down_links(self) -> None:
         """In every third world what nodes say to each other takes longer than what they say to clients."""
-        chance = Random(f"{self.seed} slow links")
-        factor = chance.choice((10, 30, 100))
+        longest_ms = Random(f"{self.seed} slow links").uniform(10, 40)
+        factor = max(1, int(longest_ms / self.sim.personality.link_delay_ms[1]))
         if self.seed % 3 == 2:
             for one in self.names:
                 for other in self.names:

@@ -435,10 +435,10 @@ async def test_n17_of_a_partial_cut_nobody_pauses_under_ignore(seed: int) -> Non
 
 @seeded("N18")
 async def test_n18_a_hundred_questions_to_a_node_that_is_cut_off_cost_one_delay(seed: int) -> None:
-    """A hundred queues live on a node that is cut off. Who lists them, or asks for each, waits once."""
+    """Many queues live on a node that is cut off. Who lists them, or asks for each, waits once."""
     async with cluster(seed=seed) as c:
         channel = await c.channel("n2")
-        names = [f"queue-{number:03}" for number in range(100)]
+        names = [f"queue-{number:03}" for number in range(40)]
         for name in names:
             await channel.declare(name)
         await c.until(lambda: c.newest().topology.queue("/", names[-1]), "all are declared")
@@ -451,7 +451,7 @@ async def test_n18_a_hundred_questions_to_a_node_that_is_cut_off_cost_one_delay(
 
         connection = await c.connect("n1")
         begin_s = c.loop.now_s
-        codes = await c.within(asyncio.gather(*(ask_for(connection, name) for name in names)), "a hundred answers")
+        codes = await c.within(asyncio.gather(*(ask_for(connection, name) for name in names)), "all answers")
         assert codes == [404] * len(names)
         assert c.loop.now_s - begin_s < OPERATION_TIMEOUT_S + 1
         c.heal()
