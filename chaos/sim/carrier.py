@@ -15,7 +15,14 @@ from collections.abc import Callable
 
 from chaos.sim.loop import Process
 from chaos.sim.network import Address, End, Network
-from cluster.transport.carrier import Acceptor, AdminEndpoint, ProbeResult, StreamBroken, StreamKind
+from cluster.transport.carrier import (
+    LARGEST_FRAME_BYTES,
+    Acceptor,
+    AdminEndpoint,
+    ProbeResult,
+    StreamBroken,
+    StreamKind,
+)
 
 #: Of a stream, written and not read yet, before its writer waits.
 WINDOW_BYTES = 256 * 1024
@@ -53,6 +60,9 @@ class _Stream:
         return self._wire.peer
 
     async def write(self, frame: bytes) -> None:
+        if len(frame) > LARGEST_FRAME_BYTES:
+            self.cancel()
+            raise StreamBroken(f"a frame of {len(frame)} bytes is larger than {LARGEST_FRAME_BYTES}")
         while not self.broken and not self.has_ended and self._unread_bytes >= WINDOW_BYTES:
             self._changed.clear()
             await self._changed.wait()

@@ -7,7 +7,6 @@ schedule from which steps were taken out is still one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 

@@ -36,7 +36,7 @@ from chaos.workload.message_id import decode_body
 from cluster.composition import Node
 from cluster.sessions.routes import RouteState
 from node.errors import StorageError, WarrenError
-from node.queues.backing_queue import Delivery
+from node.message import Message
 from node.store.disk.simulated import SimulatedCrashError
 
 SETUP_LIMIT_S = 120.0
@@ -137,11 +137,11 @@ class Run:
             kind = "contained mistake" if is_mistake else "error"
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
-    def _dropped(self, _queue: str, deliveries: Sequence[Delivery]) -> None:
+    def _dropped(self, dropped: Sequence[Message]) -> None:
         """A limit has taken these away."""
-        for delivery in deliveries:
-            message, _ = decode_body(self.world.run_tag, delivery.message.body)
-            queue = queue_number(delivery.message.routing_key)
+        for each in dropped:
+            message, _ = decode_body(self.world.run_tag, each.body)
+            queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
                 self._limits.record(
                     Kind.DROP, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt

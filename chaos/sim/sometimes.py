@@ -69,8 +69,8 @@ CATALOGUE: Mapping[str, str] = {
 
 #: What a log line begins with, before anything is filled in -> what it says.
 LOG_LINES: Mapping[str, str] = {
-    "no quorum: this node pauses": "a node paused without a majority",
-    "quorum regained": "a node served again with a majority",
+    "this node pauses (pause_minority)": "a node paused without a majority",
+    "this node has what the cluster has decided": "a node served again with a majority",
     "%s: fenced by epoch": "a master was fenced",
     "%s: this node's copy is out of service": "a copy went out of service",
     "*** %s ALARM raised": "an alarm was raised",

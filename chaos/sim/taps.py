@@ -24,7 +24,8 @@ from cluster.raft.core import RaftCore
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
-from node.queues.backing_queue import Delivery
+from node.ids import SeqId
+from node.message import Message, decode_envelope
 from node.queues.queue_process import QueueProcess
 from node.queues.vhost_store import VhostStore
 
@@ -73,7 +74,7 @@ class Listener:
         note: Note,
         *,
         loop: SimulatedLoop,
-        dropped: Callable[[str, Sequence[Delivery]], None],
+        dropped: Callable[[Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
     ) -> None:
         """``dropped`` hears what a length limit of a queue took away."""
@@ -83,6 +84,8 @@ class Listener:
         #: Process, queue and number of every session that a node has begun with a master -> when.
         self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
+        #: While a limit drops: envelopes by position.
+        self._droppable: dict[SeqId, bytes] = {}
         self._is_something_wrong = is_something_wrong
 
     @contextmanager
@@ -101,6 +104,7 @@ class Listener:
                 (Roles, "on_restored", self._restored),
             ):
                 stack.enter_context(tapped(owner, name, hear))
+            stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
             yield
@@ -121,10 +125,17 @@ class Listener:
         if count:
             self._note("a purge took something away")
 
-    def _dropped_by_limit(self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count: int) -> None:
-        if deliveries:
+    def _about_to_drop(self, queue: MirroredQueue, *_: object) -> None:
+        """A drop tells positions only: what is at them is read before."""
+        local = queue.local
+        positions = [at for segment, _ in local.live_counts() for at in local.live_positions(segment)]
+        self._droppable = dict(local.read(positions))
+
+    def _dropped_by_limit(self, _queue: MirroredQueue, dropped: Sequence[SeqId], *_: object) -> None:
+        if dropped:
             self._note("a limit dropped the oldest")
-            self._dropped(deliveries[0].message.routing_key, deliveries)
+            self._dropped([decode_envelope(self._droppable[seq_id])[0] for seq_id in dropped])
+        self._droppable = {}
 
     def _repeated(self, _queue: MirroredQueue, _result: None, *_: object) -> None:
         self._note("a repetition was recognised")
