@@ -247,7 +247,7 @@ def fast_test_files() -> set[Path]:
 
 
 #: Where sleeping takes no time.
-VIRTUAL_TIME = ("tests/unit/chaos/sim/",)
+VIRTUAL_TIME = ("tests/conformance/ha/", "tests/unit/chaos/sim/")
 
 
 def test_tests_do_not_sleep() -> None:

@@ -362,7 +362,7 @@ PARTS: Mapping[str, Case] = {
         _in(
             "crashing_queues",
             "k1_a_mirrored_queue_survives_with_all_its_messages_and_one_mirror",
-            "k1_of_exactly_two_copies_the_crashed_one_is_replaced",
+            "k1_of_exactly_two_copies_the_one_that_failed_is_replaced",
         ),
         "The crashed copy stays out of service until its node restarts.",
         defect="Under exactly, a copy that left by itself is not replaced.",
