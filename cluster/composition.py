@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -228,18 +228,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
     admission = _admission(config, world, runtime, identity, incarnation, ending)
-    mesh = Mesh(
-        config.node_name,
-        incarnation,
-        str(config.cluster_listener),
-        addresses,
-        runtime.switchboard,
-        world.carrier,
-        random_bytes=world.chance.randbytes,
-        cookie=config.cluster_cookie,
-        timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
-        gate=admission,
-    )
+    mesh = _mesh(config, world, runtime, addresses, incarnation, admission)
     members = GroupMembers(
         config.node_name,
         runtime.metadata.state,
@@ -278,6 +267,28 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         admin=admin,
         peers=peers,
         lock=lock,
+    )
+
+
+def _mesh(
+    config: NodeConfig,
+    world: World,
+    runtime: NodeRuntime,
+    addresses: Mapping[NodeName, str],
+    incarnation: Incarnation,
+    admission: Admission,
+) -> Mesh:
+    return Mesh(
+        config.node_name,
+        incarnation,
+        str(config.cluster_listener),
+        addresses,
+        runtime.switchboard,
+        world.carrier,
+        random_bytes=world.chance.randbytes,
+        cookie=config.cluster_cookie,
+        timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
+        gate=admission,
     )
 
 

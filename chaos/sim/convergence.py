@@ -86,7 +86,9 @@ def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: Qu
     master = roles(cluster.nodes[record.master], queue.queue_id)
     assert isinstance(master, MasterRole), "looked at above"
     options = master.process.options
-    if options.max_length is not None and master.process.ready > options.max_length:
+    # Under reject-publish what was accepted stays, also if more comes back than there is room for.
+    may_exceed = options.max_length is None or options.rejects_overflow
+    if not may_exceed and master.process.ready > (options.max_length or 0):
         yield f"{master.process.ready} messages are ready, and it is limited to {options.max_length}"
     ids = [envelope[:MSG_ID_BYTES] for _, envelope in contents(master)]
     if len(set(ids)) < len(ids):

@@ -25,7 +25,7 @@ from cluster.transport.admin_port import AdminPort
 from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
 from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, challenge, check, printable
 from cluster.transport.link import Link
-from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate
+from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate, QuestionAnswered
 from cluster.transport.outbox import OutboxLimits
 from cluster.transport.peer import QUESTION, HomeNode, Peer
 from cluster.wire.convert import (
@@ -264,7 +264,8 @@ class Mesh:
         except (TimeoutError, StreamBroken):
             return None
         except (WireError, HandshakeError) as error:
-            self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
+            if not isinstance(error, QuestionAnswered):
+                self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
             with suppress(StreamBroken):
                 await stream.write(encode_verdict(self._verdict(str(error), sender)))
             return None
@@ -328,7 +329,7 @@ class Mesh:
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
         if hello.link == QUESTION:
-            raise HandshakeError(f"{hello.sender} asks what it is to this cluster")
+            raise QuestionAnswered(f"{hello.sender} asks what it is to this cluster")
         self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
         link = peer.link_of(hello)
         if link.has_incoming(kind):

@@ -15,6 +15,10 @@ class HandshakeError(Exception):
     """A hello was not accepted; the text says why."""
 
 
+class QuestionAnswered(HandshakeError):
+    """A hello that only asked: it gets its answer, and no link."""
+
+
 class Gatekeeper(Protocol):
     """Who decides which nodes a mesh links with. Called on the loop, at handshakes only."""
 

@@ -205,7 +205,7 @@ def test_confirms_that_wait_for_no_mirror_are_found(monkeypatch: pytest.MonkeyPa
     steps = [(500, "ambush", 0, "confirm", "power", 1000), publish(510)]
     trap = schedule(*steps, consumers=0, lasts_ms=8000)
     # The publisher must have come to the master itself: to any other node a confirm is as slow as the copies are.
-    assert any(found(replace(trap, seed=seed)).startswith("lost") for seed in range(1, 9))
+    assert any(found(replace(trap, seed=seed)).startswith("lost") for seed in range(17, 24))
 
 
 # --- repetitions

@@ -54,7 +54,7 @@ def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.Monke
         self._here.links.send(route.master, call)
 
     monkeypatch.setattr(ChannelConsumers, "_attach_elsewhere", attach_silently)
-    found = (run_schedule(draw_schedule(seed)).violations for seed in (33, 20, 39, 32))
+    found = (run_schedule(draw_schedule(seed)).violations for seed in (3, 29, 33, 20))
     assert any(violation.kind == "vanished" for violations in found for violation in violations), "one of some seeds"
 
 
