@@ -167,6 +167,7 @@ def test_masters_that_change_without_a_reason_are_found(monkeypatch: pytest.Monk
         tick(self)
 
     monkeypatch.setattr(QueueProposals, "readmit", wander)
+    monkeypatch.setattr("cluster.runtime.housekeeping.READMIT_EVERY_TICKS", 10)
     assert found(BACKLOG).startswith(("stuck", "unsteady"))
 
 
