@@ -79,7 +79,7 @@ class Cluster:
         self.chance = Random(f"{seed} case")
         self.sim = SimulatedCluster(loop, _personality(seed, nodes), seed)
         for machine in self.sim.machines.values():
-            settings = {"cluster_silence_timeout_ms": 1_000, "mirroring_sync_batch_size": 64, **config}
+            settings = {"mirroring_sync_batch_size": 64, **config}
             machine.config = replace(machine.config, **settings)
         self.names = list(self.sim.machines)
         self._slow_down_links()

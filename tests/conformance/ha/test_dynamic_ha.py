@@ -109,7 +109,8 @@ async def test_d2_a_queue_follows_its_policy_through_known_states_only() -> None
         await change(nodes_policy("n1", "n3", **AUTOMATIC), "n1 n3", "n1 n2", "n1 n2 n3", "n1")
         await change(None, "n1", "n1 n3")
         on_the_way = ("n1", "n1 n2", "n1 n3", "n1 n2 n3", "n2 n1", "n2 n1 n3", "n2")
-        await change(nodes_policy("n2", "n3", **AUTOMATIC), "n2 n3", *on_the_way)
+        await change(nodes_policy("n2", **AUTOMATIC), "n2", *on_the_way)
+        await change(nodes_policy("n2", "n3", **AUTOMATIC), "n2 n3", "n2")
         c.watchers.clear()
         assert await c.drain("q", "n1") == numbered(20)
 

@@ -112,7 +112,19 @@ async def goes_on(c: Cluster, queue: str = "q") -> None:
     await c.whole()
     await c.served(queue)
     for name in c.names:
-        await c.publish(queue, [b"at last, " + name.encode()], name)
+        await publish_soon(c, queue, b"at last, " + name.encode(), name)
+
+
+async def publish_soon(c: Cluster, queue: str, content: bytes, node: str) -> None:
+    """As clients do: a node that has just been cut off may close a connection once more before it serves again."""
+    end_s = c.loop.now_s + 30
+    while True:
+        try:
+            await c.publish(queue, [content], node)
+            return
+        except (ClosedError, OSError):
+            assert c.loop.now_s < end_s, f"{node} serves nobody"
+            await c.pause_ms(200)
 
 
 async def promised_survive(c: Cluster, writers: Sequence[Writer]) -> None:
