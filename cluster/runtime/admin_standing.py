@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.standing import Hindrance
@@ -18,6 +18,9 @@ from cluster.transport.admin_port import AdminRefused, ExitCode
 #: A change that is under way is given up soon after a node has found itself without a quorum.
 LOOK_S = 0.25
 _STARTING = "starting"
+
+
+_Result = TypeVar("_Result")
 
 
 class JoinedClients(Protocol):
@@ -73,8 +76,8 @@ class AdminStanding:
         if document is not None and not document["serves_clients"]:
             raise AdminRefused(ExitCode.TEMPORARY, standing_text(self._runtime.node, document))
 
-    async def decided(self, change: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Have a change made, unless this node pauses, or begins to while it waits. Raises `AdminRefused`."""
+    async def decided(self, change: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """What a change results in, unless this node pauses, or begins to while it waits. Raises `AdminRefused`."""
         self.require()
         task = asyncio.ensure_future(change())
         try:
@@ -86,7 +89,7 @@ class AdminStanding:
                     raise AdminRefused(ExitCode.TEMPORARY, f"{text}; it is not known whether the change will be made")
         finally:
             task.cancel()
-        await task
+        return await task
 
 
 def standing_text(node: str, document: dict[str, Any]) -> str:
