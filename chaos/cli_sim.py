@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -43,6 +45,7 @@ class SeedRange(click.ParamType[range]):
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes side by side.  [default: one for each core]")
 @click.option("--replay", type=click.IntRange(min=0), help="Run this seed alone and print what happens, line by line.")
 @click.option("--shrink", "shrunk", type=click.IntRange(min=0), help="Find the smallest schedule of a failing seed.")
+@click.option("--keep", type=click.Path(path_type=Path), help="With --shrink: write what is left into this file.")
 def sim_command(
     *,
     seeds: range,
@@ -52,22 +55,25 @@ def sim_command(
     jobs: int | None,
     replay: int | None,
     shrunk: int | None,
+    keep: Path | None,
 ) -> None:
     """Run whole simulated clusters, one for each seed, under every fault, and judge what clients saw.
 
-    Exits 1 if a promise was broken. The same seed on the same code does the same.
+    Exits 1 if a promise was broken, or if many seeds have never reached some rare state. The same
+    seed on the same code does the same.
     """
     with extra_needed():
         from chaos.sim.campaign import Campaign, jobs_by_default  # noqa: PLC0415 - needs the extra
     if replay is not None:
         sys.exit(_replay(replay, nodes, operations, seconds))
     if shrunk is not None:
-        sys.exit(_shrink(shrunk, nodes, operations, seconds))
+        sys.exit(_shrink(shrunk, nodes, operations, seconds, keep))
     jobs = jobs or jobs_by_default()
     console = Console(stderr=True)
     begin_s = time.monotonic()
     failed = ran = 0
     simulated_s = 0.0
+    sightings: Counter[str] = Counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("seeds", total=len(seeds))
@@ -75,6 +81,7 @@ def sim_command(
             for result in Campaign(seeds, nodes, operations, seconds * 1000, jobs).run():
                 ran += 1
                 simulated_s += result.simulated_s
+                sightings.update(result.sightings)
                 progress.advance(task)
                 if result.violations:
                     failed += 1
@@ -89,14 +96,32 @@ def sim_command(
         f"{ran} seeds of {nodes} nodes, {failed} failed; {simulated_s / 3600:.1f} simulated hours in {took_s:.0f} s, "
         f"{ran / took_s:.2f} seeds a second"
     )
+    is_blind = _tell_unreached(sightings, ran)
     if failed:
         click.echo("look at one of them: warren sim --replay SEED, or warren sim --shrink SEED")
-    sys.exit(1 if failed or ran < len(seeds) else 0)
+    sys.exit(1 if failed or is_blind or ran < len(seeds) else 0)
+
+
+def _tell_unreached(sightings: Counter[str], seeds: int) -> bool:
+    """Say which rare states no seed has reached; whether that fails the campaign."""
+    from chaos.sim.sometimes import CATALOGUE, ENOUGH_SEEDS  # noqa: PLC0415 - needs the extra
+
+    missing = [name for name in CATALOGUE if not sightings[name]]
+    if not missing:
+        click.echo(f"all {len(CATALOGUE)} rare states were reached")
+        return False
+    is_enough = seeds >= ENOUGH_SEEDS
+    click.echo(f"{len(missing)} of {len(CATALOGUE)} rare states were never reached:")
+    for name in missing:
+        click.echo(f"  {name}: {CATALOGUE[name]}")
+    if not is_enough:
+        click.echo(f"that is no failure of fewer than {ENOUGH_SEEDS} seeds")
+    return is_enough
 
 
 def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.run import run_schedule  # noqa: PLC0415 - needs the extra
-    from chaos.sim.schedule import draw_schedule  # noqa: PLC0415
+    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+    from chaos.sim.run import run_schedule  # noqa: PLC0415
 
     schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
     click.echo(f"{schedule.personality}")
@@ -107,8 +132,9 @@ def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
     return int(outcome.is_failed)
 
 
-def _shrink(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.schedule import draw_schedule  # noqa: PLC0415 - needs the extra
+def _shrink(seed: int, nodes: int, operations: int, seconds: int, keep: Path | None) -> int:
+    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+    from chaos.sim.schedule import write_schedule  # noqa: PLC0415
     from chaos.sim.shrink import shrink  # noqa: PLC0415
 
     schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
@@ -125,4 +151,7 @@ def _shrink(seed: int, nodes: int, operations: int, seconds: int) -> int:
         click.echo(f"  {step}")
     for violation in outcome.violations:
         click.echo(f"  {violation}")
+    if keep is not None:
+        write_schedule(smallest, keep, str(outcome.violations[0]))
+        click.echo(f"kept in {keep}")
     return 1

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from chaos.sim.drawing import draw_schedule
 from chaos.sim.run import run_schedule
-from chaos.sim.schedule import draw_schedule
 
 #: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
 SEEDS_PER_TASK = 4
@@ -27,6 +27,8 @@ class SeedResult(NamedTuple):
     simulated_s: float
     took_s: float
     turns: int
+    #: What of `chaos.sim.sometimes.CATALOGUE` was reached.
+    sightings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResu
         outcome.length_s,
         time.perf_counter() - begin_s,
         outcome.turns,
+        outcome.sightings,
     )
 
 

@@ -46,15 +46,16 @@ class Delivered(NamedTuple):
     delivery_tag: int
     is_redelivered: bool
     body: bytes
+    #: Not before this the broker has sent it (true time, seconds).
+    sent_s: float = 0.0
 
 
 #: Frames on channel 0 that ask for nothing.
-_HARMLESS = (
-    heartbeat.Heartbeat,
-    commands.Connection.CloseOk,
-    commands.Connection.Blocked,
-    commands.Connection.Unblocked,
-)
+_HARMLESS = (heartbeat.Heartbeat, commands.Connection.CloseOk)
+
+
+#: A broker tells of alarms, and of consumers that it cancels, only who has said that he understands it.
+_CAPABILITIES: dict[str, Any] = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
 
 
 def _nothing(*_args: object) -> None: ...
@@ -66,8 +67,9 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        #: How the history calls it.
+        #: How the history calls it, and the position of the node that it leads to.
         self.label = 0
+        self.entry = 0
         self.published = 0
         self.closed: ClosedError | None = None
         #: Of the last basic.ack or basic.nack: (sequence number, multiple, was it an ack).
@@ -119,6 +121,19 @@ class Channel:
 
     async def cancel(self, tag: str) -> None:
         await self._ask(commands.Basic.Cancel(consumer_tag=tag), commands.Basic.CancelOk)
+
+    async def recover(self) -> None:
+        """Everything unacked goes back to its queues."""
+        await self._ask(commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+
+    async def tx_select(self) -> None:
+        await self._ask(commands.Tx.Select(), commands.Tx.SelectOk)
+
+    async def tx_commit(self) -> None:
+        await self._ask(commands.Tx.Commit(), commands.Tx.CommitOk)
+
+    async def tx_rollback(self) -> None:
+        await self._ask(commands.Tx.Rollback(), commands.Tx.RollbackOk)
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivered | None:
         request = commands.Basic.Get(queue=queue, no_ack=no_ack)
@@ -213,13 +228,14 @@ class Channel:
         method, _, parts = self._content
         self._content = None
         data = b"".join(parts)
+        sent_s = self.connection.heard_sent_s
         if isinstance(method, commands.Basic.Return):
-            self.on_return(Delivered("", 0, False, data))
+            self.on_return(Delivered("", 0, False, data, sent_s))
         elif isinstance(method, commands.Basic.GetOk):
-            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data))
+            self._answered(method, Delivered("", method.delivery_tag or 0, bool(method.redelivered), data, sent_s))
         elif isinstance(method, commands.Basic.Deliver):
             self.on_deliver(
-                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data)
+                Delivered(method.consumer_tag or "", method.delivery_tag or 0, bool(method.redelivered), data, sent_s)
             )
 
     def _answered(self, method: Frame, value: object = None) -> None:
@@ -252,6 +268,10 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._channels: dict[int, Channel] = {}
         self.closed: ClosedError | None = None
+        #: The broker has said that it takes no publishes now (True), or that it does again.
+        self.on_blocked: Callable[[bool], None] = _nothing
+        #: The broker has said nothing for too long: the connection is given up.
+        self.on_silent: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = self._loop.time()
@@ -281,6 +301,11 @@ class Connection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         if self.closed is None:
             self._transport.write(data)
+
+    @property
+    def heard_sent_s(self) -> float:
+        """When the broker has sent what was received last."""
+        return self._transport.heard_sent_s
 
     async def opened(self) -> None:
         await self._opened
@@ -316,6 +341,7 @@ class Connection(asyncio.Protocol):
         if self.closed is not None:
             return
         if self._loop.time() - self._heard_s > 2 * HEARTBEAT_S:
+            self.on_silent()
             self.abort()
             return
         self.send(frame.marshal(heartbeat.Heartbeat(), 0))
@@ -329,7 +355,7 @@ class Connection(asyncio.Protocol):
             channel.received(method)
         elif isinstance(method, commands.Connection.Start):
             response = b"\0guest\0guest"
-            self.send(frame.marshal(commands.Connection.StartOk({}, "PLAIN", response.decode(), "en_US"), 0))
+            self.send(frame.marshal(commands.Connection.StartOk(_CAPABILITIES, "PLAIN", response.decode(), "en_US"), 0))
         elif isinstance(method, commands.Connection.Tune):
             tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, HEARTBEAT_S)
             self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open("/"), 0))
@@ -340,6 +366,8 @@ class Connection(asyncio.Protocol):
             self.send(frame.marshal(commands.Connection.CloseOk(), 0))
             self._end(ClosedError(method.reply_code or 0, method.reply_text))
             self._transport.close()
+        elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
+            self.on_blocked(isinstance(method, commands.Connection.Blocked))
         elif not isinstance(method, _HARMLESS):
             raise ProtocolError(f"{method!r} on channel 0")
 

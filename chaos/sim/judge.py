@@ -1,17 +1,24 @@
 """What a simulated run must not show, judged from its history by the laboratory's definitions.
 
 The definitions are those of `chaos.analysis.reference`, of which the Spark job is the fast reading. What is added here
-is what a simulator knows and a laboratory cannot: when the cluster itself has said that it lost something, and which
-lives of which nodes have ended since a message was confirmed.
+is what a simulator knows and a laboratory cannot: what the cluster has committed and when (`chaos.sim.record_watch`),
+which lives of which nodes have ended, what was durable where, and which acknowledgements were taken for sure.
 
 **What excuses a loss.** A confirmed message may be missing only if
 
-- its queue was promoted with a loss since, as the record says (whether the policy permitted it is not judged yet); or
-- it was not persistent (a copy of it lives as long as the process that holds it), and every node that had a copy when
-  it was confirmed has died or stopped since, or may have been told by a new policy to drop its copy (one that lives is
-  dropped for the sake of one that restarts, if the policy comes before the restart is known), or the queue was
-  interrupted (`chaos.sim.record_watch`); or
-- it was purged, or its queue deleted.
+- its queue was taken over since by a copy that lacked something, as the record says; whether the policy permitted that
+  is judged when it happens (`chaos.sim.record_watch`); or
+- it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
+  those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
+- its queue was purged or deleted after it was published, seen where it happened: an operator's call that was not
+  answered excuses what it took away, if it did, and nothing else; or a limit dropped it (`Kind.DROP`, likewise); or
+- the nodes sync nothing before they confirm (``durability = flush``), and one of them has lost its power since with no
+  sync behind the confirm: only what was unsynced may go.
+
+**What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
+its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
+to the same channel in the same session, is a settlement. The message must not come again unless another epoch has
+begun since.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
 destroys the disks of all complete copies (`chaos.sim.schedule`).
@@ -20,11 +27,13 @@ destroys the disks of all complete copies (`chaos.sim.schedule`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chaos.analysis.reference import AttemptKey, findings_of_attempt, incomplete_logs, inversions, stories
 from chaos.history import Event, Kind
+from chaos.sim.record_watch import Holders, outlives
 
 
 class Violation(NamedTuple):
@@ -39,27 +48,38 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the simulator knows beside the history."""
+    """What the simulator knows beside the history. Times in microseconds."""
 
-    #: Queues -> times at which they were promoted with a loss, or were given up (microseconds).
-    lossy: Mapping[int, Sequence[int]]
-    #: Confirmed attempts whose messages were not persistent -> nodes that had them then.
-    holders: Mapping[AttemptKey, frozenset[str]]
-    #: For each node the times at which a life of it ended.
-    deaths: Mapping[str, Sequence[int]]
-    #: When an operator changed the policy.
-    policies: Sequence[int] = ()
-    #: Queues -> when they were interrupted.
-    interruptions: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: Queues -> when a copy that lacked something took service.
+    lossy: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: Queues -> who held everything, from when on.
+    holders: Mapping[int, Sequence[Holders]] = field(default_factory=dict)
+    #: Queues -> when everything published before may have been taken away.
+    removals: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: Attempts whose messages were not persistent.
+    transient: AbstractSet[AttemptKey] = frozenset()
+    #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
+    settled: Mapping[AttemptKey, tuple[int, int]] = field(default_factory=dict)
+    #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
+    deaths: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    powers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    #: For each node its syncs: when each was asked for, and when it had taken effect.
+    syncs: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    #: Confirms wait for no sync.
+    is_flush: bool = False
 
 
 #: Findings that are violations by themselves; `lost` and `vanished` may be excused.
-_ALWAYS_WRONG = ("phantom", "duplicates_unflagged", "confirm_violations")
+_ALWAYS_WRONG = ("phantom", "duplicates_unflagged", "confirm_violations", "refused_but_delivered")
 
 
 def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violation]:
     """Every promise that was broken, with the story of the message."""
     events = list(history)
+    epochs: dict[int | None, list[int]] = {}
+    for event in events:
+        if event.kind == Kind.PROMOTE:
+            epochs.setdefault(event.queue_id, []).append(event.t_hi_us)
     found: list[Violation] = []
     for key, story in stories(events).items():
         findings = findings_of_attempt(story)
@@ -67,6 +87,11 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
         if is_missing and not _is_excused(key, story, circumstances):
             wrong += is_missing
+        is_returned = any(event.kind == Kind.RETURN for event in story)
+        if is_returned and findings["delivered"] and not findings["refused_but_delivered"]:
+            wrong.append("refused_but_delivered")
+        if _has_come_back(key, story, circumstances, epochs.get(key[0], ())):
+            wrong.append("resurrected")
         found += [Violation(name, tell(key, story)) for name in wrong]
     overtaken, _ = inversions(events)
     if overtaken:
@@ -87,14 +112,55 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
     queue = key[0]
     assert queue is not None, "a story has a queue"
     confirmed_us = min(event.t_hi_us for event in story if event.kind == Kind.CONFIRM)
+    published_us = min((event.t_hi_us for event in story if event.kind == Kind.PUB_INVOKE), default=confirmed_us)
+    if any(event.kind == Kind.RETURN for event in story):
+        return True  # no queue took it, and that was said before the confirm
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
-    holders = circumstances.holders.get(key)
-    changes = (*circumstances.policies, *circumstances.interruptions.get(queue, ()))
-    if holders is not None and any(at_us >= confirmed_us for at_us in changes):
+    if any(at_us >= published_us for at_us in circumstances.removals.get(queue, ())):
         return True
-    return holders is not None and all(
-        any(at_us >= confirmed_us for at_us in circumstances.deaths[node]) for node in holders
+    if key in circumstances.transient:
+        return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)
+    return circumstances.is_flush and _was_unsynced(confirmed_us, circumstances)
+
+
+def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
+    """The master decided to confirm at some time between: whoever held everything then may be meant."""
+    holders = circumstances.holders.get(queue, ())
+    deaths = [(at_us, node) for node, times in circumstances.deaths.items() for at_us in times]
+    begins = [confirmed_us, *(entry.at_us for entry in holders if published_us <= entry.at_us <= confirmed_us)]
+    return bool(holders) and any(not outlives(holders, deaths, begin_us) for begin_us in begins)
+
+
+def _was_unsynced(confirmed_us: int, circumstances: Circumstances) -> bool:
+    """Some node lost its power before it had synced what it had when this was confirmed."""
+    return any(
+        power_us >= confirmed_us
+        and not any(
+            begin_us >= confirmed_us and end_us <= power_us for begin_us, end_us in circumstances.syncs.get(node, ())
+        )
+        for node, times in circumstances.powers.items()
+        for power_us in times
+    )
+
+
+def _has_come_back(
+    key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
+) -> bool:
+    """Sent out after it was settled for sure, and in the same epoch.
+
+    A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
+    from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
+    """
+    settled = circumstances.settled.get(key)
+    if settled is None:
+        return False
+    acked_us, _proven_us = settled
+    return any(
+        event.kind == Kind.DELIVER
+        and event.t_lo_us > acked_us
+        and not any(acked_us <= at_us <= event.t_hi_us for at_us in epochs)
+        for event in story
     )
 
 

@@ -18,8 +18,8 @@ under every seed. The harness takes no time.
 until the loop is closed, because a coroutine that is collected would still run its ``finally``. `pause` is SIGSTOP:
 what becomes ready waits, timers that expire meanwhile are all late.
 
-**Clocks.** `time` says what the process that asks takes for the time: its clock may be off by `Process.clock_offset_s`,
-from the start or by a jump, at which its timers jump along. `now_s` is the true time.
+**Clocks.** `time` and `now_s` are the true time: a loop's clock is monotonic, and nobody can set it. The wall clock of
+a process (`Process.wall_time_s`) can be set, forward and back; no timer goes by it.
 
 **Sameness.** Nothing here depends on addresses, hashes or real time: the order is that of time and then of scheduling.
 `fingerprint` sums up which process did how much when; two runs with the same one did the same.
@@ -33,12 +33,15 @@ from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 from zlib import crc32
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
+
+#: When every simulation begins.
+EPOCH_S = 1_000_000_000.0
 
 _PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("simulated process")
 
@@ -56,7 +59,6 @@ class Process:
 
     __slots__ = (
         "busy_until_s",
-        "clock_offset_s",
         "context",
         "is_alive",
         "is_on_agenda",
@@ -69,6 +71,7 @@ class Process:
         "tasks",
         "turn_cost_s",
         "turns",
+        "wall_offset_s",
     )
 
     def __init__(self, loop: SimulatedLoop, name: str, number: int, turn_cost_s: Callable[[], float]) -> None:
@@ -84,7 +87,8 @@ class Process:
         #: Its next turn is on the loop's agenda.
         self.is_on_agenda = False
         self.busy_until_s = 0.0
-        self.clock_offset_s = 0.0
+        #: How much its wall clock is ahead of the true time.
+        self.wall_offset_s = 0.0
         self.ready: deque[asyncio.Handle] = deque()
         #: Timers that expired while it was paused.
         self.overdue: list[asyncio.Handle] = []
@@ -151,9 +155,12 @@ class Process:
             self.loop.want_turn(self)
 
     def jump_clock(self, forward_s: float) -> None:
-        """Its monotonic clock goes forward at once, as after a suspended machine: its timers are so much nearer."""
-        self.clock_offset_s += forward_s
-        self.loop.move_timers(self, -forward_s)
+        """Somebody sets its wall clock, forward or back. Timers go by the monotonic clock: none of them moves."""
+        self.wall_offset_s += forward_s
+
+    def wall_time_s(self) -> float:
+        """Seconds since the epoch, as far as the process knows."""
+        return EPOCH_S + self.loop.now_s + self.wall_offset_s
 
     def check_invariants(self) -> None:
         assert self.is_alive or not self.ready, "a dead process has nothing to do"
@@ -207,15 +214,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.is_on_agenda = True
             self._enter(max(self.now_s, process.busy_until_s), process)
 
-    def move_timers(self, process: Process, by_s: float) -> None:
-        """Every timer of the process expires so much later, at once if that is in the past."""
-        moved = [
-            (max(when + by_s, self.now_s) if isinstance(item, _Timer) and item.process is process else when, n, item)
-            for when, n, item in self._agenda
-        ]
-        self._agenda[:] = moved
-        heapify(self._agenda)
-
     def _enter(self, when_s: float, item: _Timer | Process) -> None:
         self._number += 1
         heappush(self._agenda, (when_s, self._number, item))
@@ -223,8 +221,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- scheduling ---
 
     def time(self) -> float:
-        process = _PROCESS.get(None)
-        return self.now_s if process is None else self.now_s + process.clock_offset_s
+        return self.now_s
 
     def call_soon(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
@@ -261,7 +258,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at_true(self.now_s + when - self.time(), callback, *args, context=context)
+        return self.call_at_true(when, callback, *args, context=context)
 
     def call_at_true(
         self,

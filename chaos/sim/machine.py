@@ -2,7 +2,8 @@
 
 A machine runs one process of its node at a time (`chaos.sim.loop.Process`). What happens to the process does not happen
 to the disk: a killed process leaves the page cache behind, a loss of power only what was synced, some of the rest or a
-torn piece of it. A disk can be slow, full, or fail a sync.
+torn piece of it. A disk can be slow, full, fail a sync or refuse to write; and a process can end within an operation of
+its disk (`Machine.crash_in`): what was on its way then is half done, and whoever made the call never learns of it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
 from cluster.runtime.outside import SystemFacts
-from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, SyncProgress, Table
+from cluster.transport.admin_port import (
+    AdminPort,
+    AdminRefused,
+    ExitCode,
+    QueueSelection,
+    SyncProgress,
+    Table,
+    exit_code_of,
+)
 from cluster.transport.carrier import AdminEndpoint
 from node.config import NodeConfig, build_config, parse_settings
-from node.store.disk.simulated import SimulatedDisk
+from node.errors import StorageError, WarrenError
+from node.store.disk.simulated import SimulatedCrashError, SimulatedDisk
 
 _T = TypeVar("_T")
 
@@ -33,6 +43,11 @@ AMQP_PORT = 5672
 CLUSTER_PORT = 25672
 DATA_DIR = "/data"
 COOKIE = "the secret of a simulated cluster"
+MEMORY_BYTES = 4 * 1024**3
+#: Of a node that is not short of memory.
+USED_MEMORY_BYTES = 100 * 1024**2
+#: More than any run writes.
+DISK_BYTES = 1 << 40
 #: So much passes each time a node looks at its clock, so that slices of work end also where time stands still.
 CLOCK_STEP_S = 2e-6
 
@@ -40,15 +55,24 @@ CLOCK_STEP_S = 2e-6
 class SimulatedWorker:
     """A thread that syncs: each job takes effect half-way through the time it takes. Satisfies `Worker`."""
 
-    def __init__(self, loop: SimulatedLoop, process: Process, takes_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        process: Process,
+        takes_s: Callable[[], float],
+        on_done: Callable[[float], None] = lambda _begin_s: None,
+    ) -> None:
+        """``on_done`` is told, when a job has taken effect, when it began."""
         self._loop = loop
         self._process = process
         self._takes_s = takes_s
+        self._on_done = on_done
         self._free_at_s = 0.0
 
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        begin_s = max(self._loop.now_s, self._free_at_s)
+        asked_s = self._loop.now_s
+        begin_s = max(asked_s, self._free_at_s)
         takes_s = self._takes_s()
         self._free_at_s = begin_s + takes_s
 
@@ -56,6 +80,7 @@ class SimulatedWorker:
             error: BaseException | None = None
             try:
                 job()
+                self._on_done(asked_s)
             except Exception as raised:
                 error = raised
             self._process.call_later(takes_s / 2, end, error)
@@ -80,7 +105,7 @@ class SimulatedProbe:
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
-        self.used_bytes = 100 * 1024 * 1024
+        self.used_bytes = USED_MEMORY_BYTES
 
     def used_memory_bytes(self) -> int:
         return self.used_bytes
@@ -92,7 +117,7 @@ class SimulatedProbe:
         """Nothing was taken."""
 
     def physical_memory_bytes(self) -> int:
-        return 4 * 1024**3
+        return MEMORY_BYTES
 
     def memory_group_limits(self) -> Sequence[int]:
         return ()
@@ -111,9 +136,10 @@ class _Lock:
 class AdminDoor:
     """The admin service of a node, for those outside of it: what they ask is done by the node's own process."""
 
-    def __init__(self, process: Process, port: AdminPort) -> None:
+    def __init__(self, process: Process, port: AdminPort, cookie: str = COOKIE) -> None:
         self._process = process
         self._port = port
+        self.cookie = cookie
 
     async def ask(self, request: Callable[[AdminPort], Coroutine[Any, Any, _T]]) -> _T:
         """For ever, if the node dies meanwhile."""
@@ -123,11 +149,14 @@ class AdminDoor:
 class MemoryAdminCaller:
     """Asks the admin service of other simulated nodes, as far as the network lets it. Satisfies `AdminCaller`."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor]) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor], cookie: str = COOKIE
+    ) -> None:
         self._loop = loop
         self._network = network
         self._here = here
         self._doors = doors
+        self._cookie = cookie
 
     async def _door(self, address: str) -> AdminDoor:
         host = address_of(address)[0]
@@ -136,6 +165,8 @@ class MemoryAdminCaller:
         door = self._doors.get(host)
         if door is None or there.is_cut or back.is_cut or there.is_refusing:
             raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
+        if door.cookie != self._cookie:
+            raise AdminRefused(ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
         return door
 
     async def _ask(self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], timeout_s: float) -> _T:
@@ -144,27 +175,54 @@ class MemoryAdminCaller:
                 door = await self._door(address)
                 return await door.ask(request)
         except TimeoutError:
-            raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} did not answer in time") from None
+            raise AdminRefused(ExitCode.UNAVAILABLE, "Deadline Exceeded") from None
+        except WarrenError as error:
+            raise _refusal(error) from None
 
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
     ) -> Table:
-        await self._door(address)
-        return Table((), ())
+        questions: dict[str, Callable[[AdminPort], Coroutine[Any, Any, Table]]] = {
+            "ListQueues": lambda port: port.list_queues(vhost, columns, QueueSelection(local=True)),
+            "ListConnections": lambda port: port.list_connections(columns, local=True),
+            "ListChannels": lambda port: port.list_channels(columns, local=True),
+            "ListFlow": lambda port: port.list_flow(columns, local=True),
+            "ListConsumers": lambda port: port.list_consumers(vhost, columns, local=True),
+        }
+        return await self._ask(address, questions[listing], timeout_s)
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         return dict(await self._ask(address, status_of, timeout_s))
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
+        """What it says of its progress comes with the end of it, or with its refusal."""
         door = await self._door(address)
-        await door.ask(lambda port: sync_queue(port, vhost, name))
-        yield SyncProgress(0, 0, is_finished=True)
+        said: list[SyncProgress] = []
+        refusal: AdminRefused | None = None
+        try:
+            await door.ask(lambda port: _note_progress(port, vhost, name, said))
+        except WarrenError as error:
+            refusal = _refusal(error)
+        for progress in said:
+            yield progress
+        if refusal is not None:
+            raise refusal
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         await self._ask(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
 
     async def close(self) -> None:
         """There is nothing to hang up."""
+
+
+def _refusal(error: WarrenError) -> AdminRefused:
+    message = error.message if isinstance(error, AdminRefused) else str(error)
+    return AdminRefused(exit_code_of(error), message)
+
+
+async def _note_progress(port: AdminPort, vhost: str, name: str, said: list[SyncProgress]) -> None:
+    async for progress in port.sync_queue(vhost, name):
+        said.append(progress)  # noqa: PERF401 - what was said before a refusal is kept
 
 
 async def status_of(port: AdminPort) -> Mapping[str, Any]:
@@ -187,28 +245,78 @@ class Machine:
         loop: SimulatedLoop,
         network: Network,
         personality: Personality,
-        chance: Random,
+        seed: int,
         admin_doors: dict[str, AdminDoor],
     ) -> None:
         self.name = name
         self._loop = loop
         self._network = network
         self._personality = personality
-        #: Of delays and of the node's own choices; others draw from others.
-        self._chance = chance
+        self._seed = seed
         self._admin_doors = admin_doors
         self.disk = SimulatedDisk()
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0
+        #: The disk has been full or refused something in this life of the node.
+        self.is_disk_suspect = False
+        #: In this life the disk has refused to write.
+        self.has_refused_writes = False
+        #: Syncs of the queues that have taken effect: when each was asked for and when that was, in microseconds.
+        self.syncs: list[tuple[int, int]] = []
         self.process: Process | None = None
         self.probe = SimulatedProbe(self.disk)
+        self._lives = 0
 
     def start_process(self) -> Process:
         """A new process, for the next life of the node."""
         assert self.process is None, "one process at a time"
-        self.process = self._loop.start_process(self.name, lambda: self._draw_ms(self._personality.turn_cost_ms))
+        self._lives += 1
+        chance = self._chance_of("turns")
+        cost_ms = self._personality.turn_cost_ms
+        self.process = self._loop.start_process(self.name, lambda: chance.uniform(*cost_ms) / 1000)
+        self.is_disk_suspect = self.is_disk_bad
+        self.has_refused_writes = self.disk.fail_writes is not None
         return self.process
+
+    def _chance_of(self, what: str) -> Random:
+        """The generator of one thing in this life."""
+        return Random(f"{self._seed} {what} of {self.name} in life {self._lives}")
+
+    # --- the disk ---
+
+    @property
+    def is_disk_bad(self) -> bool:
+        """It is full, or refuses something."""
+        disk = self.disk
+        return disk.capacity_bytes < DISK_BYTES or disk.fail_sync_after is not None or disk.fail_writes is not None
+
+    def mend_disk(self) -> None:
+        """As good as new, but for what is on it."""
+        self.disk_slowness = 1.0
+        self.disk.capacity_bytes = DISK_BYTES
+        self.disk.fail_sync_after = self.disk.fail_writes = self.disk.on_operation = None
+
+    def crash_in(self, operations: int, end: Callable[[], None]) -> None:
+        """In so many operations of the disk from now, the process ends before it hears of the last one.
+
+        ``end`` kills the process. What its turn still does to the disk after that is refused.
+        """
+        process, left = self.process, operations
+
+        def count() -> None:
+            nonlocal left
+            if process is None or not process.is_alive:
+                if self._loop.current is process:
+                    raise StorageError("the process is dead")
+                self.disk.on_operation = None
+                return
+            left -= 1
+            if left == 0:
+                end()
+                raise SimulatedCrashError(f"{self.name} ends in operation {self.disk.operations}")
+
+        self.disk.on_operation = count
 
     def world(self) -> World:
         """What the node of this life touches."""
@@ -234,15 +342,26 @@ class Machine:
         def offer(admin: AdminEndpoint) -> None:
             self._admin_doors[self.name] = AdminDoor(process, admin.port)
 
-        self.probe = SimulatedProbe(self.disk)
+        sync_chance, sync_ms = self._chance_of("syncs"), self._personality.sync_ms
+
+        def sync_s() -> float:
+            return sync_chance.uniform(*sync_ms) * self.disk_slowness / 1000
+
+        def synced(begin_s: float) -> None:
+            self.syncs.append((1 + int(begin_s * 1e6), 1 + int(self._loop.now_s * 1e6)))
+
+        def worker(name: str) -> SimulatedWorker:
+            is_of_queues = name == "sync" and self._personality.is_flush
+            return SimulatedWorker(self._loop, process, sync_s, synced if is_of_queues else lambda _begin_s: None)
+
         return World(
             disk=self.disk,
             lock=lambda _path: _Lock(),
             probe=self.probe,
             system=SystemFacts(process.number, "simulated", "3", "simulated"),
-            chance=Random(self._chance.getrandbits(64)),
+            chance=self._chance_of("choices"),
             clock=clock,
-            worker=lambda _name: SimulatedWorker(self._loop, process, self._sync_s),
+            worker=worker,
             listen=listen_for_clients,
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
@@ -252,13 +371,6 @@ class Machine:
         """It is gone, in whatever way."""
         self.process = None
         self._admin_doors.pop(self.name, None)
-
-    def _sync_s(self) -> float:
-        return self._draw_ms(self._personality.sync_ms) * self.disk_slowness
-
-    def _draw_ms(self, bounds: tuple[float, float]) -> float:
-        """Seconds, of a number of milliseconds between two."""
-        return self._chance.uniform(*bounds) / 1000
 
 
 def node_config(name: str, personality: Personality) -> NodeConfig:
@@ -275,6 +387,12 @@ def node_config(name: str, personality: Personality) -> NodeConfig:
         f"msg_store_compaction = {personality.compaction}",
         f"durability = {'flush' if personality.is_flush else 'fsync'}",
     ]
+    if personality.sync_throughput_bytes:
+        lines.append(f"mirroring_sync_max_throughput = {personality.sync_throughput_bytes}")
+    if personality.credit[0]:
+        names = ("credit_flow_default_credit", "msg_store_credit_disc_bound", "cluster.credit")
+        initial, more_after = personality.credit
+        lines += [f"{name}.{key}" for name in names for key in (f"initial = {initial}", f"more_after = {more_after}")]
     lines += [
         f"cluster_formation.classic_config.nodes.{number} = {node_name(number)}@{node_name(number)}:{CLUSTER_PORT}"
         for number in range(1, personality.nodes + 1)

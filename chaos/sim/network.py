@@ -59,8 +59,9 @@ class _Pipe:
     """One direction of a connection."""
 
     link: Link
-    #: What has been sent and not been received: (time of arrival, bytes; ``None`` is the orderly end).
-    chunks: deque[tuple[float, bytes | None]] = field(default_factory=deque)
+    #: What has been sent and not been received: (time of arrival, bytes, when it was sent). Without bytes: the orderly
+    #: end.
+    chunks: deque[tuple[float, bytes | None, float]] = field(default_factory=deque)
     in_flight_bytes: int = 0
     last_arrival_s: float = 0.0
     is_scheduled: bool = False
@@ -71,7 +72,17 @@ class _Pipe:
 class End:
     """One end of a connection. Made by `Network`; ``receiver`` is set by whoever gets it, before it returns."""
 
-    __slots__ = ("_network", "_outgoing", "host", "is_open", "is_reading", "other", "process", "receiver")
+    __slots__ = (
+        "_network",
+        "_outgoing",
+        "heard_sent_s",
+        "host",
+        "is_open",
+        "is_reading",
+        "other",
+        "process",
+        "receiver",
+    )
 
     def __init__(self, network: Network, process: Process, host: str, outgoing: _Pipe) -> None:
         self._network = network
@@ -82,6 +93,8 @@ class End:
         self.receiver: Receiver
         self.is_open = True
         self.is_reading = True
+        #: When the first byte of what was received last was sent.
+        self.heard_sent_s = 0.0
 
     @property
     def in_flight_bytes(self) -> int:
@@ -160,6 +173,8 @@ class Network:
     ) -> None:
         """Open a connection from ``host``; one of the two is called on behalf of the process, or none, ever, if the
         network is silent. ``connected`` may answer ``None``: it is no longer wanted."""
+        if not process.is_alive:
+            return  # it was killed in the midst of its turn
         there, back = self.link(host, address[0]), self.link(address[0], host)
 
         def arrive() -> None:
@@ -200,7 +215,7 @@ class Network:
         link = pipe.link
         arrival_s = max(pipe.last_arrival_s, self._loop.now_s + link.delay_s()) + size / link.bytes_per_s
         pipe.last_arrival_s = arrival_s
-        pipe.chunks.append((arrival_s, data))
+        pipe.chunks.append((arrival_s, data, self._loop.now_s))
         pipe.in_flight_bytes += size
         self.pump(end, pipe)
 
@@ -224,7 +239,7 @@ class Network:
         parts: list[bytes] = []
         is_end = False
         while pipe.chunks and pipe.chunks[0][0] <= self._loop.now_s and not pipe.link.is_cut and target.is_reading:
-            _, data = pipe.chunks.popleft()
+            _, data, sent_s = pipe.chunks.popleft()
             pipe.in_flight_bytes -= len(data or b"")
             if pipe.last_words is not None:
                 pipe.last_words -= 1
@@ -234,6 +249,8 @@ class Network:
             if data is None:
                 is_end = True
             else:
+                if not parts:
+                    target.heard_sent_s = sent_s
                 parts.append(data)
         if not target.is_open or not target.process.is_alive:
             if parts and end.is_open:
@@ -283,7 +300,7 @@ class Network:
             chunks = end._outgoing.chunks
             kept = keep(len(chunks))
             while len(chunks) > kept:
-                _, data = chunks.pop()
+                _, data, _ = chunks.pop()
                 end._outgoing.in_flight_bytes -= len(data or b"")
             end._outgoing.last_words = len(chunks)
         for end in broken:
@@ -327,6 +344,6 @@ class Network:
     def check_invariants(self) -> None:
         for end in self._ends:
             pipe = end._outgoing
-            assert pipe.in_flight_bytes == sum(len(data or b"") for _, data in pipe.chunks)
-            arrivals = [arrival_s for arrival_s, _ in pipe.chunks]
+            assert pipe.in_flight_bytes == sum(len(data or b"") for _, data, _ in pipe.chunks)
+            arrivals = [arrival_s for arrival_s, _, _ in pipe.chunks]
             assert arrivals == sorted(arrivals), "a connection keeps the order of what is sent"

@@ -1,19 +1,53 @@
-"""What the cluster has committed about its queues while it ran: looked at after every turn in which a node has learned.
+"""What the cluster has committed about its queues while it ran, as a reader of the whole log would tell it.
 
-Checked at each look, on each node alone: a queue's epochs only grow, and one epoch has one master for ever, whoever
-looks. Noted, for the judge: promotions, and when a queue was *interrupted*, that is down, or back at its master in a
-new epoch. An interruption closes the copies that nobody else could take over, and what lives in memory only goes with
-them, though no process has died: as with RabbitMQ's pause_minority, whose nodes stop their queues.
+Two sources. `RecordWatch.applied` hears of every request that any node applies; the first node to apply an index tells
+what the cluster has decided, in the order of the log, with the policies that held at that point. `RecordWatch.look` is
+called after every turn of a node and sees what that node knows.
+
+Checked: one index carries one request on every node; a queue's epochs only grow, on each node alone, and one epoch has
+one master for ever, whoever looks; and **a copy that lacks something takes over only where it may**. This last is an
+independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (or
+``-on-shutdown``, if the master announced its end), and only a mirror that was following it; under ``when-synced``,
+never.
+
+Noted, for the judge:
+
+- *losses*: when a copy that lacked something took service;
+- *holders*: which copies have everything, what lives in memory included: the master and its synchronised mirrors. A
+  queue that is down has none, and a master that begins a new epoch alone begins anew: such an *interruption* closes the
+  copies that nobody else could take over, and what lives in memory only goes with them, though no process has died (as
+  with RabbitMQ's pause_minority, whose nodes stop their queues);
+- *removals*: when a queue was deleted, as each node learned it. A node that does not know yet of its successor of the
+  same name confirms what nobody will ever get, as it must: it was published to nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from chaos.history import Kind, ProcessLog
 from cluster.composition import Node
+from cluster.metadata.commands import ForcePromote, ForgetNode, NodeDown, Request
+from cluster.metadata.events import Event, MastershipChanged, QueueCreated, QueueDeleted
 from cluster.metadata.records import MastershipRecord
+from cluster.metadata.state import Applied, MetadataState
 from node.ids import Epoch, NodeName, QueueId
+
+#: What the policy keys mean if a policy does not have them.
+PROMOTE_BY_DEFAULT = {"failure": "always", "shutdown": "when-synced"}
+
+
+class Holders(NamedTuple):
+    """From a moment on, these copies of a queue have everything."""
+
+    at_us: int
+    master: str
+    #: The master and the synchronised mirrors; none if the queue is interrupted.
+    nodes: tuple[str, ...]
+    #: What lived in memory before is gone.
+    is_interruption: bool
 
 
 class RecordWatch:
@@ -24,21 +58,129 @@ class RecordWatch:
         log: ProcessLog,
         queue_number: Callable[[str], int | None],
         violate: Callable[[str, str], None],
+        note: Callable[[str], None] = lambda _name: None,
     ) -> None:
+        """``note`` hears of rare states that were reached, see `chaos.sim.sometimes`."""
         self._log = log
         self._queue_number = queue_number
         self._violate = violate
+        self._note = note
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
-        self._known: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
-        #: The newest that anybody has seen.
-        self.newest: dict[QueueId, MastershipRecord] = {}
+        self._epochs_of_lives: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
+        #: The same -> queues of the workload that it knew when it served clients.
+        self._known: dict[tuple[str, int], dict[int, QueueId]] = {}
         self._masters: dict[tuple[QueueId, Epoch], NodeName] = {}
-        #: Queue of the workload -> when it was interrupted, in microseconds.
-        self.interruptions: dict[int, list[int]] = {}
-        #: Queue of the workload -> when the cluster has said that it was promoted with a loss.
+        #: Of every index, which request it carried; and the last that was told.
+        self._requests: dict[int, object] = {}
+        self._last_index = 0
+        self._names: dict[QueueId, int] = {}
+        #: Queue of the workload -> its identity, and the epoch that each queue is in.
+        self.ids: dict[int, QueueId] = {}
+        self.epochs: dict[QueueId, Epoch] = {}
+        #: Names of queues whose mastership has changed.
+        self.moved: dict[str, None] = {}
+        #: Queue of the workload -> when the cluster has said that something of it is lost, in microseconds.
         self.lossy: dict[int, list[int]] = {}
+        #: Queue of the workload -> who held it, from when on.
+        self.holders: dict[int, list[Holders]] = {}
+        #: Queue of the workload -> when everything that was published to it before may have been taken away.
+        self.removals: dict[int, list[int]] = {}
+
+    def master_of(self, number: int) -> str | None:
+        """By the newest record; ``None`` if there is none, or nobody serves the queue."""
+        holders = self.holders.get(number)
+        return holders[-1].master if holders and holders[-1].nodes else None
+
+    def removed(self, queue: str) -> None:
+        """A queue is purged now."""
+        number = self._queue_number(queue)
+        if number is not None:
+            self.removals.setdefault(number, []).append(self._log.now_us())
+
+    # --- what the cluster decides ---
+
+    def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> None:
+        """A node has applied a request."""
+        known = self._requests.setdefault(index, request.request_id)
+        if known != request.request_id:
+            self._violate("log", f"{node} has applied {request.request_id} at {index}, others {known}")
+        if index <= self._last_index:
+            return
+        self._last_index = index
+        for event in outcome.events:
+            self._decided(state, request, event)
+
+    def _decided(self, state: MetadataState, request: Request, event: Event) -> None:
+        if isinstance(event, QueueCreated):
+            number = self._queue_number(event.queue.name)
+            if number is not None:
+                self._names[event.queue.queue_id] = number
+                self.ids[number] = event.queue.queue_id
+                self.epochs[event.queue.queue_id] = event.mastership.epoch
+                self._hold(number, event.mastership, is_interruption=True)
+        elif isinstance(event, QueueDeleted):
+            self._names.pop(event.queue.queue_id, None)
+        elif isinstance(event, MastershipChanged):
+            self._changed(state, request, event)
+
+    def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
+        old, new = event.old, event.new
+        is_new_epoch = new.epoch > old.epoch
+        self.epochs[event.queue_id] = new.epoch
+        queue = state.topology.queue_by_id(event.queue_id)
+        if is_new_epoch and queue is not None:
+            self.moved[queue.name] = None
+        if is_new_epoch and not new.is_down:
+            self._elected(state, request, old, new)
+        self._note_change(old, new)
+        number = self._names.get(event.queue_id)
+        if number is None:
+            return
+        if new.lossy_promotions > old.lossy_promotions:
+            self.lossy.setdefault(number, []).append(self._log.now_us())
+        self._hold(number, new, is_interruption=new.is_down or (is_new_epoch and new.master == old.master))
+        if is_new_epoch:
+            self._log.record(Kind.PROMOTE, queue_id=number, epoch=new.epoch)
+
+    def _elected(self, state: MetadataState, request: Request, old: MastershipRecord, new: MastershipRecord) -> None:
+        """Whoever is elected has everything, or may do without."""
+        command = request.command
+        if new.master in old.complete or not old.complete or isinstance(command, ForcePromote | ForgetNode):
+            return
+        reason = command.reason if isinstance(command, NodeDown) else "failure"
+        queue = state.topology.queue_by_id(new.queue_id)
+        policy = None if queue is None else state.policy_of_queue(queue)
+        definition = {} if policy is None else policy.definition
+        wanted = definition.get(f"ha-promote-on-{reason}", PROMOTE_BY_DEFAULT[reason])
+        text = f"queue {new.queue_id}: {new.master} takes over in epoch {new.epoch}, and {old.complete} are complete"
+        if wanted != "always":
+            self._violate("promotion", f"{text}; the policy says {wanted} on {reason}")
+        elif new.master not in old.following:
+            self._violate("promotion", f"{text}; it was not following the master ({old.following} were)")
+        self._note("an incomplete copy was elected")
+
+    def _hold(self, number: int, record: MastershipRecord, *, is_interruption: bool) -> None:
+        nodes = () if record.is_down else (record.master, *record.synchronised)
+        entry = Holders(self._log.now_us(), record.master, nodes, is_interruption)
+        self.holders.setdefault(number, []).append(entry)
+
+    def _note_change(self, old: MastershipRecord, new: MastershipRecord) -> None:
+        if new.is_down and not old.is_down:
+            self._note("a queue went down")
+        elif old.is_down and not new.is_down:
+            self._note("a queue came back")
+        if new.master != old.master and not new.is_down:
+            self._note("a mirror was promoted")
+        if new.lossy_promotions > old.lossy_promotions:
+            self._note("a promotion lost something")
+        if set(new.synchronised) - set(old.synchronised) and not set(new.mirrors) - set(old.mirrors):
+            self._note("a mirror was synchronised")
+        if set(old.mirrors) - set(new.mirrors) and new.master == old.master:
+            self._note("a mirror left the record")
+
+    # --- what a node knows ---
 
     def look(self, name: str, life: int, node: Node) -> None:
         """Cheap unless the node has applied something since the last look."""
@@ -46,37 +188,61 @@ class RecordWatch:
         if self._looked_at.get((name, life)) == index:
             return
         self._looked_at[name, life] = index
-        known = self._known.setdefault((name, life), {})
-        for queue_id, record in node.runtime.metadata.state.masterships.items():
-            epoch = known.get(queue_id, record.epoch)
+        state = node.runtime.metadata.state
+        epochs = self._epochs_of_lives.setdefault((name, life), {})
+        for queue_id, record in state.masterships.items():
+            epoch = epochs.get(queue_id, record.epoch)
             if record.epoch < epoch:
                 self._violate("epoch", f"queue {queue_id} of {name} went from epoch {epoch} back to {record.epoch}")
-            known[queue_id] = record.epoch
-            before = self.newest.get(queue_id)
-            if record is not before:
-                self._see(name, node, queue_id, before, record)
+            epochs[queue_id] = record.epoch
+            if record.is_down:
+                continue  # nobody is its master: the record names who is waited for, and that may change
+            master = self._masters.setdefault((queue_id, record.epoch), record.master)
+            if master != record.master:
+                text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
+                self._violate("two masters", text)
+        if node.clients.is_serving:
+            self._look_at_queues((name, life), state)
 
-    def _see(
-        self, name: str, node: Node, queue_id: QueueId, before: MastershipRecord | None, record: MastershipRecord
-    ) -> None:
-        master = self._masters.setdefault((queue_id, record.epoch), record.master)
-        if master != record.master:
-            self._violate(
-                "two masters", f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
-            )
-        if before is not None and record.epoch < before.epoch:
-            return  # this node is behind
-        self.newest[queue_id] = record
-        queue = node.runtime.records.find_queue(queue_id)
-        number = None if queue is None else self._queue_number(queue.name)
-        if number is None or before is None:
-            return
-        is_new_epoch = record.epoch > before.epoch
-        if record.lossy_promotions > before.lossy_promotions:
-            self.lossy.setdefault(number, []).append(self._log.now_us())
-        if record.is_down or (is_new_epoch and record.master == before.master):
-            self.interruptions.setdefault(number, []).append(self._log.now_us())
-        if is_new_epoch:
-            self._log.record(
-                Kind.PROMOTE, queue_id=number, epoch=record.epoch, t_lo_us=max(1, self._log.now_us() - 10_000_000)
-            )
+    def _look_at_queues(self, life: tuple[str, int], state: MetadataState) -> None:
+        """Which of the workload's queues this node's clients can reach, and which have gone or come since."""
+        now: dict[int, QueueId] = {}
+        for queue in state.topology.all_queues():
+            number = self._queue_number(queue.name)
+            if number is not None:
+                now[number] = queue.queue_id
+        before = self._known.get(life)
+        self._known[life] = now
+        if before is not None and before != now:
+            for number in {**before, **now}:
+                if before.get(number) != now.get(number):
+                    self.removals.setdefault(number, []).append(self._log.now_us())
+
+
+def outlives(holders: Sequence[Holders], deaths: Iterable[tuple[int, str]], from_us: int) -> bool:
+    """Whether something that all holders had in their memory at a moment has been in somebody's ever since.
+
+    ``deaths``: when a life of which node ended. A node that becomes a holder while the master is one of those that have
+    it gets it from that one.
+    """
+    at = bisect_right(holders, from_us, key=lambda entry: entry.at_us) - 1
+    if at < 0:
+        return False
+    living = set(holders[at].nodes)
+    before = holders[at]
+    later: list[tuple[int, int, Holders | str]] = [(entry.at_us, 0, entry) for entry in holders[at + 1 :]]
+    later += [(at_us, 1, node) for at_us, node in deaths if at_us >= from_us]
+    for _, _, what in sorted(later, key=lambda item: item[:2]):
+        if isinstance(what, str):
+            living.discard(what)
+        elif what.is_interruption:
+            living = set()
+        else:
+            joined = set(what.nodes) - set(before.nodes)
+            living &= set(what.nodes)
+            if what.master in living:
+                living |= joined
+            before = what
+        if not living:
+            return False
+    return bool(living)

@@ -89,6 +89,11 @@ class SimulatedTransport(asyncio.Transport):
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol
 
+    @property
+    def heard_sent_s(self) -> float:
+        """When the other side has sent (the beginning of) what was received last."""
+        return self._end.heard_sent_s
+
     # --- what the network does ---
 
     def chunk_received(self, data: bytes) -> None:

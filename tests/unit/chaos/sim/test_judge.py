@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
 from chaos.sim.judge import Circumstances, judge
 from chaos.sim.loop import simulated_loop
+from chaos.sim.record_watch import Holders, outlives
 from chaos.sim.workload import MemoryHistory
 
 
@@ -27,19 +31,23 @@ class Story:
             )
         return self
 
+    def promote(self) -> Story:
+        self.loop.run_until(self.loop.now_s + 1)
+        self.log.record(Kind.PROMOTE, queue_id=0, epoch=2)
+        return self
+
     def events(self) -> list[Event]:
         self.log.end()
         return self.history.events
 
 
 KEY: AttemptKey = (0, 0, 1, 1)
-#: In `Story` the confirm comes after two seconds.
-BEFORE, AFTER = 1_000_000, 3_000_000
-NOTHING = Circumstances({}, {}, {"n1": [], "n2": []})
+#: In `Story` a message is published after one second and confirmed after two.
+PUBLISHED, BETWEEN, BEFORE, AFTER = 1_000_001, 1_500_000, 500_000, 3_000_000
 
 
-def kinds(story: Story, circumstances: Circumstances = NOTHING) -> list[str]:
-    return [violation.kind for violation in judge(story.events(), circumstances)]
+def kinds(story: Story, **circumstances: Any) -> list[str]:
+    return [violation.kind for violation in judge(story.events(), Circumstances(**circumstances))]
 
 
 def confirmed() -> Story:
@@ -58,14 +66,29 @@ def test_a_message_that_went_back_to_its_queue_and_never_came_again_has_vanished
     assert kinds(confirmed().tell(Kind.DELIVER)) == ["vanished"]
 
 
-def test_a_purge_takes_it_away() -> None:
-    assert kinds(confirmed().tell(Kind.PURGE)) == []
+@pytest.mark.parametrize(("at_us", "found"), [(AFTER, []), (BETWEEN, []), (BEFORE, ["lost"])])
+def test_only_what_was_published_before_a_removal_may_be_gone(at_us: int, found: list[str]) -> None:
+    """Whatever an operator asked for and nobody answered: what counts is whether it was done, and when."""
+    assert kinds(confirmed(), removals={0: [at_us]}) == found
+    assert kinds(confirmed(), removals={1: [AFTER]}) == ["lost"], "of another queue"
+
+
+def test_what_a_limit_dropped_is_not_lost() -> None:
+    assert kinds(confirmed().tell(Kind.DROP)) == []
 
 
 @pytest.mark.parametrize(("at_us", "found"), [(AFTER, []), (BEFORE, ["lost"])])
 def test_only_a_lossy_promotion_after_the_confirm_excuses_a_loss(at_us: int, found: list[str]) -> None:
-    assert kinds(confirmed(), Circumstances({0: [at_us]}, {}, {})) == found
-    assert kinds(confirmed(), Circumstances({1: [AFTER]}, {}, {})) == ["lost"], "of another queue"
+    assert kinds(confirmed(), lossy={0: [at_us]}) == found
+    assert kinds(confirmed(), lossy={1: [AFTER]}) == ["lost"], "of another queue"
+
+
+# --- what lives in memory
+
+
+def held(*entries: tuple[float, Sequence[str]]) -> list[Holders]:
+    """Holders from a second on, the master first; nobody: the queue is interrupted."""
+    return [Holders(int(at_s * 1e6), nodes[0] if nodes else "n1", tuple(nodes), not nodes) for at_s, nodes in entries]
 
 
 @pytest.mark.parametrize(
@@ -77,23 +100,96 @@ def test_only_a_lossy_promotion_after_the_confirm_excuses_a_loss(at_us: int, fou
     ],
 )
 def test_what_lives_in_memory_may_go_with_everybody_who_had_it(deaths: dict[str, list[int]], found: list[str]) -> None:
-    holders = {KEY: frozenset({"n1", "n2"})}
-    assert kinds(confirmed(), Circumstances({}, holders, deaths)) == found
-    assert kinds(confirmed(), Circumstances({}, {}, deaths)) == ["lost"], "a persistent one lives on disks"
+    holders = {0: held((0, ["n1", "n2"]))}
+    assert kinds(confirmed(), transient={KEY}, holders=holders, deaths=deaths) == found
+    assert kinds(confirmed(), holders=holders, deaths=deaths) == ["lost"], "a persistent one lives on disks"
 
 
-def test_what_lives_in_memory_goes_with_an_interruption_of_its_queue() -> None:
-    holders = {KEY: frozenset({"n1"})}
-    deaths: dict[str, list[int]] = {"n1": []}
-    assert kinds(confirmed(), Circumstances({}, holders, deaths, interruptions={0: [AFTER]})) == []
-    assert kinds(confirmed(), Circumstances({}, holders, deaths, interruptions={0: [BEFORE], 1: [AFTER]})) == ["lost"]
-    assert kinds(confirmed(), Circumstances({}, {}, deaths, interruptions={0: [AFTER]})) == ["lost"]
+def test_where_nobody_is_known_to_have_held_it_there_is_no_excuse() -> None:
+    assert kinds(confirmed(), transient={KEY}) == ["lost"]
+
+
+def test_a_change_of_policy_excuses_only_if_it_took_every_copy_away() -> None:
+    deaths = {"n1": [], "n2": [AFTER]}
+    story = held((0, ["n1", "n2"]), (2.5, ["n2"]))
+    assert kinds(confirmed(), transient={KEY}, holders={0: story}, deaths=deaths) == []
+    story = held((0, ["n1", "n2"]), (2.5, ["n1"]))
+    assert kinds(confirmed(), transient={KEY}, holders={0: story}, deaths=deaths) == ["lost"]
+
+
+@pytest.mark.parametrize(
+    ("story", "deaths", "is_there"),
+    [
+        ([(0, ["n1", "n2"])], [(5, "n1")], True),
+        ([(0, ["n1", "n2"])], [(5, "n1"), (6, "n2")], False),
+        ([(0, ["n1"]), (4, ["n1", "n2"])], [(5, "n1")], True),
+        ([(0, ["n1"]), (6, ["n1", "n2"])], [(5, "n1")], False),
+        ([(0, ["n1", "n2"]), (4, ["n2", "n1"])], [(5, "n1"), (5, "n2")], False),
+        ([(0, ["n1", "n2"]), (4, ["n3"])], [], False),
+        ([(0, ["n1", "n2"]), (4, []), (5, ["n1", "n2"])], [], False),
+        ([(0, ["n1"]), (0.5, []), (0.7, ["n1"])], [], True),
+        ([(2, ["n1"])], [], False),
+    ],
+    ids=[
+        "one of two is left",
+        "nobody is left",
+        "a mirror was filled in time",
+        "a mirror was filled by one that had begun anew",
+        "a new master and its mirror die together",
+        "somebody else took over",
+        "an interruption",
+        "an interruption before",
+        "nobody held it yet",
+    ],
+)
+def test_what_is_in_memory_lives_with_those_who_have_it_and_those_they_fill(
+    story: list[tuple[int, list[str]]], deaths: list[tuple[int, str]], is_there: bool
+) -> None:
+    ended = [(int(at_s * 1e6), node) for at_s, node in deaths]
+    assert outlives(held(*story), ended, 1_000_000) is is_there
+
+
+# --- what was not synced
+
+
+def test_without_syncs_before_confirms_only_what_was_unsynced_may_go() -> None:
+    powers = {"n1": [AFTER]}
+    early, late = {"n1": [(BEFORE, AFTER - 1)]}, {"n1": [(2_000_001, AFTER - 1)]}
+    assert kinds(confirmed(), is_flush=True, powers=powers, syncs=early) == []
+    assert kinds(confirmed(), is_flush=True, powers=powers, syncs=late) == ["lost"], "it was durable"
+    assert kinds(confirmed(), is_flush=True, powers={"n1": [BEFORE]}) == ["lost"], "the power went before"
+    assert kinds(confirmed(), powers=powers, syncs=early) == ["lost"], "these nodes sync first"
+
+
+# --- repetitions
 
 
 def test_a_message_may_come_twice_if_the_second_time_says_so() -> None:
     story = confirmed().tell(Kind.DELIVER)
     assert kinds(story.tell(Kind.DELIVER, redelivered=True).tell(Kind.ACK_SENT)) == []
     assert kinds(confirmed().tell(Kind.DELIVER, Kind.DELIVER, Kind.ACK_SENT)) == ["duplicates_unflagged"]
+
+
+def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
+    settled = {KEY: (4_000_001, 4_500_000)}
+
+    def story() -> Story:
+        return confirmed().tell(Kind.DELIVER, Kind.ACK_SENT)
+
+    assert kinds(story().tell(Kind.DELIVER, redelivered=True), settled=settled) == ["resurrected"]
+    assert kinds(story().tell(Kind.DELIVER, redelivered=True)) == [], "an acknowledgement alone proves nothing"
+    again = story().promote().tell(Kind.DELIVER, redelivered=True)
+    assert kinds(again, settled=settled) == [], "the next master may not have heard of it"
+
+
+@pytest.mark.parametrize("refusal", [Kind.NACK, Kind.RETURN])
+def test_what_was_refused_is_never_delivered(refusal: Kind) -> None:
+    story = Story().tell(Kind.PUB_INVOKE, refusal, Kind.DELIVER, Kind.ACK_SENT)
+    assert kinds(story) == ["refused_but_delivered"]
+
+
+def test_what_was_returned_is_confirmed_and_gone() -> None:
+    assert kinds(Story().tell(Kind.PUB_INVOKE, Kind.RETURN, Kind.CONFIRM)) == []
 
 
 def test_a_message_that_nobody_published_is_a_phantom() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chaos.history import Kind
+from chaos.sim.drawing import draw_schedule
 from chaos.sim.judge import Violation
 from chaos.sim.run import Outcome, run_schedule
-from chaos.sim.schedule import Personality, Schedule, Step, draw_schedule
+from chaos.sim.schedule import Personality, Schedule, Step
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
 from cluster.sessions.routes import ConsumerKey, Route

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from chaos.sim.drawing import draw_schedule
 from chaos.sim.judge import Violation
 from chaos.sim.run import Outcome
-from chaos.sim.schedule import Schedule, Step, draw_schedule
+from chaos.sim.schedule import Schedule, Step
 from chaos.sim.shrink import shrink
 
 

@@ -1,0 +1,313 @@
+"""Clients that take: consumers with habits, and a visitor who makes single requests and drains in the end.
+
+What a consumer does with a delivery depends on the message and how often this consumer has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from chaos.analysis.reference import AttemptKey
+from chaos.history import Kind, ProcessLog, ProcKind
+from chaos.sim.client import Channel, Delivered, open_connection
+from chaos.sim.workload import (
+    ANSWER_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    RECONNECT_PAUSE_S,
+    TROUBLE,
+    Client,
+    Surroundings,
+)
+from chaos.workload.message_id import MessageId, decode_body
+
+#: A consumer asks so long after an acknowledgement for an answer that proves it.
+PROOF_DELAY_S = 0.2
+
+#: Between two looks whether a queue is empty.
+DRAIN_PAUSE_S = 0.01
+
+
+class Settling:
+    """Which acknowledgements of one channel, all of one queue, were taken for sure.
+
+    An acknowledgement has no answer. But what asks the same queue on the same channel comes behind it, so its answer is
+    one to both, if the node that is asked had one and the same session with the queue's master all the time.
+    """
+
+    def __init__(self, log: ProcessLog, world: Surroundings, entry: int, queue: int) -> None:
+        self._log = log
+        self._world = world
+        self._entry = entry
+        self._queue = queue
+        #: Not proven yet: what, when, and in which session.
+        self._sent: list[tuple[AttemptKey, int, object]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._sent)
+
+    def sent(self, message: MessageId, delivered: Delivered) -> None:
+        """An acknowledgement is on its way. It counts only in the session in which the message was delivered."""
+        session = self._world.session_of(self._entry, self._queue)
+        if session is not None and session.began_s < delivered.sent_s:
+            key = (self._queue, message.pub_id, message.seq, message.attempt)
+            self._sent.append((key, self._log.now_us(), session))
+
+    def ask(self) -> list[tuple[AttemptKey, int, object]]:
+        """A question follows; give what comes back here to `answered`."""
+        asked, self._sent = self._sent, []
+        return asked
+
+    def answered(self, asked: list[tuple[AttemptKey, int, object]]) -> None:
+        session = self._world.session_of(self._entry, self._queue)
+        for key, at_us, session_then in asked:
+            if session_then == session:
+                self._world.settled.setdefault(key, (at_us, self._log.now_us()))
+
+
+class Consumer(Client):
+    """Consumes one queue and treats its deliveries as its habits say."""
+
+    def __init__(
+        self,
+        number: int,
+        world: Surroundings,
+        queue_name: Callable[[int], str],
+        *,
+        prefetch: int,
+        requeue_percent: int,
+        hold_percent: int,
+    ) -> None:
+        super().__init__(f"c{number}", world, ProcKind.CONSUMER)
+        self.number = number
+        self._queue_name = queue_name
+        self._prefetch = prefetch
+        self._requeue_percent = requeue_percent
+        self._hold_percent = hold_percent
+        self.queue: int | None = None
+        self._is_started = False
+        self._seen: dict[MessageId, int] = {}
+        self._settling: Settling | None = None
+        self._is_proving = False
+        #: Deliveries up to this tag went back to the queue; while that is asked for nothing is settled.
+        self._recovered_tag = 0
+        self._last_tag = 0
+        self._is_recovering = False
+
+    def consume(self, queue: int) -> None:
+        """Of this queue from now on."""
+        self.queue = queue
+        if self._is_started:
+            self.drop(is_orderly=True)
+        else:
+            self._is_started = True
+            self.start()
+
+    def cancel(self) -> None:
+        """Consume nothing, on the same channel; what was delivered stays unacked."""
+        channel = self.channel
+        if channel is not None and channel.closed is None and self.queue is not None:
+            self.process.create_task(self._cancel(channel))
+
+    async def _cancel(self, channel: Channel) -> None:
+        with suppress(*TROUBLE):
+            await channel.cancel("tag")
+            self.world.note("a consumer was cancelled")
+
+    def recover(self) -> None:
+        """Give everything back that is held, on the same channel."""
+        channel = self.channel
+        if channel is not None and channel.closed is None and not self._is_recovering:
+            self._is_recovering = True
+            self.process.create_task(self._recover(channel))
+
+    async def _recover(self, channel: Channel) -> None:
+        with suppress(*TROUBLE):
+            await channel.recover()
+            if channel is self.channel:
+                self._recovered_tag = self._last_tag
+                self.world.note("a channel recovered its deliveries")
+        if channel is self.channel:
+            self._is_recovering = False
+
+    async def begin(self, channel: Channel) -> None:
+        # What this channel delivers is of this queue, whatever the next one consumes.
+        queue = self.queue
+        self._recovered_tag = self._last_tag = 0
+        self._is_recovering = self._is_proving = False
+        channel.on_cancel = lambda _tag: self._cancelled()
+        await channel.qos(self._prefetch)
+        if queue is not None:
+            self._settling = Settling(self.log, self.world, channel.entry, queue)
+            channel.on_deliver = lambda delivered: self._delivered(queue, delivered)
+            await channel.consume(self._queue_name(queue), "tag")
+
+    def _cancelled(self) -> None:
+        self.world.note("the broker cancelled a consumer")
+        self.drop(is_orderly=True)
+
+    def _delivered(self, queue: int, delivered: Delivered) -> None:
+        self._last_tag = delivered.delivery_tag
+        message = record_delivery(self.log, self.world.run_tag, queue, delivered, self.channel_id)
+        if message is None:
+            return
+        self.world.on_moment("deliver", queue)
+        times = self._seen[message] = self._seen.get(message, 0) + 1
+        habit = self.world.dice(self.name, message, times)
+        if habit < self._hold_percent and times == 1:
+            return
+        delay_s = 0.0 if habit % 3 else 0.01 * (habit % 7)
+        is_requeued = habit >= 100 - self._requeue_percent and times < 4
+        self.process.call_later(delay_s, self._settle, queue, self.channel_id, delivered, message, is_requeued)
+
+    def _settle(self, queue: int, channel_id: int, delivered: Delivered, message: MessageId, is_requeued: bool) -> None:
+        channel = self.channel
+        if channel is None or channel.closed is not None or channel_id != self.channel_id:
+            return
+        if self._is_recovering or delivered.delivery_tag <= self._recovered_tag:
+            return
+        record_settlement(self.log, queue, delivered, message, channel_id, is_requeued=is_requeued)
+        if is_requeued:
+            channel.nack(delivered.delivery_tag)
+            return
+        channel.ack(delivered.delivery_tag)
+        assert self._settling is not None, "it consumes"
+        self._settling.sent(message, delivered)
+        if self._settling and not self._is_proving:
+            self._is_proving = True
+            self.process.call_later(PROOF_DELAY_S, self._ask_for_proof, queue, channel)
+
+    def _ask_for_proof(self, queue: int, channel: Channel) -> None:
+        if channel is self.channel and channel.closed is None:
+            self.process.create_task(self._prove(queue, channel))
+
+    async def _prove(self, queue: int, channel: Channel) -> None:
+        settling = self._settling
+        assert settling is not None, "there is something to prove"
+        asked = settling.ask()
+        with suppress(*TROUBLE):
+            await channel.declare(self._queue_name(queue), passive=True)
+            settling.answered(asked)
+        if channel is self.channel:
+            self._is_proving = False
+
+
+def record_delivery(
+    log: ProcessLog, run_tag: int, queue: int | None, delivered: Delivered, channel_id: int
+) -> MessageId | None:
+    """`DELIVER`; which message it is, if that can be read."""
+    message, crc_ok = decode_body(run_tag, delivered.body)
+    log.record(
+        Kind.DELIVER,
+        t_lo_us=1 + int(delivered.sent_s * 1e6),
+        queue_id=queue,
+        pub_id=None if message is None else message.pub_id,
+        seq=None if message is None else message.seq,
+        attempt=None if message is None else message.attempt,
+        channel_id=channel_id,
+        delivery_tag=delivered.delivery_tag,
+        redelivered=delivered.is_redelivered,
+        body_bytes=len(delivered.body),
+        crc_ok=crc_ok,
+    )
+    return message
+
+
+def record_settlement(
+    log: ProcessLog,
+    queue: int | None,
+    delivered: Delivered,
+    message: MessageId,
+    channel_id: int,
+    *,
+    is_requeued: bool = False,
+) -> None:
+    """`ACK_SENT` or `NACK_SENT`, before the bytes leave."""
+    log.record(
+        Kind.NACK_SENT if is_requeued else Kind.ACK_SENT,
+        queue_id=queue,
+        pub_id=message.pub_id,
+        seq=message.seq,
+        attempt=message.attempt,
+        channel_id=channel_id,
+        delivery_tag=delivered.delivery_tag,
+        requeue=is_requeued or None,
+    )
+
+
+class Visitor(Client):
+    """Makes single requests: declares, purges, deletes, gets; and drains the queues in the end."""
+
+    def __init__(self, name: str, world: Surroundings, queue_name: Callable[[int], str]) -> None:
+        super().__init__(name, world, ProcKind.CONSUMER)
+        self._queue_name = queue_name
+
+    async def request(
+        self, ask: Callable[[Channel], Any], timeout_s: float = ANSWER_TIMEOUT_S, *, entry: int | None = None
+    ) -> Any:
+        """Ask once, on a connection of its own, the node at a position or any. Raises what `TROUBLE` lists."""
+        at = self.next_node() if entry is None else entry
+        async with asyncio.timeout(timeout_s):
+            connection = await open_connection(
+                self.world.network, self.process, self.name, self.world.nodes[at], CONNECT_TIMEOUT_S
+            )
+            try:
+                channel = await connection.channel()
+                channel.label = next(self.world.channel_ids)
+                channel.entry = at
+                return await ask(channel)
+            finally:
+                connection.close()
+
+    async def insist(self, ask: Callable[[Channel], Any]) -> Any:
+        """Ask until it is answered."""
+        while True:
+            try:
+                return await self.request(ask)
+            except TROUBLE:
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    async def get_one(self, channel: Channel, queue: int) -> bool:
+        """Get and ack a message, if there is one."""
+        return await self._get_one(channel, queue, Settling(self.log, self.world, channel.entry, queue))
+
+    async def _get_one(self, channel: Channel, queue: int, settling: Settling) -> bool:
+        asked = settling.ask()
+        delivered = await channel.get(self._queue_name(queue))
+        settling.answered(asked)
+        if delivered is None:
+            return False
+        self.accept(channel, queue, delivered, settling)
+        return True
+
+    def accept(self, channel: Channel, queue: int, delivered: Delivered, settling: Settling) -> MessageId | None:
+        """Record a delivery and acknowledge it."""
+        message = record_delivery(self.log, self.world.run_tag, queue, delivered, channel.label)
+        if message is not None:
+            record_settlement(self.log, queue, delivered, message, channel.label)
+        channel.ack(delivered.delivery_tag)
+        if message is not None:
+            settling.sent(message, delivered)
+        return message
+
+    async def drain(self, queue: int) -> None:
+        """Take everything: most of it as a consumer, which is quick, and the rest by asking for it. The acks are known
+        to have been received when the last answer, "empty", comes."""
+
+        async def all_of_it(channel: Channel) -> None:
+            settling = Settling(self.log, self.world, channel.entry, queue)
+
+            def take(delivered: Delivered) -> None:
+                self.accept(channel, queue, delivered, settling)
+
+            channel.on_deliver = take
+            await channel.consume(self._queue_name(queue), "drain")
+            while (await channel.declare(self._queue_name(queue), passive=True))[0]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(DRAIN_PAUSE_S)
+            await channel.cancel("drain")
+            while await self._get_one(channel, queue, settling):
+                pass
+
+        await self.insist(all_of_it)

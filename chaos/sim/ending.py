@@ -1,0 +1,176 @@
+"""How a run ends: everything is healed, the cluster must converge, hold still, give up what it has, and serve again.
+
+1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers and `chaos.sim.convergence` nothing to
+   complain of, without a break and without a change of any master for `STEADY_S`.
+2. *Drain.* The clients of the workload leave; what is left in the queues is taken out.
+3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
+4. *Stillness.* The copies must be equal again, to the byte, and no master may have changed since the heal was over.
+
+Only then the history is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from chaos.history import Kind
+from chaos.sim.client import Channel, ClosedError, Delivered
+from chaos.sim.consumers import Settling
+from chaos.sim.convergence import different_bytes, masters, why_not_converged
+from chaos.sim.stage import Stage, queue_name
+from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
+
+LOOK_S = 0.5
+#: So long a healed cluster must stay as it is.
+STEADY_S = 3.0
+DRAIN_LIMIT_S = 60.0
+#: For one message through one queue and one node.
+SERVICE_LIMIT_S = 10.0
+#: For copies to be equal after the last acknowledgement.
+SETTLING_LIMIT_S = 10.0
+#: Publisher number of what is published in the end.
+PROBER = 1000
+
+
+class Ending:
+    """The end of one run. A violation ends it early."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._probes = 0
+
+    def run(self) -> bool:
+        """Whether everything was as it must be, up to what the judge has to say."""
+        stage = self._stage
+        stage.tell("heal everything")
+        stage.world.on_moment = lambda _what, _queue: None
+        stage.cluster.heal()
+        if not self._converge():
+            return False
+        before = masters(stage.cluster)
+        for client in stage.clients():
+            client.stop()
+        stage.loop.run_until(stage.loop.now_s + 1)
+        return stage.finish(self._drain(), DRAIN_LIMIT_S, "the drain") and self._serve() and self._hold_still(before)
+
+    # --- convergence ---
+
+    def _converge(self) -> bool:
+        stage = self._stage
+        end_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000
+        since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
+        reason = "it was not looked at"
+        while stage.loop.now_s < end_s and not stage.violations:
+            stage.loop.run_until(stage.loop.now_s + LOOK_S)
+            reason = self._why_not_done()
+            now = {} if reason else masters(stage.cluster)
+            if reason or now != known:
+                since_s, known = stage.loop.now_s, now
+            elif stage.loop.now_s - since_s >= STEADY_S:
+                if different := different_bytes(stage.cluster):
+                    stage.violate("replicas", different)
+                return not stage.violations
+        if not stage.violations:
+            stage.violate("stuck", reason or f"masters change again and again: {known}")
+        return False
+
+    def _why_not_done(self) -> str:
+        stage = self._stage
+        reason = why_not_converged(stage.cluster, stage.is_of_workload)
+        waiting = [client.name for client in stage.publishers if not client.is_idle]
+        waiting += [client.name for client in stage.transactors if not client.is_idle]
+        if not reason and not all(task.done() for task in stage.removals):
+            reason = "a queue that was deleted has not been declared again"
+        if not reason and not all(guest.is_gone for guest in stage.guests):
+            reason = "a guest has not gone"
+        if not reason and waiting:
+            reason = f"publishers without all their confirms: {', '.join(waiting)}"
+        return reason
+
+    # --- drain ---
+
+    async def _drain(self) -> None:
+        for queue in range(self._stage.personality.queues):
+            await self._stage.declare(queue)
+            await self._stage.visitor.drain(queue)
+
+    # --- liveness ---
+
+    def _serve(self) -> bool:
+        stage = self._stage
+        for entry, (name, _port) in enumerate(stage.world.nodes):
+            for queue in range(stage.personality.queues):
+                what = f"a message through {queue_name(queue)} and {name}"
+                if not stage.finish(self._probe(entry, queue), SERVICE_LIMIT_S + 1, what):
+                    return False
+        return True
+
+    async def _probe(self, entry: int, queue: int) -> None:
+        self._probes += 1
+        probe = MessageId(PROBER, self._probes, 1)
+        try:
+            await self._stage.visitor.request(
+                lambda channel: self._pass_through(channel, queue, probe), SERVICE_LIMIT_S, entry=entry
+            )
+        except (ClosedError, OSError, TimeoutError) as error:
+            where = f"{self._stage.world.nodes[entry][0]} does not serve {queue_name(queue)}"
+            self._stage.violate("not served", f"{where}: {error!r}")
+
+    async def _pass_through(self, channel: Channel, queue: int, probe: MessageId) -> None:
+        """One message, all the way. Returns when its acknowledgement is proven."""
+        world, visitor = self._stage.world, self._stage.visitor
+        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        settling = Settling(visitor.log, world, channel.entry, queue)
+
+        def take(delivery: Delivered) -> None:
+            if visitor.accept(channel, queue, delivery, settling) == probe and not delivered.done():
+                delivered.set_result(None)
+
+        def answer(_sequence: int, _multiple: bool, is_ack: bool) -> None:
+            self._record(Kind.CONFIRM if is_ack else Kind.NACK, channel, queue, probe)
+            if not confirmed.done():
+                confirmed.set_result(is_ack)
+
+        channel.on_deliver, channel.on_confirm = take, answer
+        await channel.declare(queue_name(queue), arguments=self._stage.queue_arguments())
+        await channel.confirm_select()
+        await channel.consume(queue_name(queue), "probe")
+        self._record(Kind.PUB_INVOKE, channel, queue, probe)
+        channel.publish(queue_name(queue), encode_body(world.run_tag, probe, MIN_BODY_BYTES), mandatory=True)
+        if not await confirmed:
+            raise ClosedError(0, "the publish was refused")
+        await delivered
+        asked = settling.ask()
+        await channel.declare(queue_name(queue), passive=True)
+        settling.answered(asked)
+
+    def _record(self, kind: Kind, channel: Channel, queue: int, probe: MessageId) -> None:
+        self._stage.visitor.log.record(
+            kind,
+            queue_id=queue,
+            pub_id=probe.pub_id,
+            seq=probe.seq,
+            attempt=probe.attempt,
+            channel_id=channel.label,
+            body_bytes=MIN_BODY_BYTES,
+        )
+
+    # --- stillness ---
+
+    def _hold_still(self, before: dict[int, tuple[str, int]]) -> bool:
+        stage = self._stage
+        end_s = stage.loop.now_s + SETTLING_LIMIT_S
+        reason = "it was not looked at"
+        while reason and stage.loop.now_s < end_s and not stage.violations:
+            stage.loop.run_until(stage.loop.now_s + LOOK_S)
+            reason = why_not_converged(stage.cluster, stage.is_of_workload)
+        if reason and not stage.violations:
+            stage.violate("stuck", f"after everything was taken out: {reason}")
+        if not stage.violations and (different := different_bytes(stage.cluster)):
+            stage.violate("replicas", different)
+        after = masters(stage.cluster)
+        changed = {queue for queue, master in before.items() if after.get(queue) != master}
+        if changed:
+            stage.violate("unsteady", f"without any fault, {before} has become {after}")
+        return not stage.violations

@@ -1,0 +1,166 @@
+"""Everything that a run has on its stage: loop, cluster, clients, and how what happens is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.sim.client import Channel
+from chaos.sim.cluster import SimulatedCluster
+from chaos.sim.consumers import Consumer, Visitor
+from chaos.sim.guests import Guest, Transactor
+from chaos.sim.judge import Violation
+from chaos.sim.loop import SimulatedLoop
+from chaos.sim.schedule import Personality, Schedule
+from chaos.sim.sometimes import Sightings
+from chaos.sim.workload import Client, Publisher, Surroundings
+from cluster.metadata.records import PolicyRecord
+from cluster.transport.admin_port import AdminPort
+from node.errors import WarrenError
+
+#: Of a run that fails early, the first violations say it all.
+VIOLATIONS_MAX = 20
+#: An operator gives a node so long.
+OPERATOR_TIMEOUT_S = 5.0
+VHOST = "/"
+#: Where nobody listens.
+NOWHERE = -1
+
+
+def queue_name(queue: int) -> str:
+    return f"q{queue}"
+
+
+def queue_number(name: str) -> int | None:
+    """The other way round; ``None`` if it is none of the workload's."""
+    return int(name[1:]) if name[:1] == "q" and name[1:].isdigit() else None
+
+
+def policy_record(definition: Any) -> PolicyRecord:
+    """Of all queues."""
+    return PolicyRecord(VHOST, "all", "", definition, 0, "queues")
+
+
+@dataclass
+class Stage:
+    """See the module text."""
+
+    schedule: Schedule
+    loop: SimulatedLoop
+    cluster: SimulatedCluster
+    world: Surroundings
+    on_line: Callable[[str], None] | None = None
+    violations: list[Violation] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    sightings: Sightings = field(default_factory=Sightings)
+    #: Names of queues whose mastership has changed.
+    moved: Mapping[str, None] = field(default_factory=dict)
+    #: Who is the master of a queue of the workload, by the newest record.
+    master_of: Callable[[int], str | None] = lambda _queue: None
+    #: Purges and deletions that were asked for, each with the declaration that follows.
+    removals: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        p = self.personality
+        self.publishers = [Publisher(number, self.world, queue_name) for number in range(p.publishers)]
+        self.consumers = [
+            Consumer(
+                number,
+                self.world,
+                queue_name,
+                prefetch=p.prefetch,
+                requeue_percent=p.requeue_percent,
+                hold_percent=p.hold_percent,
+            )
+            for number in range(p.consumers)
+        ]
+        self.visitor = Visitor("v", self.world, queue_name)
+        self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
+        self.guests = [Guest(number, self.world, queue_name) for number in range(p.guests)]
+
+    @property
+    def personality(self) -> Personality:
+        return self.schedule.personality
+
+    def clients(self) -> Iterator[Client]:
+        """All that live on until they are stopped."""
+        yield from self.publishers
+        yield from self.transactors
+        yield from self.consumers
+
+    def tell(self, text: str) -> None:
+        """Into the story."""
+        line = f"{self.loop.now_s:10.4f} {text}"
+        self.story.append(line)
+        if self.on_line is not None:
+            self.on_line(line)
+
+    def violate(self, kind: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(kind, text))
+        self.tell(f"VIOLATION {kind}: {text}")
+
+    def is_of_workload(self, name: str) -> bool:
+        """Whether a queue of this name may be left in the end.
+
+        An auto-delete queue may if its master has changed: a new one does not know yet that there was a consumer, and
+        learns nothing of it if that one goes before it is attached again.
+        """
+        if queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests):
+            return True
+        return name in self.moved and any(name in guest.auto_deletes for guest in self.guests)
+
+    async def declare(self, queue: int) -> None:
+        """A queue of the workload, as long as it takes."""
+        arguments = self.queue_arguments()
+
+        async def ask(channel: Channel) -> None:
+            await channel.declare(queue_name(queue), arguments=arguments)
+
+        await self.visitor.insist(ask)
+
+    def queue_arguments(self) -> dict[str, Any]:
+        p = self.personality
+        arguments: dict[str, Any] = {"x-queue-mode": "lazy"} if p.is_lazy else {}
+        if p.overflow:
+            arguments |= {"x-overflow": p.overflow, "x-max-length": p.length_max}
+        return arguments
+
+    async def operated(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> bool:
+        """Have an operator ask the nodes one after the other; whether one did it."""
+        for door in list(self.cluster.admin_doors.values()):
+            try:
+                async with asyncio.timeout(OPERATOR_TIMEOUT_S):
+                    await door.ask(ask)
+            except (WarrenError, TimeoutError) as error:
+                self.tell(f"refused: {error}")
+            else:
+                return True
+        return False
+
+    def finish(self, coroutine: Coroutine[Any, Any, Any], limit_s: float, what: str) -> bool:
+        """Run until this is done; a violation if it takes too long."""
+        task = self.visitor.process.create_task(coroutine)
+        end_s = self.loop.now_s + limit_s
+        while not task.done() and self.loop.now_s < end_s and not self.violations:
+            self.loop.run_until(self.loop.now_s + 0.05)
+        if not task.done():
+            self.violate("stuck", f"{what} has not come to an end in {limit_s:g} s")
+            return False
+        task.result()
+        return not self.violations
+
+
+def place(error: object) -> str:
+    """Where it was raised."""
+    trace = error.__traceback__ if isinstance(error, BaseException) else None
+    if trace is None:
+        return ""
+    places = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f" ({' > '.join(places[-6:])})"

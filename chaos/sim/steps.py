@@ -1,0 +1,168 @@
+"""What the steps of a schedule do: those of clients and operators here, those of the cluster by its own methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.sim.client import Channel
+from chaos.sim.machine import sync_queue
+from chaos.sim.schedule import Step
+from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
+from chaos.sim.workload import TROUBLE
+from cluster.transport.admin_port import AdminPort
+
+
+@dataclass
+class Ambush:
+    """Somebody waits for a moment in which the master of a queue is to end."""
+
+    queue: int
+    moment: str
+    end: str
+    #: Links that were made slow for it.
+    slowed: list[tuple[str, str]]
+    victim: str | None = None
+
+
+class Steps:
+    """The steps on one stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._ambushes: list[Ambush] = []
+        stage.world.on_moment = self._moment_has_come
+
+    def do(self, step: Step) -> None:
+        """Begin it; what it leads to goes on by itself."""
+        self._stage.tell(str(step)[9:])
+        handler = getattr(self, f"_{step.kind}", None)
+        if handler is None:
+            handler = getattr(self._stage.cluster, step.kind)
+        handler(*step.args)
+
+    # --- clients ---
+
+    def _publish(
+        self, publisher: int, queue: int, burst: int, body_bytes: int, is_persistent: int, is_mandatory: int = 0
+    ) -> None:
+        client = self._stage.publishers[publisher]
+        client.tell(queue, burst, body_bytes, bool(is_persistent), bool(is_mandatory))
+
+    def _nowhere(self, publisher: int) -> None:
+        """Mandatory, to a queue that does not exist."""
+        self._stage.publishers[publisher].tell(NOWHERE, 1, 0, True, True)
+
+    def _transaction(
+        self, transactor: int, queue: int, burst: int, body_bytes: int, is_persistent: int, is_committed: int
+    ) -> None:
+        client = self._stage.transactors[transactor]
+        client.tell(queue, burst, body_bytes, bool(is_persistent), bool(is_committed))
+
+    def _guest(self, guest: int, kind: str) -> None:
+        self._stage.guests[guest].visit(kind)
+
+    def _consume(self, consumer: int, queue: int) -> None:
+        self._stage.consumers[consumer].consume(queue)
+
+    def _restart_consumer(self, consumer: int, _queue: int) -> None:
+        self._stage.consumers[consumer].drop()
+
+    def _cancel(self, consumer: int, _queue: int) -> None:
+        self._stage.consumers[consumer].cancel()
+
+    def _recover(self, consumer: int, _queue: int) -> None:
+        self._stage.consumers[consumer].recover()
+
+    def _reconnect(self, publisher: int) -> None:
+        self._stage.publishers[publisher].drop()
+
+    def _get(self, queue: int) -> None:
+        self._ask(lambda channel: self._stage.visitor.get_one(channel, queue))
+
+    def _purge(self, queue: int) -> None:
+        self._remove(queue, lambda channel: channel.purge(queue_name(queue)))
+
+    def _delete(self, queue: int) -> None:
+        self._remove(queue, lambda channel: channel.delete(queue_name(queue)))
+
+    def _delete_if(self, queue: int, condition: str) -> None:
+        is_empty = condition == "empty"
+        self._remove(
+            queue, lambda channel: channel.delete(queue_name(queue), if_empty=is_empty, if_unused=not is_empty)
+        )
+
+    def _ask(self, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
+        """Once, whatever comes of it."""
+        stage = self._stage
+
+        async def try_it() -> None:
+            try:
+                await stage.visitor.request(ask)
+            except TROUBLE as error:
+                stage.tell(f"refused: {error}")
+
+        stage.visitor.process.create_task(try_it())
+
+    def _remove(self, queue: int, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
+        """Take messages away, and have the queue again. What was taken is seen where it happens."""
+        stage = self._stage
+
+        async def remove() -> None:
+            try:
+                await stage.visitor.request(ask)
+            except TROUBLE as error:
+                stage.tell(f"refused: {error}")
+            await stage.declare(queue)
+
+        stage.removals.append(stage.visitor.process.create_task(remove()))
+
+    # --- ambushes ---
+
+    def _ambush(self, queue: int, moment: str, end: str, slowness: int) -> None:
+        """The master of a queue ends when the next client hears of a confirm, or gets a delivery; until then what it
+        says to the other nodes takes so many times longer."""
+        stage = self._stage
+        master = stage.master_of(queue)
+        if master is None:
+            return
+        slowed = [(master, other) for other in stage.cluster.machines if other != master and slowness > 1]
+        for link in slowed:
+            stage.cluster.slow_link(*link, slowness)
+        self._ambushes.append(Ambush(queue, moment, end, slowed))
+
+    def _moment_has_come(self, moment: str, queue: int) -> None:
+        for ambush in self._ambushes:
+            if ambush.victim is None and (ambush.moment, ambush.queue) == (moment, queue):
+                ambush.victim = self._stage.master_of(queue)
+                if ambush.victim is not None:
+                    self._stage.sightings.note("a master ended as a client heard of it")
+                    getattr(self._stage.cluster, ambush.end)(ambush.victim)
+
+    def _ambush_end(self, queue: int) -> None:
+        """Whoever fell into one comes back, and nobody waits any more."""
+        cluster = self._stage.cluster
+        for ambush in [ambush for ambush in self._ambushes if ambush.queue == queue]:
+            self._ambushes.remove(ambush)
+            for link in ambush.slowed:
+                cluster.slow_link_end(*link)
+            if ambush.victim is not None:
+                cluster.pause_end(ambush.victim)
+                cluster.start(ambush.victim)
+
+    # --- operators ---
+
+    def _sync(self, queue: int) -> None:
+        self._operate(lambda admin: sync_queue(admin, VHOST, queue_name(queue)))
+
+    def _cancel_sync(self, queue: int) -> None:
+        self._operate(lambda admin: admin.cancel_sync_queue(VHOST, queue_name(queue)))
+
+    def _policy(self, definition: dict[str, Any]) -> None:
+        self._operate(lambda admin: admin.set_policy(policy_record(definition)))
+
+    def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
+        """Once, whatever comes of it."""
+        stage = self._stage
+        stage.visitor.process.create_task(stage.operated(ask))

@@ -1,0 +1,156 @@
+"""Listening to calls inside the nodes while a run goes on, without a line in the product.
+
+A tap goes round a method of a class: the method does what it does, then whoever listens hears of the object, what came
+back and the arguments. Taps are laid for the time of a run and taken away after it (`laid`). They must change nothing.
+
+What is heard is what a judge can learn nowhere else: when a queue was purged, what a length limit dropped, and in which
+order the cluster has decided; and some states that are only worth knowing to have been reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from chaos.sim.loop import Process, SimulatedLoop
+from chaos.sim.record_watch import RecordWatch
+from cluster.metadata.commands import Request
+from cluster.metadata.state import Applied, MetadataState
+from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.mirror import MirrorReplica
+from cluster.raft.core import RaftCore
+from cluster.runtime.roles import Roles
+from cluster.sessions.routes import Route
+from node.flow.credit import Hop
+from node.queues.backing_queue import Delivery
+from node.queues.queue_process import QueueProcess
+from node.queues.vhost_store import VhostStore
+
+Note = Callable[[str], None]
+
+
+@contextmanager
+def tapped(owner: type, name: str, hear: Callable[..., None]) -> Iterator[None]:
+    """``hear(object, result, *arguments)`` after each call of a method."""
+    original = owner.__dict__[name]
+
+    def tap(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = original(self, *arguments, **keywords)
+        hear(self, result, *arguments)
+        return result
+
+    setattr(owner, name, tap)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator[None]:
+    """``hear(object, *arguments)`` before each call of a method."""
+    original = owner.__dict__[name]
+
+    def tap(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        hear(self, *arguments)
+        return original(self, *arguments, **keywords)
+
+    setattr(owner, name, tap)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+class Listener:
+    """What is done with what is heard."""
+
+    def __init__(
+        self,
+        records: RecordWatch,
+        note: Note,
+        *,
+        loop: SimulatedLoop,
+        dropped: Callable[[str, Sequence[Delivery]], None],
+        is_something_wrong: Callable[[], bool],
+    ) -> None:
+        """``dropped`` hears what a length limit of a queue took away."""
+        self._records = records
+        self._note = note
+        self._loop = loop
+        #: Process, queue and number of every session that a node has begun with a master -> when.
+        self.sessions: dict[tuple[int, int, int], float] = {}
+        self._dropped = dropped
+        self._is_something_wrong = is_something_wrong
+
+    @contextmanager
+    def laid(self) -> Iterator[None]:
+        """As long as this lasts."""
+        with ExitStack() as stack:
+            for owner, name, hear in (
+                (MetadataState, "apply", self._applied),
+                (QueueProcess, "purge", self._purged),
+                (MirroredQueue, "confirm_when_safe", self._repeated),
+                (MirrorReplica, "_differences", self._compared),
+                (Hop, "change", self._credit_changed),
+                (Route, "begin", self._session_begun),
+                (VhostStore, "reclaim", self._reclaimed),
+                (RaftCore, "compact", self._compacted),
+                (Roles, "on_restored", self._restored),
+            ):
+                stack.enter_context(tapped(owner, name, hear))
+            stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
+            stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
+            yield
+
+    @property
+    def _process(self) -> Process:
+        """Whose turn it is."""
+        return self._loop.current or self._loop.harness
+
+    def _session_begun(self, route: Route, _result: None, session: int) -> None:
+        self.sessions[self._process.number, route.queue_id, session] = self._loop.now_s
+
+    def _applied(self, state: MetadataState, outcome: Applied, index: int, request: Request, *_: object) -> None:
+        self._records.applied(self._process.name, state, index, request, outcome)
+
+    def _purged(self, process: QueueProcess, count: int) -> None:
+        self._records.removed(process.record.name)
+        if count:
+            self._note("a purge took something away")
+
+    def _dropped_by_limit(self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count: int) -> None:
+        if deliveries:
+            self._note("a limit dropped the oldest")
+            self._dropped(deliveries[0].message.routing_key, deliveries)
+
+    def _repeated(self, _queue: MirroredQueue, _result: None, *_: object) -> None:
+        self._note("a repetition was recognised")
+
+    def _compared(self, replica: MirrorReplica, parts: Sequence[Sequence[Any]], digests: Sequence[object]) -> None:
+        if not digests or not replica.local.live_counts():
+            return
+        has_something = any(segment.holdings for part in parts for segment in part)
+        if not parts:
+            self._note("a copy came back with nothing missing")
+        elif has_something:
+            self._note("a copy was filled by its difference")
+
+    def _sync_cancelled(self, queue: MirroredQueue) -> None:
+        if queue.sync_progress() is not None:
+            self._note("a synchronisation was cancelled midway")
+
+    def _credit_changed(self, hop: Hop, has_turned: bool, _messages: int) -> None:
+        if has_turned and hop.balance <= 0:
+            self._note("a publisher was blocked by credit")
+
+    def _reclaimed(self, _store: VhostStore, came_of_it: Any) -> None:
+        if came_of_it.has_worked and self._is_something_wrong():
+            self._note("garbage was reclaimed during a fault")
+
+    def _compacted(self, _core: RaftCore, _snapshot: object, *_: object) -> None:
+        self._note("the log was cut off behind a snapshot")
+
+    def _restored(self, _roles: Roles, _result: None) -> None:
+        self._note("a snapshot was installed")

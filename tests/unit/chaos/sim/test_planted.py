@@ -1,0 +1,285 @@
+"""Defects planted in the product, one at a time: the simulator must say so, each time in the words that fit.
+
+Each is a mistake that a version of the product could have. Most of them no client notices as long as the master lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from chaos.sim.run import Outcome, run_schedule
+from chaos.sim.schedule import Schedule
+from cluster.metadata.commands import MirrorSynchronised, MoveMaster
+from cluster.metadata.state import MetadataState
+from cluster.mirroring.confirms import ConfirmLedger
+from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.mirror import MirrorReplica
+from cluster.runtime.queue_proposals import QueueProposals
+from cluster.runtime.resource_alarms import ResourceAlarms
+from node.amqp import channel
+from node.amqp.channel import ChannelMachine
+from node.amqp.channel_events import PublishToBroker
+from node.broker.definitions import Definitions
+from node.errors import StorageError
+from node.ids import ChannelKey, SeqId
+from node.queues.events import Deliver
+from node.queues.queue_process import QueueProcess
+from node.queues.replica import SeqRange
+from node.store.disk.simulated import SimulatedFile
+from node.store.shared.config import StoreConfig
+from node.topology.records import QueueRecord
+from tests.support.simulated import publish, schedule
+
+MANUAL = {"ha-mode": "all", "ha-sync-mode": "manual", "ha-promote-on-failure": "when-synced"}
+
+
+def found(tried: Schedule) -> str:
+    """The first violation, as it is said."""
+    outcome: Outcome = run_schedule(tried)
+    return str(outcome.violations[0]) if outcome.violations else ""
+
+
+#: Messages that stay in the queue, mirrors that restart.
+BACKLOG = schedule(publish(100), (500, "kill", "n2"), (1000, "start", "n2"), publish(1500), consumers=0)
+
+
+def test_without_a_planted_defect_nothing_is_found() -> None:
+    assert found(BACKLOG) == ""
+
+
+# --- what the copies hold
+
+
+def test_a_mirror_that_loses_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    insert = MirrorReplica._insert
+
+    def lose_one(self: MirrorReplica, seq_ids: Sequence[int], packed: bytes) -> Any:
+        messages = insert(self, seq_ids, packed)
+        if 2 in seq_ids:
+            self.local.remove([SeqRange(SeqId(2), SeqId(3))])
+        return messages
+
+    monkeypatch.setattr(MirrorReplica, "_insert", lose_one)
+    assert "the copies on" in found(BACKLOG)
+
+
+def test_a_mirror_that_keeps_other_bytes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digests are made of identities; the bytes are compared as well."""
+    insert = MirrorReplica._insert
+
+    def spoil(self: MirrorReplica, seq_ids: Sequence[int], packed: bytes) -> Any:
+        return insert(self, seq_ids, packed.replace(b"....", b",,,,"))
+
+    monkeypatch.setattr(MirrorReplica, "_insert", spoil)
+    assert "differ in bytes" in found(BACKLOG)
+
+
+def test_a_mirror_that_does_not_hear_of_acknowledgements_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MirroredQueue, "_note_settled", lambda _self, _seq_ids: None)
+    assert "the copies on" in found(schedule(publish(100), (200, "consume", 0, 0)))
+
+
+# --- where they are
+
+
+def test_a_mirror_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: MetadataState, queue: QueueRecord, only_mode: str | None = None) -> None:
+        """Mirrors are chosen when a queue is declared, and never again."""
+
+    monkeypatch.setattr(MetadataState, "_place", forget)
+    lost_for_long = schedule(publish(100), (500, "stop", "n2"), (2500, "start", "n2"), consumers=0)
+    assert "its policy wants" in found(lost_for_long)
+
+
+def test_a_mirror_that_is_never_called_synchronised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = QueueProposals.propose
+
+    def keep_to_itself(self: QueueProposals, command: Any) -> None:
+        if not isinstance(command, MirrorSynchronised):
+            propose(self, command)
+
+    monkeypatch.setattr(QueueProposals, "propose", keep_to_itself)
+    assert "of its mirrors" in found(BACKLOG)
+
+
+def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = MetadataState.apply
+    states: list[MetadataState] = []
+
+    def depend_on_the_node(self: MetadataState, index: int, request: Any, payload: bytes | None = None) -> Any:
+        if self not in states:
+            states.append(self)
+        applied = apply(self, index, request, payload)
+        if self is states[-1] and self.policies:
+            self.policies.clear()
+        return applied
+
+    monkeypatch.setattr(MetadataState, "apply", depend_on_the_node)
+    assert "different metadata" in found(BACKLOG)
+
+
+def test_a_queue_that_outlives_its_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(_self: Definitions) -> None:
+        """The queues stay."""
+
+    monkeypatch.setattr(Definitions, "close", forget)
+    assert "should be gone" in found(schedule((100, "guest", 0, "exclusive"), guests=1))
+
+
+def test_an_alarm_that_does_not_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = ResourceAlarms._measure
+
+    def stick(self: ResourceAlarms, now_ms: int) -> None:
+        if not self.registry.own:
+            measure(self, now_ms)
+
+    monkeypatch.setattr(ResourceAlarms, "_measure", stick)
+    short = schedule((100, "memory_alarm", "n1"), (800, "memory_alarm_end", "n1"))
+    assert "knows of an alarm" in found(short)
+
+
+# --- service
+
+
+def test_a_queue_that_delivers_to_nobody_new_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    drain = QueueProcess.drain
+
+    def swallow(self: QueueProcess) -> Any:
+        return [each for each in drain(self) if not (isinstance(each, Deliver) and each.consumer_tag == "probe")]
+
+    monkeypatch.setattr(QueueProcess, "drain", swallow)
+    assert found(BACKLOG).startswith("not served")
+
+
+def test_masters_that_change_without_a_reason_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that never comes to rest serves, between two changes."""
+    tick = QueueProposals.readmit
+
+    def wander(self: QueueProposals) -> None:
+        for record in list(self._metadata.state.masterships.values()):
+            if record.master == self._node and record.synchronised:
+                self.propose(MoveMaster(record.queue_id, record.epoch, record.synchronised[0]))
+        tick(self)
+
+    monkeypatch.setattr(QueueProposals, "readmit", wander)
+    assert found(BACKLOG).startswith(("stuck", "unsteady"))
+
+
+# --- what may be lost
+
+
+def test_a_mirror_that_lacks_something_takes_over_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `when-synced` never; and clients may lose nothing by it that time."""
+    monkeypatch.setattr(MetadataState, "_is_loss_allowed", lambda _self, _queue, _reason: True)
+    # Both mirrors come back while the master serves, and are not filled; then the master goes.
+    steps = [publish(100), (500, "kill", "n1"), (1500, "start", "n1"), publish(1000)]
+    steps += [(2500, "kill", "n2"), publish(3000), (3500, "start", "n2"), (5000, "kill", "n3")]
+    alone = schedule(*steps, policy=MANUAL, consumers=0, lasts_ms=8_000)
+    assert found(alone).startswith("promotion: ")
+
+
+def test_confirms_that_come_before_the_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where the configuration says so, only what was unsynced may go."""
+    original = StoreConfig.__init__
+
+    def hasty(self: StoreConfig, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **(kwargs | {"confirm_after_sync": False}))
+
+    monkeypatch.setattr(StoreConfig, "__init__", hasty)
+    steps: list[tuple[Any, ...]] = [publish(at_ms, 3) for at_ms in range(100, 900, 20)]
+    steps += [(901, "power", "n1", "n2", "n3"), *((1000, "start", node) for node in ("n1", "n2", "n3"))]
+    slow: dict[str, Any] = {"sync_ms": (50, 100), "consumers": 0, "lasts_ms": 4000}
+    assert found(schedule(*steps, **slow)).startswith("lost")
+    assert found(schedule(*steps, is_flush=True, **slow)) == ""
+
+
+def test_confirms_that_wait_for_no_mirror_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harm is done in the time between master and mirrors, which no fault at a time of its own ever hit."""
+    release = ConfirmLedger.release
+    monkeypatch.setattr(ConfirmLedger, "release", lambda self, *_: release(self, float("inf"), float("inf")))
+    steps = [(500, "ambush", 0, "confirm", "power", 1000), publish(510)]
+    trap = schedule(*steps, consumers=0, lasts_ms=8000)
+    # The publisher must have come to the master itself: to any other node a confirm is as slow as the copies are.
+    assert any(found(replace(trap, seed=seed)).startswith("lost") for seed in range(1, 9))
+
+
+# --- repetitions
+
+
+def test_a_settled_message_that_comes_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flagged as redelivered, so that a client which takes no notice of acknowledgements is content."""
+    ack = QueueProcess.ack
+    forgotten: list[SeqId] = []
+
+    def forget_one(self: QueueProcess, key: ChannelKey, seq_ids: Sequence[SeqId]) -> None:
+        if not forgotten and seq_ids:
+            forgotten.extend(seq_ids[:1])
+            self._holdings.release(key, seq_ids[:1])
+            self._backing_queue.requeue(seq_ids[:1])
+            seq_ids = seq_ids[1:]
+        ack(self, key, seq_ids)
+
+    monkeypatch.setattr(QueueProcess, "ack", forget_one)
+    assert "resurrected" in kinds(schedule(publish(100, 3), (200, "consume", 0, 0), prefetch=1))
+
+
+def kinds(tried: Schedule) -> list[str]:
+    return [violation.kind for violation in run_schedule(tried).violations]
+
+
+def test_a_transaction_that_is_not_rolled_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(self: ChannelMachine, _method: object) -> None:
+        ended = self._end_transaction()
+        seqs = self.confirms.issue(len(ended.publishes))
+        requests = [each._replace(publish_seq=seq) for each, seq in zip(ended.publishes, seqs, strict=True)]
+        self.effects.append(PublishToBroker(requests))
+        self._send(commands.Tx.RollbackOk)
+
+    monkeypatch.setitem(channel._HANDLERS, commands.Tx.Rollback, commit)
+    rolled_back = schedule((100, "transaction", 0, 0, 4, 100, 1, 0), transactors=1)
+    assert found(rolled_back).startswith("refused_but_delivered")
+
+
+# --- nodes
+
+
+def test_a_disk_is_blamed_only_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage that fails by itself is a defect, also in a world where disks may fail."""
+    sync = SimulatedFile.sync
+    syncs = 0
+
+    def fail_once(self: SimulatedFile) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs == 100:
+            raise StorageError("a mistake of ours")
+        sync(self)
+
+    monkeypatch.setattr(SimulatedFile, "sync", fail_once)
+    assert found(schedule(publish(100), publish(500), publish(900), faults=("fail_sync", "full_disk")))
+
+
+def test_a_refused_publish_that_is_delivered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_and_keep(self: QueueProcess, publications: Iterable[Any]) -> None:
+        kept = list(publications)
+        self._rejected.extend(each.token for each in kept if each.token is not None)
+        self._backing_queue.publish([each._replace(token=None) for each in kept])
+
+    monkeypatch.setattr(QueueProcess, "_refuse", refuse_and_keep)
+    full = schedule(publish(100, 9), overflow="reject-publish", length_max=5, consumers=0)
+    assert found(full)
+
+
+def test_what_is_published_again_after_a_reset_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent again over a new session, and not recognised."""
+    monkeypatch.setattr(MirroredQueue, "is_duplicate", lambda _self, _msg_id: False)
+    steps = [publish(at_ms, 3) for at_ms in range(100, 1500, 10)]
+    steps += [(at_ms, "reset", "n1", "n2", "both", 50) for at_ms in range(150, 1500, 100)]
+    steps += [(at_ms, "reset", "n1", "n3", "both", 50) for at_ms in range(170, 1500, 100)]
+    steps += [(at_ms, "reset", "n3", "n2", "both", 50) for at_ms in range(190, 1500, 100)]
+    assert "are there twice" in found(schedule(*steps, consumers=0, sync_ms=(5, 20)))

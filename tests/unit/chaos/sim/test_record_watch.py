@@ -1,0 +1,52 @@
+"""What the watch of the records makes of what single nodes know."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.history import ProcKind
+from chaos.sim.loop import simulated_loop
+from chaos.sim.record_watch import RecordWatch
+from chaos.sim.workload import MemoryHistory
+from cluster.metadata.records import MastershipRecord
+from node.ids import Epoch, NodeName, QueueId
+
+N1, N2, QUEUE = NodeName("n1"), NodeName("n2"), QueueId(17)
+
+
+def knowing(index: int, record: MastershipRecord) -> Any:
+    """A node that has applied so much."""
+    state = SimpleNamespace(masterships={QUEUE: record})
+    return SimpleNamespace(
+        raft=SimpleNamespace(applied_index=index),
+        runtime=SimpleNamespace(metadata=SimpleNamespace(state=state)),
+        clients=SimpleNamespace(is_serving=False),
+    )
+
+
+def seen(*known: tuple[str, int, MastershipRecord]) -> list[str]:
+    violations: list[str] = []
+    log = MemoryHistory(simulated_loop()).process(ProcKind.OBSERVER)
+    watch = RecordWatch(log, lambda _name: None, lambda kind, _text: violations.append(kind))
+    for name, index, record in known:
+        watch.look(name, 1, knowing(index, record))
+    return violations
+
+
+def record(epoch: int, master: NodeName, *, is_down: bool = False) -> MastershipRecord:
+    return MastershipRecord(QUEUE, Epoch(epoch), master, complete=(master,), is_down=is_down, in_service=not is_down)
+
+
+def test_an_epoch_has_one_master_whoever_looks() -> None:
+    assert seen(("n1", 5, record(3, N1)), ("n2", 6, record(3, N2))) == ["two masters"]
+    assert seen(("n1", 5, record(3, N1)), ("n2", 6, record(4, N2))) == []
+
+
+def test_who_is_waited_for_is_no_master() -> None:
+    """While a queue is down its record names a copy that it waits for, and may come to name another."""
+    assert seen(("n1", 5, record(3, N1, is_down=True)), ("n2", 6, record(3, N2, is_down=True))) == []
+
+
+def test_an_epoch_never_falls_on_one_node() -> None:
+    assert seen(("n1", 5, record(3, N1)), ("n1", 6, record(2, N1))) == ["epoch"]
