@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.conformance.ha import table
 from tests.conformance.ha.cases import CASES, HERE
 from tests.conformance.ha.revived import MODULES, SEEDED
+from tests.conformance.ha.runs import simulate
 
 TESTS = Path(__file__).parents[2]
 #: Letter -> how many cases are named so.
@@ -58,6 +59,10 @@ def test_whatever_was_given_up_as_flaky_is_a_function_of_a_seed() -> None:
     revived = {case_id for case_id, case in CASES.items() if case.is_revived}
     assert len(revived) == 33
     assert revived <= seeded <= set(CASES)
+
+
+def test_the_same_seed_does_the_same() -> None:
+    assert simulate(SEEDED["N12"](4)) == simulate(SEEDED["N12"](4)) != simulate(SEEDED["N12"](6))
 
 
 def test_a_campaign_knows_every_module_with_such_cases() -> None:

@@ -295,6 +295,7 @@ async def test_n10_one_two_or_three_cut_links_heal_by_themselves(seed: int) -> N
         await c.declare("q", "n1")
         writers = [Writer(c, name) for name in c.names]
         links = [("n1", "n2"), ("n1", "n3"), ("n2", "n3")]
+        await c.pause_ms(500)
         for link in c.chance.sample(links, 1 + seed % 3):
             await c.pause_ms(c.moment_ms(1_000))
             c.cut(*link)
