@@ -402,7 +402,9 @@ def node_config(name: str, personality: Personality) -> NodeConfig:
         f"durability = {'flush' if personality.is_flush else 'fsync'}",
     ]
     if personality.sync_throughput_bytes:
-        lines.append(f"mirroring_sync_max_throughput = {personality.sync_throughput_bytes}")
+        # Slow, but done before a healed cluster is judged: as many large messages a second as small ones.
+        throughput_bytes = personality.sync_throughput_bytes * max(1, personality.body_bytes_max // 50)
+        lines.append(f"mirroring_sync_max_throughput = {throughput_bytes}")
     if personality.credit[0]:
         names = ("credit_flow_default_credit", "msg_store_credit_disc_bound", "cluster.credit")
         initial, more_after = personality.credit

@@ -72,6 +72,12 @@ class DrainTurns:
                 if queue_id in self._held:
                     self.drain_soon(queue_id)  # a mirror looks for itself when it is drained
 
+    def nothing_written(self) -> None:
+        """No round comes of the open generation: what was collected for it was settled again, or there was nothing."""
+        for queue_id in self._touched.pop(self._group_commit.open_generation, ()):
+            if queue_id in self._held:
+                self.drain_soon(queue_id)
+
     def _turn(self) -> None:
         self._is_scheduled = False
         end_s = self._clock() + TURN_S

@@ -117,6 +117,7 @@ class NodeRuntime:
             flush=lambda: None,  # the group commit flushes its buffers itself
             on_durable=self._durable,
             on_failure=self._sync_failed,
+            on_nothing=self._nothing_written,
         )
         self._recovery_worker = surroundings.worker("recovery")
         self.proposals = QueueProposals(self.node, self.metadata, self.records, self.links, self.background)
@@ -254,6 +255,9 @@ class NodeRuntime:
     def _recover(self, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
         """What a recovery waits for is done beside the loop."""
         self._recovery_worker.run(job).add_done_callback(lambda future: on_done(future.exception()))
+
+    def _nothing_written(self) -> None:
+        self.queues.nothing_written()
 
     def _durable(self) -> None:
         self.queues.durable_advanced()

@@ -484,6 +484,10 @@ class QueueSet:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""
         self._turns.durable_advanced()
 
+    def nothing_written(self) -> None:
+        """There was nothing to put on disk: whoever waits for it need not."""
+        self._turns.nothing_written()
+
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in list(self.roles.items()):

@@ -25,7 +25,8 @@ class SyncThread:
     """Runs the rounds of ``group_commit``. All methods and callbacks on the loop's thread.
 
     ``flush`` writes what is buffered (and may raise `StorageError`); ``on_durable`` is called after each round,
-    ``on_failure`` at most once, after which there are no more rounds.
+    ``on_failure`` at most once, after which there are no more rounds, and ``on_nothing`` if a round was asked for and
+    there was nothing to sync.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class SyncThread:
         flush: Callable[[], None],
         on_durable: Callable[[], None],
         on_failure: Callable[[StorageError], None],
+        on_nothing: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._group_commit = group_commit
         self._flush = flush
         self._on_durable = on_durable
+        self._on_nothing = on_nothing
         self._on_failure = on_failure
         self._worker = worker
         #: Somebody waits for durability of what no round has taken yet.
@@ -86,6 +89,8 @@ class SyncThread:
         if sync_round is None:
             if self._group_commit.has_dirty:
                 self._again = self._loop.call_later(FLUSH_AGAIN_S, self._begin)
+            elif self._group_commit.failure is None:
+                self._on_nothing()
             return
         self._running = self._worker.run(sync_round.run)
         self._running.add_done_callback(lambda future: self._finished(sync_round, future))

@@ -50,6 +50,19 @@ class Bench:
         self.turns.durable_advanced()
 
 
+def test_whoever_waits_for_what_needed_no_writing_is_drained_again_once() -> None:
+    """A mirror that collected a message, and heard in the same turn that it is settled, has nothing to wait for."""
+    bench = Bench()
+    bench.turns.touch(A)
+    assert bench.turn() == [A]
+    bench.turns.nothing_written()
+    assert bench.turn() == [A]
+    bench.turns.nothing_written()
+    assert bench.turn() == []
+    bench.sync()
+    assert bench.turn() == []
+
+
 def test_calls_of_a_turn_are_drained_once_and_share_a_sync() -> None:
     bench = Bench()
     for queue_id in (A, B, A, A):
