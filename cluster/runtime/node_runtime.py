@@ -105,11 +105,7 @@ class NodeRuntime:
         self.links = OutgoingFrames(self._loop)
         self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users))
         self.records = Records(config, self.metadata.state)
-        self.flow = FlowControl(
-            in_process=config.credit_flow_default_credit,
-            store=config.msg_store_credit_disc_bound,
-            between_nodes=config.cluster_credit,
-        )
+        self.flow = _flow_control(config)
         self.sync_thread = SyncThread(
             self._loop,
             surroundings.worker("sync"),
@@ -289,3 +285,11 @@ class NodeRuntime:
         self.metadata.state.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()
+
+
+def _flow_control(config: NodeConfig) -> FlowControl:
+    return FlowControl(
+        in_process=config.credit_flow_default_credit,
+        store=config.msg_store_credit_disc_bound,
+        between_nodes=config.cluster_credit,
+    )

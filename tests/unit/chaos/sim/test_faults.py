@@ -101,7 +101,7 @@ def test_a_synchronisation_is_cancelled_midway() -> None:
     steps = [publish(100, 40), (500, "policy", {"ha-mode": "nodes", "ha-params": ["n1"]})]
     steps += [(1500, "policy", {"ha-mode": "all", "ha-sync-mode": "manual", "ha-sync-batch-size": 1})]
     steps += [(1700, "sync", 0), (1900, "cancel_sync", 0)]
-    outcome = run_schedule(schedule(*steps, consumers=0, sync_throughput_bytes=1_000))
+    outcome = run_schedule(schedule(*steps, consumers=0, body_bytes_max=50, sync_throughput_bytes=1_000))
     assert outcome.violations == []
     assert "a synchronisation was cancelled midway" in outcome.sightings
 
