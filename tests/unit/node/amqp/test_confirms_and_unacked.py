@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.amqp.confirms import Confirm, ConfirmTracker
@@ -118,6 +118,7 @@ def test_put_back_restores_the_order() -> None:
     assert list(filled()) == list(table)
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(1, 12_000),
     singly=st.lists(st.integers(1, 12_000), max_size=20),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import ChannelError
@@ -178,6 +178,7 @@ def drain_all(bench: QueueBench) -> None:
         bench.drain()
 
 
+@settings(deadline=None)
 @given(
     held=st.lists(st.integers(1, 40), unique=True),
     acked=st.lists(st.integers(1, 40), unique=True, max_size=5),
