@@ -68,15 +68,16 @@ class DrainTurns:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""
         durable = self._group_commit.durable_generation
         for generation in [generation for generation in self._touched if generation <= durable]:
-            for queue_id in self._touched.pop(generation):
-                if queue_id in self._held:
-                    self.drain_soon(queue_id)  # a mirror looks for itself when it is drained
+            self._look_again(generation)
 
     def nothing_written(self) -> None:
         """No round comes of the open generation: what was collected for it was settled again, or there was nothing."""
-        for queue_id in self._touched.pop(self._group_commit.open_generation, ()):
+        self._look_again(self._group_commit.open_generation)
+
+    def _look_again(self, generation: int) -> None:
+        for queue_id in self._touched.pop(generation, ()):
             if queue_id in self._held:
-                self.drain_soon(queue_id)
+                self.drain_soon(queue_id)  # a mirror looks for itself when it is drained
 
     def _turn(self) -> None:
         self._is_scheduled = False

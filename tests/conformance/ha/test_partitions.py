@@ -107,6 +107,12 @@ class Writer:
         return self.confirmed
 
 
+async def writers_of_a_queue(c: Cluster) -> list[Writer]:
+    """One through each node, into a queue whose master is n1."""
+    await c.declare("q", "n1")
+    return [Writer(c, name) for name in c.names]
+
+
 async def goes_on(c: Cluster, queue: str = "q") -> None:
     """The cluster is whole, and takes messages through every node."""
     await c.whole()
@@ -148,8 +154,7 @@ async def no_false_promises(seed: int, *, is_mirrored: bool, config: dict[str, A
     """Publish with confirms through every node, cut, wait, heal: what was confirmed survives."""
     policy = ALL if is_mirrored else {"ha-mode": "exactly", "ha-params": 1}
     async with cluster(seed=seed, policy=policy, config=config) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(500 + c.moment_ms(500))
         kind = seed % 4
         if kind == 0:
@@ -292,8 +297,7 @@ async def test_n9_no_false_promises_unmirrored_under_the_other_mode(seed: int) -
 @seeded("N10")
 async def test_n10_one_two_or_three_cut_links_heal_by_themselves(seed: int) -> None:
     async with cluster(seed=seed, policy=ALL) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         links = [("n1", "n2"), ("n1", "n3"), ("n2", "n3")]
         await c.pause_ms(500)
         for link in c.chance.sample(links, 1 + seed % 3):
@@ -309,8 +313,7 @@ async def test_n10_one_two_or_three_cut_links_heal_by_themselves(seed: int) -> N
 @seeded("N11")
 async def test_n11_it_heals_after_every_node_had_to_stop(seed: int) -> None:
     async with cluster(seed=seed, policy=ALL) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(1_000 + c.moment_ms(500))
         c.isolate(*c.names[:2])
         c.cut("n1", "n2")
@@ -323,8 +326,7 @@ async def test_n11_it_heals_after_every_node_had_to_stop(seed: int) -> None:
 @seeded("N12")
 async def test_n12_it_heals_after_six_partial_partitions(seed: int) -> None:
     async with cluster(seed=seed, policy=ALL) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(500)
         for _ in range(6):
             link = c.chance.sample(c.names, 2)
@@ -368,8 +370,7 @@ async def test_n13_stray_messages_of_the_past_change_nothing(seed: int) -> None:
 async def test_n14_a_cut_to_a_node_that_is_dead_is_no_partition(seed: int) -> None:
     """Whatever is seen first: the two that are left see each other, and neither stops."""
     async with cluster(seed=seed, policy=ALL) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(500)
         one, dead, third = c.chance.sample(c.names, 3)
         c.cut(one, dead)
@@ -388,8 +389,7 @@ async def test_n14_a_cut_to_a_node_that_is_dead_is_no_partition(seed: int) -> No
 @seeded("N15")
 async def test_n15_a_partial_cut_that_becomes_a_whole_one(seed: int) -> None:
     async with cluster(seed=seed, policy=ALL) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(500)
         alone, one, other = c.chance.sample(c.names, 3)
         c.cut(alone, one)
@@ -411,8 +411,7 @@ async def makes_progress(c: Cluster, writers: Sequence[Writer], node: str) -> No
 async def partial_cut(seed: int, config: dict[str, Any]) -> None:
     """The third sees both. It goes on, and one of the two at least; the other may have to wait for the heal."""
     async with cluster(seed=seed, policy=ALL, config=config) as c:
-        await c.declare("q", "n1")
-        writers = [Writer(c, name) for name in c.names]
+        writers = await writers_of_a_queue(c)
         await c.pause_ms(500)
         one, other, third = c.chance.sample(c.names, 3)
         c.cut(one, other)

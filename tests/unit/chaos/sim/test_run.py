@@ -9,10 +9,7 @@ from chaos.sim.drawing import draw_schedule
 from chaos.sim.judge import Violation
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Personality, Schedule, Step
-from cluster.sessions.consumers import ChannelConsumers
-from cluster.sessions.messages import SessionCall
-from cluster.sessions.routes import ConsumerKey, Route
-from node.queues.events import ConsumerSpec
+from tests.simulation.plants import orphaned_consumer
 
 
 def small(seed: int = 4) -> Schedule:
@@ -44,16 +41,7 @@ def test_another_seed_does_something_else(outcome: Outcome) -> None:
 
 
 def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator's first find: a master that knew only a consumer of a channel, because it was attached again after
-    its session broke, was not told when the channel closed."""
-
-    def attach_silently(self: ChannelConsumers, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
-        call_id = next(self._here.call_ids)
-        route.attaching[call_id] = key
-        call = SessionCall(route.queue_id, route.session, call_id, "consume", key.channel.channel_id, spec)
-        self._here.links.send(route.master, call)
-
-    monkeypatch.setattr(ChannelConsumers, "_attach_elsewhere", attach_silently)
+    orphaned_consumer(monkeypatch)
     found = (run_schedule(draw_schedule(seed)).violations for seed in (3, 29, 33, 20))
     assert any(violation.kind == "vanished" for violations in found for violation in violations), "one of some seeds"
 

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from node.ids import ChannelKey
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record
 
 
 @pytest.fixture
@@ -18,16 +17,6 @@ async def network() -> SessionNetwork:
     network["n2"].master(SteeredQueue())
     network.current = record("n2", 1)
     return network
-
-
-async def consume(network: SessionNetwork, entry: str, spec: ConsumerSpec) -> tuple[RecordingSink, ChannelKey]:
-    sink = RecordingSink()
-    channel = network[entry].gateway.open_channel(sink)
-    task = asyncio.ensure_future(network[entry].gateway.consume(channel, QUEUE, spec))
-    await network.pump()
-    await task
-    await network.pump()
-    return sink, channel
 
 
 async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known(network: SessionNetwork) -> None:
