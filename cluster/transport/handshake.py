@@ -26,8 +26,8 @@ What this cannot do: hide what is said later, or keep somebody between the two f
 configures TLS. And a secret that can be guessed can be guessed from a recorded proof: it has to be a long random one.
 
 **Protocols** are numbered. A node speaks all from `OLDEST_PROTOCOL` to `NEWEST_PROTOCOL`; two nodes speak the newest
-that both know, and whoever could say more than that asks `Mesh.protocol_of` first. Nodes that have none in common
-refuse each other, and say so. Protocol 1 sent the secret in its hello, and is not spoken any more.
+that both know, and both streams of a link the same (`Link.protocol`). Nodes that have none in common refuse each other,
+and say so. Protocol 1 sent the secret in its hello, and is not spoken any more.
 
 Sources: RFC 2104 (HMAC); ISO/IEC 9798-4, three-pass mutual authentication, which this follows.
 """

@@ -170,11 +170,6 @@ class Mesh:
         link = self._up_link(peer)
         return link is not None and link.outboxes[StreamKind.QUEUES].is_congested
 
-    def protocol_of(self, peer: NodeName) -> int:
-        """What is spoken with the peer (`cluster.transport.handshake`); 0 while the link is down."""
-        link = self._up_link(peer)
-        return 0 if link is None else link.protocol
-
     def send_consensus(self, peer: NodeName, messages: Sequence[RaftMessage]) -> None:
         """Append to the consensus stream; dropped if the link is down."""
         link = self._up_link(peer)
