@@ -38,6 +38,14 @@ def _method(channel: int, class_id: int, method_id: int, arguments: bytes) -> by
     return _FRAME.pack(_METHOD, channel, len(payload)) + payload + _END
 
 
+def _publish_head(exchange: str, routing_key: str, size: int, is_persistent: bool) -> bytes:
+    """Everything of a publish before the bytes of its body."""
+    head = _method(1, 60, 40, struct.pack(">H", 0) + _short(exchange) + _short(routing_key) + b"\0")
+    head += _FRAME.pack(_HEADER, 1, 15)
+    head += struct.pack(">HHQHB", 60, 0, size, 0x1000, 2 if is_persistent else 1) + _END
+    return head + _FRAME.pack(_BODY, 1, size)
+
+
 class RawClient:
     """One connection with one channel, as guest on loopback."""
 
@@ -92,11 +100,8 @@ class RawClient:
 
         ``per_s``: pace in messages per second, 0 = as fast as it goes.
         """
-        self._socket.sendall(_method(1, 85, 10, b"\0"))
-        self._wait(85, 11)
-        head = _method(1, 60, 40, struct.pack(">H", 0) + _short(exchange) + _short(routing_key) + b"\0")
-        head += _FRAME.pack(_HEADER, 1, 15)
-        head += struct.pack(">HHQHB", 60, 0, size, 0x1000, 2 if persistent else 1) + _END + _FRAME.pack(_BODY, 1, size)
+        self.confirm()
+        head = _publish_head(exchange, routing_key, size, persistent)
         batch = max(1, window // 4)
         sent = confirmed = 0
         started = time.monotonic()
@@ -113,6 +118,16 @@ class RawClient:
             confirmed = max(confirmed, self._confirmed_until())
             on_progress(confirmed)
         return time.monotonic() - started
+
+    def confirm(self) -> None:
+        """Confirm mode from now on."""
+        self._socket.sendall(_method(1, 85, 10, b"\0"))
+        self._wait(85, 11)
+
+    def publish_one(self, queue: str, size: int) -> None:
+        """Publish a persistent message to ``queue`` in confirm mode, and wait for its confirm."""
+        self._socket.sendall(_publish_head("", queue, size, is_persistent=True) + body_of(0, size) + _END)
+        self._confirmed_until()
 
     def _confirmed_until(self) -> int:
         highest = 0
@@ -170,6 +185,24 @@ class RawClient:
         elapsed = time.monotonic() - started
         self.finish()
         return elapsed
+
+    def drain(self, queue: str, prefetch: int) -> None:
+        """Take and ack whatever comes, for ever; deliveries may repeat."""
+        self._socket.sendall(_method(1, 60, 10, struct.pack(">IHB", 0, prefetch, 0)))
+        self._wait(60, 11)
+        consume = struct.pack(">H", 0) + _short(queue) + _short("") + b"\0" + _long(b"")
+        self._socket.sendall(_method(1, 60, 20, consume))
+        tag = acked = 0
+        while True:
+            for kind, _, payload in self._frames():
+                if kind == _METHOD:
+                    if payload[:4] == b"\x00\x3c\x00\x3c":
+                        (tag,) = _NUMBER.unpack_from(payload, 5 + payload[4])
+                    else:
+                        self._note(payload[:4], payload)
+            if tag - acked >= prefetch // 2:
+                self._socket.sendall(_method(1, 60, 80, _NUMBER.pack(tag) + b"\x01"))
+                acked = tag
 
     def take(self, queue: str, count: int) -> None:
         """Have ``count`` messages delivered without a prefetch limit, and ack none; their tags are 1, 2, 3, ..."""

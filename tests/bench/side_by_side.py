@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-AMQP_PORT = 5672
-#: Above this a load run is taken for hung.
-RUN_TIMEOUT_S = 300
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.systems import COMMAND_TIMEOUT_S, System, port_of, rabbitmq, run, set_policy, warren
+
 _RATE = re.compile(r"(pub|sub) \d+ in [\d.]+s = (\d+)/s")
 _CONFIRM = re.compile(r"confirm p50 ([\d.]+)ms p99 ([\d.]+)ms")
 
@@ -48,14 +47,6 @@ class Workload:
     is_backlog: bool = False
 
 
-def run(arguments: list[str], **options: object) -> str:
-    """Output of a command that must succeed."""
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, **options)  # type: ignore[call-overload]
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return str(done.stdout)
-
-
 def measure(program: str, queue: str, load: Workload) -> dict[str, float]:
     """One run: the consumer starts first, then the publisher; for a backlog the other way round."""
     consume = [program, "sub", "127.0.0.1", str(load.consumer_port), queue, str(load.messages), str(load.body_bytes)]
@@ -69,7 +60,7 @@ def measure(program: str, queue: str, load: Workload) -> dict[str, float]:
         with subprocess.Popen(consume, stdout=subprocess.PIPE, text=True) as consumer:
             try:
                 published = run(publish)
-                consumed, _ = consumer.communicate(timeout=RUN_TIMEOUT_S)
+                consumed, _ = consumer.communicate(timeout=COMMAND_TIMEOUT_S)
             finally:
                 consumer.kill()
     rates = {kind: float(rate) for kind, rate in _RATE.findall(published + consumed)}
@@ -80,33 +71,6 @@ def measure(program: str, queue: str, load: Workload) -> dict[str, float]:
         "confirm_p50_ms": float(p50),
         "confirm_p99_ms": float(p99),
     }
-
-
-@contextmanager
-def warren(python: str, policy: str | None) -> Iterator[None]:
-    """A three-node local cluster."""
-    with tempfile.TemporaryDirectory(prefix="warren-bench-", dir=os.environ.get("WARREN_BENCH_DIR")) as directory:
-        module = [python, "-m", "chaos.cli", "cluster"]
-        run([*module, "up", "--nodes", "3", "--dir", directory, "--amqp-port", str(AMQP_PORT)])
-        try:
-            if policy is not None:
-                control = [str(Path(python).with_name("warrenctl")), "-q", "set_policy", "bench", "^bench", policy]
-                run(control, env={**os.environ, "WARREN_CLUSTER_DIR": directory})
-            yield
-        finally:
-            run([*module, "down", "--dir", directory])
-
-
-@contextmanager
-def rabbitmq(script: str, policy: str | None) -> Iterator[None]:
-    """The reference cluster."""
-    run(["bash", script, "up"])
-    try:
-        if policy is not None:
-            run(["bash", script, "ctl", "1", "-q", "set_policy", "bench", "^bench", policy])
-        yield
-    finally:
-        run(["bash", script, "down"])
 
 
 def arguments() -> argparse.Namespace:
@@ -133,23 +97,24 @@ def main() -> None:
         options.body_bytes,
         options.confirm_window,
         options.prefetch,
-        AMQP_PORT + options.publisher_node - 1,
-        AMQP_PORT + options.consumer_node - 1,
+        port_of(options.publisher_node),
+        port_of(options.consumer_node),
         options.backlog,
     )
     warm_up = replace(load, messages=5_000)
-    definition = {} if options.unmirrored else {"ha-mode": "all"}
+    definition: dict[str, object] = {} if options.unmirrored else {"ha-mode": "all"}
     if options.lazy:
         definition["queue-mode"] = "lazy"
-    policy = json.dumps(definition) if definition else None
-    systems: dict[str, Callable[[], object]] = {
-        "warren": lambda: warren(sys.executable, policy),
-        "rabbitmq": lambda: rabbitmq(options.reference, policy),
+    systems: dict[str, Callable[[], AbstractContextManager[System]]] = {
+        "warren": warren,
+        "rabbitmq": lambda: rabbitmq(options.reference),
     }
     results: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
     for pair in range(options.pairs):
         for name, start in systems.items():
-            with start():  # type: ignore[attr-defined]
+            with start() as system:
+                if definition:
+                    set_policy(system, "bench", "^bench", definition)
                 measure(options.load_generator, f"bench-warm-{pair}", warm_up)
                 results[name].append(measure(options.load_generator, f"bench-{pair}", load))
             print(f"{name} {results[name][-1]}", file=sys.stderr)
@@ -170,5 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     main()
