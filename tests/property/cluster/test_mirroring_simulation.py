@@ -13,13 +13,12 @@ import cluster.mirroring.mirror
 import cluster.mirroring.sync
 import cluster.mirroring.turn
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from tests.support.amounts import few_fast
+from tests.support.amounts import few_fast, slow
 from tests.support.mirrored_nodes import Node
 from tests.support.mirroring_world import World
 
-SEEDS = 240
-#: Histories of one test: enough that each part sees everything that can happen.
-SEEDS_PER_PART = 30
+#: Histories of one test: enough that each of them sees everything that can happen.
+PARTS = [range(30), *(slow(range(first, first + 60)) for first in range(0, 240, 60))]
 STEPS = 400
 
 
@@ -57,10 +56,10 @@ def run(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("part", few_fast(range(SEEDS // SEEDS_PER_PART), 1))
-def test_nothing_confirmed_is_lost_and_replicas_converge(part: int) -> None:
+@pytest.mark.parametrize("seeds", PARTS, ids=str)
+def test_nothing_confirmed_is_lost_and_replicas_converge(seeds: range) -> None:
     seen: dict[str, int] = {}
-    for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART):
+    for seed in seeds:
         try:
             world = run(seed)
             record = world.metadata.record
