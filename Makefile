@@ -99,6 +99,14 @@ SEEDS ?= 1..200
 sim: install ## Whole clusters in the simulator, one for each of SEEDS
 	@$(BIN)/warren sim --seeds $(SEEDS)
 
+# How long, and how many; a run that ends early is gone on with by the next. Others: MUTANT_OPTIONS="--packages raft".
+MINUTES ?= 60
+MUTANTS ?= 400
+MUTANT_OPTIONS ?=
+.PHONY: mutants
+mutants: install ## Small mistakes put into the code, one at a time: how many do tests and simulator notice?
+	@$(BIN)/python -m tests.mutation --minutes $(MINUTES) --count $(MUTANTS) --jobs $$(nproc) --write-table $(MUTANT_OPTIONS)
+
 .PHONY: test-all
 test-all: ## Everything but containers: check, test, integration, chaos
 	@$(MAKE) check
