@@ -22,9 +22,13 @@ SCENARIO ?= kill-master
 DEMO_OPTIONS ?=
 # Exit code of a run that lost exactly what its policy permits.
 EXPECTED_LOSS := 10
-# Every test is in exactly one of these: what `make test`, `make integration` and `make containers` run.
+# Every test is in exactly one of these: `make test` runs the first, `make integration` the next two, `make containers`
+# what is left.
 FAST := not (integration or spark or slow or docker)
-SLOW := (integration or spark or slow) and not docker
+LONG := slow and not (integration or spark or docker)
+REAL := (integration or spark) and not docker
+# Side by side, and with compiled tests kept from run to run: to rewrite their assertions is half of the start.
+PURE_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal tests
 
 .PHONY: help
 help: ## Show this list
@@ -74,12 +78,13 @@ demo: ## Kill masters under load on a real three-node cluster and account for ev
 
 .PHONY: test
 test: install ## Fast tests, side by side on all cores: no sockets, no processes
-	@$(BIN)/python -m pytest -n auto --dist worksteal tests -m "$(FAST)"
+	@$(PURE_TESTS) -m "$(FAST)"
 
 .PHONY: integration
-integration: install ## Tests with real processes, sockets and Spark (not Docker)
+integration: install ## Long tests, then those with real processes, sockets and Spark (not Docker)
 	@$(MAKE) java
-	@$(BIN)/python -m pytest -o timeout_method=signal tests -m "$(SLOW)"
+	@$(PURE_TESTS) -m "$(LONG)"
+	@$(BIN)/python -m pytest -o timeout_method=signal tests -m "$(REAL)"
 
 .PHONY: chaos
 chaos: install ## Every chaos scenario once, results in out/
@@ -93,6 +98,14 @@ SEEDS ?= 1..200
 .PHONY: sim
 sim: install ## Whole clusters in the simulator, one for each of SEEDS
 	@$(BIN)/warren sim --seeds $(SEEDS)
+
+# How long, and how many; a run that ends early is gone on with by the next. Others: MUTANT_OPTIONS="--packages raft".
+MINUTES ?= 60
+MUTANTS ?= 400
+MUTANT_OPTIONS ?=
+.PHONY: mutants
+mutants: install ## Small mistakes put into the code, one at a time: how many do tests and simulator notice?
+	@$(BIN)/python -m tests.mutation --minutes $(MINUTES) --count $(MUTANTS) --jobs $$(nproc) --write-table $(MUTANT_OPTIONS)
 
 .PHONY: test-all
 test-all: ## Everything but containers: check, test, integration, chaos

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import settings
+
+# A commit passes or it does not, whatever was tried before and wherever: the same examples every time, and no memory of
+# earlier failures. Whoever looks for new ones: `--hypothesis-profile search`.
+settings.register_profile("search", settings.get_profile("default"))
+settings.register_profile("reproducible", derandomize=True, database=None)
+settings.load_profile("reproducible")
+
 
 def pytest_configure() -> None:
     """In the background of a script SIGINT is ignored, here and in every process that a test starts."""

@@ -7,6 +7,7 @@ those contracts cannot say.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 import tomllib
@@ -77,7 +78,18 @@ def name_of(path: Path) -> str:
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    # All of them stay; looking for garbage among them again and again would take most of the time.
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    finally:
+        gc.enable()
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All of a tree; most questions are about every one of them."""
+    return list(ast.walk(tree_of(path)))
 
 
 def test_there_is_code_to_check() -> None:
@@ -89,7 +101,7 @@ def test_functions_fit_a_screen() -> None:
     long = {
         f"{name_of(path)}:{node.name}"
         for path in CODE + TESTS
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
     }
@@ -114,9 +126,9 @@ def test_long_modules_say_what_they_are() -> None:
     assert not silent
 
 
-def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every absolute import below a node, with its line."""
-    for node in ast.walk(tree):
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Every absolute import of a file, with its line."""
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -136,7 +148,7 @@ def import_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
         imported = graph[module] = set()
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -193,12 +205,12 @@ def test_files_are_opened_in_one_place() -> None:
             continue
         offenders += [
             f"{name}:{line} imports {module}"
-            for module, line in imported_modules(tree_of(path))
+            for module, line in imported_modules(path)
             if module.split(".")[0] in FILE_MODULES
         ]
         offenders += [
             f"{name}:{node.lineno} opens files"
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.Call)
             and (
                 (isinstance(node.func, ast.Name) and node.func.id == "open")
@@ -215,7 +227,7 @@ def test_pure_packages_get_chance_from_outside() -> None:
         name = name_of(path)
         if not name.startswith(PURE):
             continue
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if not isinstance(node, ast.Attribute | ast.ImportFrom):
                 continue
             is_module_use = (
@@ -241,7 +253,7 @@ def fast_test_files() -> set[Path]:
     while waiting:
         path = waiting.pop()
         found.add(path)
-        helpers = {ROOT / (module.replace(".", "/") + ".py") for module, _ in imported_modules(tree_of(path))}
+        helpers = {ROOT / (module.replace(".", "/") + ".py") for module, _ in imported_modules(path)}
         waiting |= (helpers & set(TESTS)) - found
     return found
 
@@ -257,7 +269,7 @@ def test_tests_do_not_sleep() -> None:
         f"{name_of(path)}:{node.lineno}"
         for path in files
         if not name_of(path).startswith(VIRTUAL_TIME)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "sleep"
@@ -288,7 +300,7 @@ def test_code_imports_what_is_declared() -> None:
     for path in CODE:
         name = name_of(path)
         allowed = (laboratory if name.startswith("chaos/") else base) | ours
-        for module, line in imported_modules(tree_of(path)):
+        for module, line in imported_modules(path):
             root = module.split(".")[0]
             if root not in allowed and root not in sys.stdlib_module_names:
                 offenders.append(f"{name}:{line} imports {module}")

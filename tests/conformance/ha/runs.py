@@ -20,9 +20,10 @@ import pytest
 
 from chaos.sim.loop import SimulatedLoop, simulated_loop
 from node.errors import StorageError
+from tests.support.amounts import few_fast
 
-#: Seeds that the fast tests run of each case that depends on one.
-FAST_SEEDS = 5
+#: Seeds that tests run of each case that depends on one, and how many of them the fast tests run.
+SEEDS, FAST_SEEDS = 5, 1
 
 SeededCase = Callable[[int], Coroutine[Any, Any, None]]
 #: Case id (a variant stands behind a dash) -> function of a seed.
@@ -77,7 +78,7 @@ def seeded(case_id: str) -> Callable[[SeededCase], Callable[[int], None]]:
         assert case_id not in SEEDED, f"{case_id} is there twice"
         SEEDED[case_id] = case
 
-        @pytest.mark.parametrize("seed", range(1, FAST_SEEDS + 1))
+        @pytest.mark.parametrize("seed", few_fast(range(1, SEEDS + 1), FAST_SEEDS))
         @functools.wraps(case)
         def test(seed: int) -> None:
             simulate(case(seed))

@@ -34,6 +34,7 @@ from node.store.disk.guarded import WRITE_EVERY_MS
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.shared.config import StoreConfig
+from tests.support.amounts import slow
 from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, run_sync_round
 
@@ -273,33 +274,35 @@ def fail_a_sync(compaction: str, version: int | None, rounds: int, operation: in
 KINDS = [("holes", 2), ("merge", 2), ("holes", 1), ("holes", None)]
 
 
-@pytest.mark.parametrize(("compaction", "version"), KINDS)
-def test_a_crash_before_every_thirtieth_operation(compaction: str, version: int | None) -> None:
-    assert run_everywhere(compaction, version, rounds=80, step=30) >= 500
-
-
-@pytest.mark.parametrize(("compaction", "version"), KINDS)
-def test_without_waiting_for_syncs_only_what_none_has_covered_is_at_risk(compaction: str, version: int | None) -> None:
-    """``durability = flush`` and a loss of power: what was durable once stays so, wherever it is moved to."""
-    assert run_everywhere(compaction, version, rounds=80, step=7, is_flush=True) >= 500
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [199, slow(1)])
 @pytest.mark.parametrize(("compaction", "version"), KINDS)
-def test_a_crash_before_every_operation(compaction: str, version: int | None) -> None:
-    assert run_everywhere(compaction, version, rounds=80, step=1) >= 500
+def test_a_crash_before_an_operation(compaction: str, version: int | None, step: int) -> None:
+    assert run_everywhere(compaction, version, rounds=80, step=step) >= 500
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [79, slow(7)])
+@pytest.mark.parametrize(("compaction", "version"), KINDS)
+def test_without_waiting_for_syncs_only_what_none_has_covered_is_at_risk(
+    compaction: str, version: int | None, step: int
+) -> None:
+    """``durability = flush`` and a loss of power: what was durable once stays so, wherever it is moved to."""
+    assert run_everywhere(compaction, version, rounds=80, step=step, is_flush=True) >= 500
+
+
+@pytest.mark.parametrize("step", [13, slow(1)])
 @pytest.mark.parametrize("is_round_running", [False, True])
 @pytest.mark.parametrize(("compaction", "version"), KINDS)
-def test_a_crash_before_every_operation_of_a_clean_stop(
-    compaction: str, version: int | None, is_round_running: bool
+def test_a_crash_before_an_operation_of_a_clean_stop(
+    compaction: str, version: int | None, is_round_running: bool, step: int
 ) -> None:
     crashes = 0
 
     def crash() -> None:
         nonlocal crashes
+        if workload.disk.operations % step:
+            return
         for style in CrashStyle:
             for seed in range(1 if style is CrashStyle.DROP else 2):
                 disk = workload.disk.twin()
@@ -314,4 +317,4 @@ def test_a_crash_before_every_operation_of_a_clean_stop(
         workload.stop(is_round_running=is_round_running)
         workload.disk.on_operation = None
         crash()
-    assert crashes >= 500, "the stops have operations"
+    assert crashes >= 500 // step, "the stops have operations"

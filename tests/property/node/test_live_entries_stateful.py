@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,6 +22,7 @@ from node.store.index.live_bits import bits_of, by_segment, positions
 from node.store.index.live_entries import LiveEntries, put_msg_id
 from node.store.index.owed_references import OwedReferences
 from node.store.index.segment import Segment
+from tests.support.amounts import slow
 from tests.support.index_driver import BIG_BODY, MemorySharedStore, message_of
 from tests.support.state_machines import run_machine
 
@@ -245,5 +247,6 @@ class LiveEntriesMachine(RuleBasedStateMachine):
         assert all(following - one == ENTRIES for one, following in pairwise(ends))
 
 
-def test_it_agrees_with_plain_sets() -> None:
-    run_machine(LiveEntriesMachine, examples=150, steps=40)
+@pytest.mark.parametrize("examples", [60, slow(600)])
+def test_it_agrees_with_plain_sets(examples: int) -> None:
+    run_machine(LiveEntriesMachine, examples=examples, steps=40)

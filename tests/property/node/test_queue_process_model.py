@@ -174,5 +174,5 @@ class QueueProcessMachine(RuleBasedStateMachine):
             assert not idle, "a message is ready and a consumer could take it"
 
 
-QueueProcessMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+QueueProcessMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestQueueProcess = QueueProcessMachine.TestCase

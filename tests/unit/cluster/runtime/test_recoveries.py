@@ -16,6 +16,7 @@ from node.errors import StorageError
 from node.queues.options import QueueOptions
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import ENTRIES_PER_STEP
+from tests.support.amounts import slow
 from tests.support.messages import make_message
 from tests.support.queue_sets import CLIENT, N1, N2, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
 
@@ -288,14 +289,17 @@ def stop(node: QueueSetNode) -> None:
     assert node.disk.operations - before < 200, "a stop does not wait for recovery"
 
 
+@pytest.mark.parametrize("step", [4, slow(1)])
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("style", [None, *CrashStyle])
-def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(style: CrashStyle | None, version: int) -> None:
+def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(
+    style: CrashStyle | None, version: int, step: int
+) -> None:
     turns, was_over = 0, False
     while not was_over:
         end = stop if style is None else partial(crash, style=style, seed=turns)
         was_over = outcome_of_an_end_after(turns, end, version)
-        turns += 1
+        turns += step
     assert turns > 5
 
 

@@ -17,6 +17,7 @@ from node.amqp.unacked import UnackedTable
 from node.ids import QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
+from tests.support.amounts import few_fast
 from tests.support.amqp_frames import method_bytes, publish_bytes
 from tests.support.fake_broker import FakeBroker, FakeChannel
 from tests.support.messages import make_message
@@ -172,8 +173,17 @@ async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
     assert commits + consumer.names().count("Tx.CommitOk") == 2
 
 
-@pytest.mark.parametrize("after", range(1, 9))
-@pytest.mark.parametrize("how", ["lost", "connection closed", "channel closed", "protocol error"])
+@pytest.mark.parametrize(
+    ("how", "after"),
+    few_fast(
+        (
+            (how, after)
+            for how in ("lost", "connection closed", "channel closed", "protocol error")
+            for after in range(1, 9)
+        ),
+        11,
+    ),
+)
 async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_client(
     how: str, after: int, consumer: Client, broker: FakeBroker
 ) -> None:

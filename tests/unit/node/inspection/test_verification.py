@@ -18,6 +18,7 @@ from node.store.formats.record import (
     SHARED_STORE_FORMAT,
     pack_holes_note,
 )
+from tests.support.amounts import slow
 from tests.support.messages import publications
 from tests.support.storage_on_disk import (
     BIG_BODY,
@@ -34,8 +35,9 @@ from tests.support.storage_on_disk import (
     write_vhost_file,
 )
 
-#: Every byte would take half a minute. All remainders of 8 come up, so every bit of a byte is flipped somewhere.
-FLIP_STEP = 3
+#: Every byte would take half a minute, every third ten seconds. All remainders of 8 come up, so every bit of a byte is
+#: flipped somewhere.
+FLIP_STEPS = [11, slow(3)]
 
 
 def files_below(directory: Path) -> list[Path]:
@@ -72,6 +74,13 @@ def test_nothing_changes(crashed: NodeOnDisk) -> None:
 # -- flipped bits
 
 
+@pytest.fixture(params=FLIP_STEPS)
+def step(request: pytest.FixtureRequest) -> int:
+    """Between two bytes of which a bit is flipped."""
+    found: int = request.param
+    return found
+
+
 def is_in_the_name(path: Path, offset: int) -> bool:
     """The queue's name in ``queue.json`` has no checksum, and no other place to compare it with."""
     content = path.read_bytes()
@@ -79,12 +88,12 @@ def is_in_the_name(path: Path, offset: int) -> bool:
     return path.name == "queue.json" and start <= offset < content.find(b'"', start)
 
 
-def flipped(directory: Path) -> Iterator[tuple[Path, int]]:
+def flipped(directory: Path, step: int) -> Iterator[tuple[Path, int]]:
     """A dense sample of places, one after the other with one bit flipped."""
     count = 0
     for path in files_below(directory):
         content = path.read_bytes()
-        for offset in range(count % FLIP_STEP, len(content), FLIP_STEP):
+        for offset in range(count % step, len(content), step):
             if not is_in_the_name(path, offset):
                 flip(path, offset, offset % 8)
                 yield path, offset
@@ -92,10 +101,10 @@ def flipped(directory: Path) -> Iterator[tuple[Path, int]]:
         count += len(content)
 
 
-def test_every_flipped_bit_is_reported_after_a_clean_stop(stopped: NodeOnDisk) -> None:
+def test_every_flipped_bit_is_reported_after_a_clean_stop(stopped: NodeOnDisk, step: int) -> None:
     """Also in slots and records that nobody needs any more; as damage where anything is live."""
     count = 0
-    for path, offset in flipped(stopped.directory):
+    for path, offset in flipped(stopped.directory, step):
         found = problems(stopped.directory)
         assert found, f"{path} at {offset}"
         # The record of a settled entry in a .qs file is the only thing of no consequence.
@@ -104,16 +113,16 @@ def test_every_flipped_bit_is_reported_after_a_clean_stop(stopped: NodeOnDisk) -
         assert path.name in ("0.qs", "1.qs"), f"{path} at {offset}: {found}"
         assert found[0].consequence == "none: they go with the file", f"{path} at {offset}"
         count += 1
-    assert count > 5
+    assert count > 15 // step
 
 
-def test_every_flipped_bit_is_reported_after_a_crash(crashed: NodeOnDisk) -> None:
-    for path, offset in flipped(crashed.directory):
+def test_every_flipped_bit_is_reported_after_a_crash(crashed: NodeOnDisk, step: int) -> None:
+    for path, offset in flipped(crashed.directory, step):
         assert problems(crashed.directory), f"{path} at {offset}"
 
 
 def test_damage_is_what_recovery_calls_damage(
-    crashed: NodeOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crashed: NodeOnDisk, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The judgement between damage and unfinished writes is that of the next start."""
     # Hundreds of starts, and the machine stays on.
@@ -121,7 +130,7 @@ def test_damage_is_what_recovery_calls_damage(
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     copy = tmp_path / "copy"
     verdicts: set[bool] = set()
-    for path, offset in flipped(crashed.directory):
+    for path, offset in flipped(crashed.directory, step):
         # Recovery looks neither at settled records nor at what has no checksum of its own.
         if path.suffix not in (".qi", ".qs", ".rdq") or offset % 5:
             continue
@@ -141,11 +150,11 @@ def test_damage_is_what_recovery_calls_damage(
 
 
 @pytest.mark.parametrize("stops_cleanly", [True, False])
-def test_every_flipped_bit_is_reported_in_version_1(tmp_path: Path, stops_cleanly: bool) -> None:
+def test_every_flipped_bit_is_reported_in_version_1(tmp_path: Path, stops_cleanly: bool, step: int) -> None:
     write_vhost_file(tmp_path / "v")
     directory = write_v1_queue(tmp_path / "v", stops_cleanly=stops_cleanly)
     assert problems(tmp_path / "v") == []
-    for path, offset in flipped(directory):
+    for path, offset in flipped(directory, step):
         found = problems(directory)
         assert found, f"{path} at {offset}"
         is_damage = any(problem.kind is Kind.DAMAGE for problem in found)

@@ -26,6 +26,7 @@ from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.formats.record import HEADER_BYTES
 from node.store.index.terms import RESERVE_STEP, SeqBounds
 from node.store.shared.config import StoreConfig
+from tests.support.amounts import few_fast
 from tests.support.full_disk import Refusal
 from tests.support.index_driver import DIRECTORY, V1, IndexDriver
 from tests.support.messages import make_message, publications
@@ -80,9 +81,10 @@ def go_on(harness: StoreHarness, queue: LocalReplica) -> None:
 FAULTS = [(2, ".qi"), (2, ".qs"), (2, ".rdq"), (1, ".jif"), (1, ".idx"), (1, ".rdq")]
 
 
-@pytest.mark.parametrize("how", ["ack", "purge", "requeue"])
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize(("version", "suffix"), FAULTS)
+@pytest.mark.parametrize(
+    ("version", "suffix", "share", "how"),
+    few_fast(((*fault, share, how) for how in ("ack", "purge", "requeue") for share in SHARES for fault in FAULTS), 20),
+)
 def test_what_is_settled_before_it_could_be_written_stays_settled(
     version: int, suffix: str, share: float, how: str
 ) -> None:
@@ -109,6 +111,8 @@ def test_what_is_settled_before_it_could_be_written_stays_settled(
                 assert report is not None
                 assert (report.corrupt, harness.store.store_recovery.corrupt) == (0, [])
                 assert [d.message.body for d in queue.fetch(20, ack_required=True)] == [b"other" * 3]
+            if not refusal.has_come:
+                break  # the flush has fewer writes than that
     assert has_come
 
 

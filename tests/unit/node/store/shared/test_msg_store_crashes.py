@@ -10,6 +10,7 @@ import pytest
 from node.errors import StorageError
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.shared.config import StoreConfig
+from tests.support.amounts import slow
 from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode
 
 #: Turns of the workload.
@@ -70,13 +71,15 @@ class Workload:
             self.node.release(self.live.pop(self.rng.randrange(len(self.live))))
 
 
+@pytest.mark.parametrize("step", [7, slow(1)])
 @pytest.mark.parametrize("kind", ["holes", "merge"])
-def test_a_crash_before_any_operation_loses_nothing_that_was_durable(kind: str) -> None:
+def test_a_crash_before_an_operation_loses_nothing_that_was_durable(kind: str, step: int) -> None:
     node = SharedStoreNode(config_of(kind))
     workload = Workload(node)
 
     def crash_here() -> None:
-        node.check_every_crash(seed=node.disk.operations)
+        if node.disk.operations % step == 0:
+            node.check_every_crash(seed=node.disk.operations)
 
     node.disk.on_operation = crash_here
     workload.run(TURNS)

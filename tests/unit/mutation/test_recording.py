@@ -1,0 +1,65 @@
+"""Marks before statements: they say what was executed, and change nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.mutation.covering import Covering
+from tests.mutation.mutator import mutants_of
+from tests.mutation.recording import MARKS, LineNumbers, as_bits, marked
+
+SOURCE = '''\
+def f(n):
+    """Says what it does."""
+    try:
+        for i in range(n):
+            if i:
+                break
+        else:
+            return "none"
+        return "some"
+    finally:
+        def inner():
+            return 1
+        inner()
+'''
+
+
+def lines_of(argument: int) -> set[int]:
+    """Which lines of `SOURCE` a call executes."""
+    marks = bytearray(100)
+    names: dict[str, object] = {MARKS: marks}
+    exec(compile(marked(ast.parse(SOURCE), 50), "m.py", "exec"), names)  # our own text
+    function = names["f"]
+    assert callable(function)
+    assert function.__doc__ == "Says what it does."
+    assert function(argument) == ("some" if argument > 1 else "none")
+    bits = int(as_bits(marks), 16)
+    return {line for line in range(50) if bits >> (50 + line) & 1}
+
+
+def test_every_executed_statement_of_a_function_is_marked() -> None:
+    assert lines_of(0) == {3, 4, 8, 11, 12, 13}
+    assert lines_of(1) == {3, 4, 5, 8, 11, 12, 13}
+    assert lines_of(2) == {3, 4, 5, 6, 9, 11, 12, 13}
+
+
+def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.py").write_text("def f():\n    return 5\n")
+    source = "LIMIT = 7\n\ndef g(a):\n    if a:\n        h(a)\n"
+    (tmp_path / "p" / "b.py").write_text(source)
+    numbers = LineNumbers(tmp_path, ["p"])
+    first = numbers.first("p/b.py")
+    assert first is not None
+    recorded = {
+        "t.py::slow": (2.0, f"{1 << (first + 4) | 1 << (first + 5):x}"),
+        "t.py::quick": (1.0, f"{1 << (first + 4):x}"),
+        "t.py::other": (0.1, f"{1 << 2:x}"),
+    }
+    covering = Covering(numbers, recorded)
+    names = {mutant.after: [test.name for test in covering.of(mutant)] for mutant in mutants_of("p/b.py", source)}
+    assert names["True"] == ["t.py::quick", "t.py::slow"]
+    assert names["None"] == ["t.py::slow"]
+    assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
