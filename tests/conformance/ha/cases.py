@@ -146,8 +146,7 @@ DYNAMIC: Mapping[str, Case] = {
             "d9_a_queue_whose_master_is_gone_is_refused_by_name",
             "d9_a_queue_whose_master_is_gone_can_be_deleted",
         ),
-        "If-empty is refused with 404 and the name of the node that knows, there with 406.",
-        defect="A queue that is down cannot be deleted at all.",
+        "If-empty is refused with 404 and the name of the node that knows, there with 406; if-unused likewise.",
     ),
     "D10": Case(
         "who may be promoted after a kill",
@@ -160,7 +159,6 @@ DYNAMIC: Mapping[str, Case] = {
     "D11": Case(
         "who may be promoted after a stop",
         _in("dynamic_ha", "d11_promotion_after_a_stop"),
-        defect="when-synced on failure does not override always on shutdown.",
     ),
     "D12": Case("a mirror recovers after the failure of its vhost", pending=_VHOSTS),
     "D13": Case("a mirror recovers after its vhost was stopped and started", pending=_VHOSTS),
@@ -365,7 +363,6 @@ PARTS: Mapping[str, Case] = {
             "k1_of_exactly_two_copies_the_one_that_failed_is_replaced",
         ),
         "The crashed copy stays out of service until its node restarts.",
-        defect="Under exactly, a copy that left by itself is not replaced.",
     ),
     "K2": Case(
         "without mirrors, the persistent message is left",
@@ -384,7 +381,6 @@ PARTS: Mapping[str, Case] = {
             "k4_a_crashed_queue_can_be_deleted_and_declared_again",
         ),
         "For good is at once.",
-        defect="It cannot be deleted before its node has restarted.",
     ),
     "C1": Case(
         "the producer counts down and wants one kind of answer to everything",

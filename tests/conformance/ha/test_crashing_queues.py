@@ -16,7 +16,6 @@ import pytest
 
 from chaos.sim.client import ClosedError
 from node.queues.queue_process import QueueProcess
-from tests.conformance.ha.clients import CaseFailed
 from tests.conformance.ha.harness import Cluster, cluster
 from tests.conformance.ha.runs import simulated
 
@@ -73,7 +72,6 @@ async def test_k1_a_mirrored_queue_survives_with_all_its_messages_and_one_mirror
         assert await c.drain("q", "n3") == [b"transient", b"persistent", b"after"]
 
 
-@pytest.mark.xfail(strict=True, raises=CaseFailed, reason="a mirror that left by itself is not replaced")
 @simulated
 async def test_k1_of_exactly_two_copies_the_one_that_failed_is_replaced() -> None:
     async with cluster(policy={"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic"}) as c:
@@ -119,11 +117,6 @@ async def test_k3_of_a_queue_that_is_not_durable_nothing_is_left() -> None:
         assert await c.count("q", "n3") == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(ClosedError, CaseFailed),
-    reason="a queue whose only copy is out of service cannot be deleted",
-)
 @simulated
 async def test_k4_a_crashed_queue_can_be_deleted_and_declared_again() -> None:
     async with cluster(expected=EXPECTED) as c:

@@ -11,7 +11,7 @@ import pytest
 from chaos.sim.client import ClosedError
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from node.ids import NodeName
-from tests.conformance.ha.clients import CaseFailed, numbered, publish_with
+from tests.conformance.ha.clients import numbered, publish_with
 from tests.conformance.ha.harness import VHOST, Cluster, cluster
 from tests.conformance.ha.runs import seeded, simulated
 
@@ -243,9 +243,6 @@ async def test_d9_a_queue_whose_master_is_gone_is_refused_by_name() -> None:
         assert c.record("q").is_down, "it is still there"
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ClosedError, reason="a queue that is down cannot be deleted before a copy of it is served"
-)
 @simulated
 async def test_d9_a_queue_whose_master_is_gone_can_be_deleted() -> None:
     async with cluster() as c:
@@ -276,13 +273,7 @@ async def test_d10_promotion_after_a_kill(policy: dict[str, Any], is_promoted: b
         ({}, False),
         ({"ha-promote-on-shutdown": "when-synced"}, False),
         ({"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "always"}, True),
-        pytest.param(
-            {"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "when-synced"},
-            False,
-            marks=pytest.mark.xfail(
-                strict=True, raises=CaseFailed, reason="when-synced on failure does not override always on shutdown"
-            ),
-        ),
+        ({"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "when-synced"}, False),
     ],
 )
 @simulated
