@@ -19,6 +19,7 @@ from node.queues.queue_process import QueueProcess
 from tests.conformance.ha.harness import Cluster, cluster
 from tests.conformance.ha.runs import simulated
 
+AUTOMATIC = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 EXPECTED = ("a mistake of ours",)
 
 
@@ -130,3 +131,67 @@ async def test_k4_a_crashed_queue_can_be_deleted_and_declared_again() -> None:
         await c.until(lambda: c.record("q").is_down, "it goes down with its node")
         (listed,) = await c.list_queues("n2", ["name", "state"])
         assert listed == {"name": "q", "state": "down"}
+
+
+# --- D12 to D15: what is a process of its own and fails alone is a vhost there, and the copy of a queue here ---
+
+
+async def mirrored_queue(c: Cluster) -> None:
+    await c.declare("q", "n1")
+    await c.publish("q", [b"before"])
+    await c.synchronised("q", "n2", "n3")
+
+
+def fail(c: Cluster, node: str) -> None:
+    """What the copy on this node writes next is refused."""
+    c.set_disk_failing(node, f"/{c.queue('q').queue_id}/")
+
+
+@simulated
+async def test_d12_a_mirror_that_failed_recovers_with_its_node() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n2")
+        await c.publish("q", [b"meanwhile"])
+        await c.synchronised("q", "n3")
+        c.set_disk_failing("n2", None)
+        c.kill("n2")
+        await c.start("n2")
+        await c.synchronised("q", "n2", "n3")
+        assert c.copy("q", "n2") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d13_a_mirror_that_failed_recovers_with_its_node_in_an_orderly_way() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n2")
+        await c.publish("q", [b"meanwhile"])
+        await c.synchronised("q", "n3")
+        c.set_disk_failing("n2", None)
+        await c.restart("n2")
+        await c.synchronised("q", "n2", "n3")
+        assert c.copy("q", "n2") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d14_the_master_moves_when_its_copy_fails() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n1")
+        await c.publish("q", [b"meanwhile"], "n3")
+        await c.served("q", by="n2")
+        assert await c.drain("q", "n1") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d15_who_was_the_master_when_its_copy_failed_recovers_as_a_mirror() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n1")
+        await c.publish("q", [b"meanwhile"], "n3")
+        await c.served("q", by="n2")
+        c.set_disk_failing("n1", None)
+        await c.restart("n1")
+        await c.synchronised("q", "n1", "n3")
+        assert c.copy("q", "n1") == [b"before", b"meanwhile"]

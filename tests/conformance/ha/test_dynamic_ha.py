@@ -116,6 +116,34 @@ async def test_d2_a_queue_follows_its_policy_through_known_states_only() -> None
 
 
 @simulated
+async def test_d3_nodes_that_join_are_recruited_as_mirrors() -> None:
+    """Three of five founding members are left when the other two join as the new nodes that they are by then."""
+    async with cluster(nodes=5) as c:
+        for gone in ("n4", "n5"):
+            c.kill(gone)
+            c.sim.machines[gone].wipe_disk()
+            c.sim.machines[gone].disk_before = None
+            await c.noticed(gone)
+            await forget(c, gone)
+        await c.set_policy({"ha-mode": "exactly", "ha-params": 4, **AUTOMATIC})
+        await c.declare("q", "n1")
+        await c.placed("q", "n1", "n2", "n3")
+        await c.publish("q", numbered(20))
+        await c.start("n4", "n5")
+        await c.whole()
+        (recruited,) = set(c.placement("q").mirrors) - {"n2", "n3"}
+        (other,) = {"n4", "n5"} - {recruited}
+        await c.synchronised("q", "n2", "n3", recruited)
+        await c.stop(recruited)
+        await c.synchronised("q", "n2", "n3", other)
+        assert c.copy("q", other) == numbered(20)
+
+
+async def forget(c: Cluster, gone: str) -> None:
+    await c.ask("n1", lambda admin: admin.forget_cluster_node(gone))
+
+
+@simulated
 async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
     async with cluster() as c:
         is_over = False
