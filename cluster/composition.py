@@ -391,13 +391,6 @@ def _amqp_server(
     )
 
 
-def _quorum_grace_ms(config: NodeConfig) -> int:
-    """A node pauses before the others declare it down for its silence: see `cluster.runtime.standing`."""
-    silence_ms = config.cluster_silence_timeout_ms - 2 * config.raft_heartbeat_ms
-    longest_ms = silence_ms - config.raft_election_timeout_ms
-    return max(0, min(DriverConfig().quorum_grace_ms, longest_ms))
-
-
 def _raft(
     config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents, admission: Admission
 ) -> RaftDriver:
@@ -415,7 +408,7 @@ def _raft(
         listener=events,
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
-        driver_config=DriverConfig(quorum_grace_ms=_quorum_grace_ms(config)),
+        driver_config=DriverConfig(quorum_grace_ms=config.quorum_grace_ms),
         seed=world.chance.getrandbits(64),
         may_answer=admission.may_answer,
     )

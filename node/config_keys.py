@@ -478,7 +478,7 @@ KEYS: tuple[Key, ...] = (
         "cluster.silence_timeout_ms",
         "milliseconds",
         "5000",
-        "A member that says nothing for this long counts as down.",
+        "A member that says nothing for this long counts as down. At least two election timeouts and six heartbeats.",
         _integer(100, 600_000),
     ),
     Key(
