@@ -242,6 +242,8 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         runtime.queues,
         runtime.membership,
         pauses=config.pauses_minority,
+        has_served=lambda: clients.has_roles,
+        lacks=runtime.unlinked_members,
         after_applied=members.follow,
         on_pause=clients.pause_changed,
         on_fatal=ending.fail,
