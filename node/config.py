@@ -17,7 +17,9 @@ values by key (`_Reader`), values -> a `NodeConfig` whose parts fit each other (
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -446,4 +448,17 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
             raise ConfigError(f"{path}: cannot read the configuration: {reason}") from None
         settings += parse_settings(text, str(path))
     settings += [parse_override(text) for text in overrides]
-    return build_config(settings, lambda secret_path: secret_path.read_text(encoding="utf-8"))
+    return build_config(settings, _read_secret)
+
+
+def _read_secret(path: Path) -> str:
+    """What a file holds that only its owner may read.
+
+    Raises `OSError`, and `ConfigError` if others may read it. A file that belongs to somebody else is taken as it is:
+    this process could not read it otherwise, and cannot change it (secrets that are mounted into containers).
+    """
+    status = path.stat()
+    is_ours_to_change = os.geteuid() in (status.st_uid, 0)
+    if is_ours_to_change and stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"{path}: it is a secret and must be accessible by its owner only: `chmod 600 {path}`")
+    return path.read_text(encoding="utf-8")

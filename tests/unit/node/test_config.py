@@ -270,9 +270,32 @@ def test_a_bad_override_is_named() -> None:
 def test_the_secret_can_be_in_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "cookie"
     secret.write_text(COOKIE + "\n")
+    secret.chmod(0o600)
     assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
     with pytest.raises(ConfigError, match=r"cannot read the file of `cluster\.cookie_file`: No such file"):
         load_config(None, [f"cluster.cookie_file={secret}.gone"])
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
+def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    secret = tmp_path / "cookie"
+    secret.write_text(COOKIE)
+    secret.chmod(mode)
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [f"cluster.cookie_file={secret}"])
+    assert "must be accessible by its owner only" in str(refused.value)
+    assert f"`chmod 600 {secret}`" in str(refused.value)
+
+
+def test_a_secret_that_belongs_to_somebody_else_may_be_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As secrets of containers are: their user could not read it otherwise, and cannot change it."""
+    secret = tmp_path / "cookie"
+    secret.write_text(COOKIE)
+    secret.chmod(0o644)
+    monkeypatch.setattr("os.geteuid", lambda: secret.stat().st_uid + 10_001)
+    assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
 
 
 def test_a_missing_file_is_a_complaint_not_a_traceback(tmp_path: Path) -> None:

@@ -343,7 +343,9 @@ def test_whoever_waits_for_the_others_at_its_first_start_is_calm(lab: Lab, caplo
     lab.pass_time(20)
     lab.start("n2", "n3")
     lab.until_converged()
-    said = [record for record in caplog.records if "pause" in record.getMessage() or "not served" in record.getMessage()]
+    said = [
+        record for record in caplog.records if "pause" in record.getMessage() or "not served" in record.getMessage()
+    ]
     assert [record.levelname for record in said] == ["INFO"]
     assert "clients are not served yet" in said[0].getMessage()
     assert "waits for n2, n3" in said[0].getMessage()

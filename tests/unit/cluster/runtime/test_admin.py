@@ -281,6 +281,18 @@ async def test_any_node_tells_of_another_one_that_pauses() -> None:
     assert "no space" in cluster_status_text(document)
 
 
+async def test_the_status_of_the_cluster_names_the_links_that_are_cut_as_each_node_sees_it() -> None:
+    """n1 asks whom it reaches: n3 reaches n2 and n1, n1 does not reach n2."""
+    document = await cluster_status(AnsweringPeers(n3={"cut_off": []}), "n2", "n3")
+    assert document["partitions"] == {"n1": ["n2"]}
+    assert "Node n1 cannot communicate with n2" in cluster_status_text(document)
+    document = await cluster_status(AnsweringPeers(n2={"cut_off": ["n3"]}, n3={"cut_off": ["n2"]}), "n2", "n3")
+    assert document["partitions"] == {"n2": ["n3"], "n3": ["n2"]}
+    whole = await cluster_status(AnsweringPeers(n2={}, n3={"cut_off": []}), "n2", "n3")
+    assert whole["partitions"] == {}, "n2 is of a release that does not say"
+    assert (await cluster_status(AnsweringPeers(n2={}), "n2"))["partitions"] == {}, "who is down is not cut off"
+
+
 async def test_a_change_is_given_up_when_the_node_finds_itself_without_a_quorum() -> None:
     admin = admin_in_cluster(AnsweringPeers())
     group: Any = admin._runtime.metadata
