@@ -27,7 +27,7 @@ from cluster.metadata.commands import (
     SetUserTags,
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.policy.validation import PolicyError, validate_policy
+from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
@@ -107,6 +107,7 @@ class NodeAdmin:
     async def set_policy(self, policy: PolicyRecord) -> None:
         try:
             validate_policy(policy)
+            check_carried_out(policy.definition)
         except PolicyError as error:
             raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
         await self._change(SetPolicy(policy))

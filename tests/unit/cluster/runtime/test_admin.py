@@ -126,6 +126,23 @@ async def test_a_policy_that_makes_no_sense_is_not_proposed() -> None:
     assert caught.value.exit_code is ExitCode.SOFTWARE
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"message-ttl": 5000},
+        {"expires": 5000},
+        {"max-length": 5, "dead-letter-exchange": "x"},
+        {"ha-mode": "all", "dead-letter-routing-key": "k"},
+    ],
+)
+async def test_a_policy_that_would_not_be_carried_out_is_not_proposed(definition: dict[str, Any]) -> None:
+    group = RefusingGroup(ProposalRefusedError("no leader"))
+    with pytest.raises(AdminRefused, match="in this release") as caught:
+        await admin_of(group).set_policy(PolicyRecord("/", "p", "^", definition, 0, "queues"))
+    assert caught.value.exit_code is ExitCode.SOFTWARE
+    assert group.proposed == []
+
+
 async def test_a_promotion_by_force_names_the_queue_by_its_id_and_hands_on_why_it_is_refused() -> None:
     cluster = StateUnderTest("n1", "n2")
     record = cluster.declare("q")
