@@ -242,6 +242,8 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         runtime.queues,
         runtime.membership,
         pauses=config.pauses_minority,
+        has_served=lambda: clients.has_roles,
+        lacks=runtime.unlinked_members,
         after_applied=members.follow,
         on_pause=clients.pause_changed,
         on_fatal=ending.fail,
@@ -391,13 +393,6 @@ def _amqp_server(
     )
 
 
-def _quorum_grace_ms(config: NodeConfig) -> int:
-    """A node pauses before the others declare it down for its silence: see `cluster.runtime.standing`."""
-    silence_ms = config.cluster_silence_timeout_ms - 2 * config.raft_heartbeat_ms
-    longest_ms = silence_ms - config.raft_election_timeout_ms
-    return max(0, min(DriverConfig().quorum_grace_ms, longest_ms))
-
-
 def _raft(
     config: NodeConfig, world: World, runtime: NodeRuntime, mesh: Mesh, events: ConsensusEvents, admission: Admission
 ) -> RaftDriver:
@@ -415,7 +410,7 @@ def _raft(
         listener=events,
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
-        driver_config=DriverConfig(quorum_grace_ms=_quorum_grace_ms(config)),
+        driver_config=DriverConfig(quorum_grace_ms=config.quorum_grace_ms),
         seed=world.chance.getrandbits(64),
         may_answer=admission.may_answer,
     )

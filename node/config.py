@@ -17,7 +17,9 @@ values by key (`_Reader`), values -> a `NodeConfig` whose parts fit each other (
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,14 @@ from node.ids import NodeName
 _KEY = re.compile(r"[A-Za-z0-9_.-]+\Z")
 #: A follower must be able to miss a heartbeat or two without starting an election.
 ELECTION_TO_HEARTBEAT_RATIO = 3
+#: What a node without word of the metadata group waits for beyond an election timeout before it stops serving clients.
+QUORUM_GRACE_MS = 3000
+#: An election takes up to two timeouts; around it the leader's last proof and its successor's first are some heartbeats
+#: apart.
+ELECTION_TIMEOUTS = 2
+ELECTION_HEARTBEATS = 4
+#: A node pauses so long before the others declare it down for its silence.
+PAUSE_BEFORE_SILENCE_HEARTBEATS = 2
 #: A shorter secret could be guessed over the network.
 COOKIE_MIN_CHARACTERS = 16
 
@@ -126,6 +136,15 @@ class NodeConfig:
     def is_clustered(self) -> bool:
         """True if there are other members."""
         return len(self.members) > 1
+
+    @property
+    def quorum_grace_ms(self) -> int:
+        """A node pauses after this and an election timeout without proof of what the group has decided: later than an
+        election takes, and before the others declare it down for its silence (`cluster.runtime.standing`)."""
+        before_silence_ms = self.cluster_silence_timeout_ms - PAUSE_BEFORE_SILENCE_HEARTBEATS * self.raft_heartbeat_ms
+        election_ms = (ELECTION_TIMEOUTS - 1) * self.raft_election_timeout_ms
+        election_ms += ELECTION_HEARTBEATS * self.raft_heartbeat_ms
+        return min(max(QUORUM_GRACE_MS, election_ms), before_silence_ms - self.raft_election_timeout_ms)
 
     @property
     def pauses_minority(self) -> bool:
@@ -404,6 +423,15 @@ def _check_timing(reader: _Reader) -> None:
             f"least {ELECTION_TO_HEARTBEAT_RATIO} times `raft.heartbeat_ms` ({heartbeat}), or a late heartbeat "
             "starts an election"
         )
+    silence = reader.get("cluster.silence_timeout_ms")
+    least = ELECTION_TIMEOUTS * election + (ELECTION_HEARTBEATS + PAUSE_BEFORE_SILENCE_HEARTBEATS) * heartbeat
+    if silence < least:
+        raise ConfigError(
+            f"{reader.where('cluster.silence_timeout_ms')}: `cluster.silence_timeout_ms` is {silence}; it must be at "
+            f"least {least}: an election takes up to {ELECTION_TIMEOUTS} times `raft.election_timeout_ms` ({election}) "
+            f"and some heartbeats of `raft.heartbeat_ms` ({heartbeat}), and a node that must not be silent for longer "
+            "would close its client connections at each"
+        )
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
@@ -420,4 +448,17 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> NodeConfig:
             raise ConfigError(f"{path}: cannot read the configuration: {reason}") from None
         settings += parse_settings(text, str(path))
     settings += [parse_override(text) for text in overrides]
-    return build_config(settings, lambda secret_path: secret_path.read_text(encoding="utf-8"))
+    return build_config(settings, _read_secret)
+
+
+def _read_secret(path: Path) -> str:
+    """What a file holds that only its owner may read.
+
+    Raises `OSError`, and `ConfigError` if others may read it. A file that belongs to somebody else is taken as it is:
+    this process could not read it otherwise, and cannot change it (secrets that are mounted into containers).
+    """
+    status = path.stat()
+    is_ours_to_change = os.geteuid() in (status.st_uid, 0)
+    if is_ours_to_change and stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"{path}: it is a secret and must be accessible by its owner only: `chmod 600 {path}`")
+    return path.read_text(encoding="utf-8")

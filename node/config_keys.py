@@ -293,7 +293,7 @@ KEYS: tuple[Key, ...] = (
         "cluster.cookie_file",
         "path",
         "",
-        "File that holds the secret, instead of `cluster.cookie`.",
+        "File that holds the secret, instead of `cluster.cookie`. Only its owner may be able to read it.",
         _parse_path,
     ),
     Key(
@@ -457,7 +457,8 @@ KEYS: tuple[Key, ...] = (
         "cluster_partition_handling",
         "pause_minority, ignore",
         "pause_minority",
-        "What a node does that cannot reach a majority: stop serving, or go on at the risk of losing messages.",
+        "What a node does that cannot know what the majority decides: close its client connections, or keep them. Kept "
+        "ones wait for confirms; but what they publish to a queue declared meanwhile is confirmed as unroutable.",
         _choice("pause_minority", "ignore"),
     ),
     Key(
@@ -478,7 +479,7 @@ KEYS: tuple[Key, ...] = (
         "cluster.silence_timeout_ms",
         "milliseconds",
         "5000",
-        "A member that says nothing for this long counts as down.",
+        "A member that says nothing for this long counts as down. At least two election timeouts and six heartbeats.",
         _integer(100, 600_000),
     ),
     Key(

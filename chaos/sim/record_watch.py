@@ -6,7 +6,7 @@ called after every turn of a node and sees what that node knows.
 
 Checked: one index carries one request on every node; a queue's epochs only grow, on each node alone, and one epoch has
 one master for ever, whoever looks; and **a copy that lacks something takes over only where it may**. This last is an
-independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (or
+independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (and
 ``-on-shutdown``, if the master announced its end), and only a mirror that was following it; under ``when-synced``,
 never.
 
@@ -153,7 +153,9 @@ class RecordWatch:
         queue = state.topology.queue_by_id(new.queue_id)
         policy = None if queue is None else state.policy_of_queue(queue)
         definition = {} if policy is None else policy.definition
-        wanted = definition.get(f"ha-promote-on-{reason}", PROMOTE_BY_DEFAULT[reason])
+        # Who waits for a complete copy after a failure waits for it after a stop, too.
+        answers = [definition.get(f"ha-promote-on-{each}", PROMOTE_BY_DEFAULT[each]) for each in (reason, "failure")]
+        wanted = next((answer for answer in answers if answer != "always"), "always")
         text = f"queue {new.queue_id}: {new.master} takes over in epoch {new.epoch}, and {old.complete} are complete"
         if wanted != "always":
             self._violate("promotion", f"{text}; the policy says {wanted} on {reason}")

@@ -24,6 +24,8 @@ that lives and has opened its copy can propose. The rules:
    has not taken service yet gives way to a complete copy that returns.
 4. **Placement waits for service.** No mirror is added or discarded by policy while the queue waits: a newcomer
    could only be filled from nothing, and what would be discarded may be the only complete copy.
+   A mirror that leaves by itself is replaced under ``exactly``, by a node that has not left the queue itself since it
+   is up; what it holds counts as before.
 5. **An operator may give up waiting** (`force_promote`, `forget_node`); what is lost by it is counted like any other.
 
 The cost is one commit more per failover, batched over the queues of a node (`TakeService`). Kafka remembers replicas
@@ -43,6 +45,15 @@ from typing import Any, Literal
 from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
+
+#: Versions of these rules, by what they began with. In version 1 a promotion was the service.
+#: Masters take service. Those of before never did, and copies that they had left behind must not pass for complete.
+TAKING_SERVICE = 2
+#: ``ha-promote-on-failure: when-synced`` holds for stops as well, whatever ``ha-promote-on-shutdown`` says.
+FAILURE_DECIDES_STOPS = 3
+#: Under ``exactly`` a mirror that left by itself is replaced.
+REPLACING_MIRRORS = 3
+LATEST_VERSION = 3
 
 FIRST_EPOCH = Epoch(1)
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
@@ -216,9 +227,15 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 # --- members
 
 
-def is_loss_allowed(policy: Mapping[str, Any], reason: Literal["failure", "shutdown"]) -> bool:
-    """Whether a mirror that lacks something may take over from a master that went for this reason."""
-    return bool(policy.get(f"ha-promote-on-{reason}", DEFAULT_PROMOTE[reason]) == "always")
+def is_loss_allowed(
+    policy: Mapping[str, Any], reason: Literal["failure", "shutdown"], rules_version: int = LATEST_VERSION
+) -> bool:
+    """Whether a mirror that lacks something may take over from a master that went for this reason.
+
+    Who does not want that after a failure does not want it after a stop (RabbitMQ).
+    """
+    asked = (reason, "failure") if rules_version >= FAILURE_DECIDES_STOPS else (reason,)
+    return all(policy.get(f"ha-promote-on-{each}", DEFAULT_PROMOTE[each]) == "always" for each in asked)
 
 
 def node_down(
@@ -313,7 +330,7 @@ def forget_node(record: MastershipRecord, node: NodeName) -> MastershipRecord | 
     )
 
 
-def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
+def place(record: MastershipRecord, wanted: Suggestion, is_durable: bool) -> MastershipRecord:
     """Bring the record to where the policy wants it: move the master, discard the surplus, add what is missing.
 
     After a move the rest has to wait until the new master is in service.
@@ -326,8 +343,14 @@ def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
             record = discard_mirror(record, node)
     for node in wanted.mirrors:
         if node not in record.mirrors:
-            record = add_mirror(record, node)
+            record = take_mirror(record, node, is_durable)
     return record
+
+
+def take_mirror(record: MastershipRecord, node: NodeName, is_durable: bool) -> MastershipRecord:
+    """Add a mirror on a node that was in no part of the record: what it had in memory only has ended since."""
+    added = add_mirror(record, node)
+    return added if is_durable else mark_unsynchronised(added, node)
 
 
 # --- the first version of these rules, and what always holds

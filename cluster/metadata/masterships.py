@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from cluster.metadata.errors import StaleDeletionError
+from cluster.metadata.commands import ForcePromote
+from cluster.metadata.errors import (
+    CompleteMasterError,
+    NodeNotUpError,
+    NoSuchNodeError,
+    StaleDeletionError,
+    StillServedError,
+)
 from cluster.metadata.mastership import check_record
-from cluster.metadata.records import MastershipRecord
+from cluster.metadata.records import MastershipRecord, MemberRecord
 from node.ids import NodeName, QueueId
 from node.lazy_list import LazyList
 from node.topology.commands import DeleteQueue
@@ -23,6 +30,10 @@ class Masterships:
         self.records: dict[QueueId, MastershipRecord] = {}
         #: Per queue and mirror: index of the entry that took the mirror into the record. What is in it never changes.
         self._mirror_since: dict[QueueId, dict[NodeName, int]] = {}
+        #: Per queue: nodes that stopped being its mirror by themselves (a disk that fails, a link that is cut), in the
+        #: order in which they went, and were not its mirror or up anew since. Nobody is replaced by one of them: two
+        #: nodes that cannot hold the queue would replace each other for ever.
+        self._left: dict[QueueId, tuple[NodeName, ...]] = {}
         #: Queues per node: as master, and as master or mirror. Derived from `records`.
         self.master_count: Counter[NodeName] = Counter()
         self.replica_count: Counter[NodeName] = Counter()
@@ -37,10 +48,13 @@ class Masterships:
         self.records[queue_id] = record
         since = self._mirror_since.get(queue_id, {})
         self._mirror_since[queue_id] = {node: since.get(node, index) for node in record.mirrors}
+        if queue_id in self._left:
+            self._keep_left(queue_id, lambda node: node not in (record.master, *record.mirrors))
 
     def remove(self, queue_id: QueueId) -> None:
         self._count(self.records.pop(queue_id), -1)
         del self._mirror_since[queue_id]
+        self._left.pop(queue_id, None)
 
     def check_deletion(self, queue: QueueRecord | None, command: DeleteQueue) -> None:
         """Raise `StaleDeletionError` if ``command`` would delete ``queue``, but not any more by what was checked."""
@@ -50,6 +64,18 @@ class Masterships:
         if command.epoch != epoch:
             raise StaleDeletionError(f"{queue.queue_name} is in epoch {epoch}, it was looked at in {command.epoch}")
 
+    def check_force(self, queue: QueueRecord, command: ForcePromote, member: MemberRecord | None) -> None:
+        """Raise if ``queue`` must not be served by the node that ``command`` names, of which ``member`` is known."""
+        record = self.records[queue.queue_id]
+        if record.in_service:
+            raise StillServedError(queue.name, record.master)
+        if member is None:
+            raise NoSuchNodeError(command.node)
+        if not member.is_up:
+            raise NodeNotUpError(command.node)
+        if not record.is_down and record.master in record.complete and command.node not in record.complete:
+            raise CompleteMasterError(queue.name, record.master)
+
     def mirror_since(self, queue_id: QueueId, node: NodeName) -> int:
         """What was said of this mirror before that index was said of another copy, or of a life that is over."""
         return self._mirror_since[queue_id][node]
@@ -57,6 +83,27 @@ class Masterships:
     def mirror_begins_anew(self, queue_id: QueueId, node: NodeName, index: int) -> None:
         """It stays in the record, with another life than before ``index``."""
         self._mirror_since[queue_id] = {**self._mirror_since[queue_id], node: index}
+
+    # --- mirrors that left by themselves ---
+
+    def mirror_left(self, queue_id: QueueId, node: NodeName) -> None:
+        """A mirror went although its node is up and its policy wants it; the record is without it already."""
+        self._left[queue_id] = (*self.who_left(queue_id), node)
+
+    def who_left(self, queue_id: QueueId) -> tuple[NodeName, ...]:
+        return self._left.get(queue_id, ())
+
+    def node_up(self, node: NodeName) -> None:
+        """What ``node`` could not do in its life before it may be able to do now."""
+        for queue_id in list(self._left):
+            self._keep_left(queue_id, lambda other: other != node)
+
+    def _keep_left(self, queue_id: QueueId, is_kept: Callable[[NodeName], bool]) -> None:
+        kept = tuple(node for node in self._left[queue_id] if is_kept(node))
+        if kept:
+            self._left[queue_id] = kept
+        else:
+            del self._left[queue_id]
 
     def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
         self.master_count[record.master] += change
@@ -69,10 +116,15 @@ class Masterships:
             [(queue_id, self._mirror_since[queue_id]) for queue_id in sorted(self._mirror_since)], _beginnings
         )
 
-    def restore(self, records: Iterable[MastershipRecord], mirror_since: Sequence[Any]) -> None:
+    def left_snapshot(self) -> Sequence[Any]:
+        """As `mirror_since_snapshot`."""
+        return sorted(self._left.items())
+
+    def restore(self, records: Iterable[MastershipRecord], mirror_since: Sequence[Any], left: Sequence[Any]) -> None:
         self.records.clear()
         self.records.update((record.queue_id, record) for record in records)
         self._mirror_since = {queue_id: dict(since) for queue_id, since in mirror_since}
+        self._left = {queue_id: tuple(nodes) for queue_id, nodes in left}
         self.master_count.clear()
         self.replica_count.clear()
         for record in self.records.values():
@@ -88,6 +140,11 @@ class Masterships:
             replicas.update((record.master, *record.mirrors))
             assert record.queue_id == queue_id, "a record is kept under its queue"
             assert set(self._mirror_since[queue_id]) == set(record.mirrors), "every mirror has a beginning"
+        for queue_id, left in self._left.items():
+            record = self.records[queue_id]
+            assert left, "a queue that nobody left has no entry"
+            assert len(set(left)) == len(left), "who left can leave again only after it was taken back"
+            assert not set(left) & {record.master, *record.mirrors}, "who left has no part of the queue"
         assert masters == +self.master_count, "the derived counters agree with the records"
         assert replicas == +self.replica_count, "as above, for all copies"
 

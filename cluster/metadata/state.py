@@ -51,15 +51,11 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import (
     AlreadyFoundedError,
     ChangeFailedError,
-    CompleteMasterError,
     EarlierLifeError,
-    NodeNotUpError,
-    NoSuchNodeError,
     NoSuchPolicyError,
     NoSuchVhostError,
     RefusedChangeError,
     StaleMastershipError,
-    StillServedError,
 )
 from cluster.metadata.events import (
     AccessEnded,
@@ -93,10 +89,9 @@ from node.topology.topology import Topology
 
 #: Format of `MetadataState.snapshot`; those of version 1 can be read.
 SNAPSHOT_VERSION = 2
-#: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
-#: (`TakeService`) from the first `NodeUp` that announces it: masters of before never took service, and copies that they
-#: had left behind must not pass for complete.
-RULES_VERSION = 2
+#: Of the rules of mastership. A log begins under version 1 and goes on under a higher one from the first `NodeUp` that
+#: announces it, so that every node makes the same of what an earlier release has committed.
+RULES_VERSION = rules.LATEST_VERSION
 
 
 class MetadataState:
@@ -298,7 +293,7 @@ class MetadataState:
     # --- records
 
     def _put_record(self, record: MastershipRecord) -> None:
-        if self.rules_version < RULES_VERSION:
+        if self.rules_version < rules.TAKING_SERVICE:
             record = rules.as_in_version_1(record)
         self._table.put(record, self.applied_index)
 
@@ -312,21 +307,24 @@ class MetadataState:
         """All queues in the order of their ids, which is the same on every node."""
         return sorted(self.topology.all_queues(), key=lambda queue: queue.queue_id)
 
-    def _place(self, queue: QueueRecord, only_mode: str | None = None) -> None:
-        """Bring a queue to where its policy wants it, if somebody serves it and its mode is ``only_mode``."""
+    def _place(self, queue: QueueRecord, only_mode: str | None = None, *, is_replacing: bool = False) -> None:
+        """Bring a queue to where its policy wants it, if somebody serves it and its mode is ``only_mode``.
+
+        Who left it by himself gets a copy only if nobody else can; if that ``is_replacing`` somebody who left, never.
+        """
         record = self.masterships[queue.queue_id]
         if not record.in_service:
             return
         definition = self._mirroring(queue)
         if only_mode is not None and definition.get("ha-mode") != only_mode:
             return
-        wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
-        placed = rules.place(record, wanted)
+        running, left = self.running_nodes(), self._table.who_left(queue.queue_id)
+        if left:
+            last = () if is_replacing else left
+            running = [*(node for node in running if node not in left), *(node for node in last if node in running)]
+        wanted = suggest_nodes(definition, rules.placement_of(record), running)
+        placed = rules.place(record, wanted, queue.durable)
         is_moved = placed.master != record.master
-        if not queue.durable:
-            for node in placed.mirrors:
-                if node not in (record.master, *record.mirrors):
-                    placed = rules.mark_unsynchronised(placed, node)  # its copy has ended when it left the record
         discarded = () if is_moved else tuple(node for node in record.mirrors if node not in placed.mirrors)
         self._change_record(placed, "moved" if is_moved else "mirrors", discarded)
         if is_moved:
@@ -349,17 +347,8 @@ class MetadataState:
         queue = self.topology.queue_by_id(command.queue_id)
         if queue is None:
             raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
-        record = self.masterships[command.queue_id]
-        if record.in_service:
-            raise StillServedError(queue.name, record.master)
-        member = self.members.get(command.node)
-        if member is None:
-            raise NoSuchNodeError(command.node)
-        if not member.is_up:
-            raise NodeNotUpError(command.node)
-        if not record.is_down and record.master in record.complete and command.node not in record.complete:
-            raise CompleteMasterError(queue.name, record.master)
-        self._change_record(rules.force_promote(record, command.node), "forced")
+        self._table.check_force(queue, command, self.members.get(command.node))
+        self._change_record(rules.force_promote(self.masterships[command.queue_id], command.node), "forced")
 
     def _queue_of(self, queue_id: QueueId) -> QueueRecord:
         queue = self.topology.queue_by_id(queue_id)
@@ -385,6 +374,9 @@ class MetadataState:
         match command:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
+                if self.rules_version >= rules.REPLACING_MIRRORS:
+                    self._table.mirror_left(command.queue_id, node)
+                    self._place(self._queue_of(command.queue_id), "exactly", is_replacing=True)
             case MoveMaster():
                 if not rules.may_move_to(record, node):
                     raise StaleMastershipError(f"{node} is not complete: moving there would lose messages")
@@ -414,12 +406,13 @@ class MetadataState:
         if member is None or not member.is_up or not is_possible:
             raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
         queue = self._queue_of(record.queue_id)
-        mirroring = self._mirroring(queue)
-        wanted = suggest_nodes(mirroring, rules.placement_of(record), self.running_nodes())
+        running = self.running_nodes()
+        if self.rules_version >= rules.REPLACING_MIRRORS:
+            running = [node, *running]  # any place that is free is its own
+        wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), running)
         if node not in wanted.mirrors:
             raise StaleMastershipError(f"no policy wants queue {record.queue_id} on {node}")
-        added = rules.add_mirror(record, node)
-        self._change_record(added if queue.durable else rules.mark_unsynchronised(added, node), "mirrors")
+        self._change_record(rules.take_mirror(record, node, queue.durable), "mirrors")
 
     # --- members
 
@@ -435,6 +428,7 @@ class MetadataState:
         self._put_member(
             MemberRecord(node, command.cluster_address, command.amqp_address, command.incarnation, is_up=True)
         )
+        self._table.node_up(node)
         for queue in self._queues():
             if is_unnoticed:
                 self._restarted_unnoticed(queue, node)
@@ -447,7 +441,7 @@ class MetadataState:
         record = self.masterships[queue.queue_id]
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
-        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= RULES_VERSION))
+        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.TAKING_SERVICE))
         self._follow(
             queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
         )
@@ -467,7 +461,7 @@ class MetadataState:
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        return rules.is_loss_allowed(self._mirroring(queue), reason)
+        return rules.is_loss_allowed(self._mirroring(queue), reason, self.rules_version)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -563,6 +557,7 @@ class MetadataState:
                 "policies": _sorted_values(self.policies),
                 "masterships": _sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
+                "left": self._table.left_snapshot(),
                 "requests": self._requests.snapshot(),
             }
         )
@@ -583,7 +578,7 @@ class MetadataState:
         records = content["masterships"]
         if version < SNAPSHOT_VERSION:
             records = [rules.as_in_version_1(record) for record in records]
-        self._table.restore(records, content["mirror_since"])
+        self._table.restore(records, content["mirror_since"], content.get("left", ()))
         self._requests.restore(content["requests"])
         self._history = History(data, self.applied_index)
 

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.metadata.records import PolicyRecord
 from node.errors import WarrenError
 from node.patterns import pattern_problem
-from node.topology.arguments import problem_of_exchange_argument, problem_of_queue_argument
+from node.topology.arguments import problem_of_exchange_argument, problem_of_queue_argument, why_not_carried_out
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues")
 HA_MODES = ("all", "exactly", "nodes")
@@ -115,6 +115,13 @@ def validate_definition(definition: Mapping[str, Any]) -> None:
         if complaint is not None:
             raise PolicyError(complaint)
     _validate_ha_params(definition)
+
+
+def check_carried_out(definition: Mapping[str, Any]) -> None:
+    """Raises `PolicyError` for a setting that nothing would come of. What is committed stands."""
+    for key in definition:
+        if problem := why_not_carried_out(f"x-{key}"):
+            raise PolicyError(f"{key} cannot be set: {problem}")
 
 
 def _validate_ha_params(definition: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from cluster.metadata.commands import (
     SetUserTags,
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.policy.validation import PolicyError, validate_policy
+from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
@@ -107,6 +107,7 @@ class NodeAdmin:
     async def set_policy(self, policy: PolicyRecord) -> None:
         try:
             validate_policy(policy)
+            check_carried_out(policy.definition)
         except PolicyError as error:
             raise AdminRefused(ExitCode.SOFTWARE, str(error)) from None
         await self._change(SetPolicy(policy))
@@ -212,7 +213,12 @@ class NodeAdmin:
         if self._standing.has_no_quorum or not self._clients.has_roles:
             running = sorted([self._runtime.node, *linked])  # the records say who was up
         peers = [node for node in running if node in linked]
-        own = {**self._versions(), "listeners": self._listeners(), "paused": self._standing.document()}
+        own = {
+            **self._versions(),
+            "listeners": self._listeners(),
+            "paused": self._standing.document(),
+            "cut_off": self._cut_off(),
+        }
         statuses = dict(sorted(({self._runtime.node: own} | await self._peers.statuses(peers)).items()))
         return {
             "cluster_name": f"warren@{configured[0]}",
@@ -223,7 +229,7 @@ class NodeAdmin:
             },
             "alarms": self._runtime.alarms.listing(),
             "paused": {node: document["paused"] for node, document in statuses.items() if document.get("paused")},
-            "partitions": {},
+            "partitions": {node: cut for node, document in statuses.items() if (cut := document.get("cut_off"))},
             "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.metadata.consensus.leader,
         }
@@ -246,7 +252,13 @@ class NodeAdmin:
             "listeners": self._listeners(),
             "is_serving": self._clients.is_serving,
             "paused": self._standing.document(),
+            "cut_off": self._cut_off(),
         }
+
+    def _cut_off(self) -> list[NodeName]:
+        """Members that count as up, and that this node has no link with."""
+        linked = {self._runtime.node, *self._runtime.links.linked_nodes()}
+        return sorted(each.node for each in self._state.members.values() if each.is_up and each.node not in linked)
 
     def _versions(self) -> dict[str, str]:
         return {"warren_version": self._system.version, "python_version": self._system.python_version}

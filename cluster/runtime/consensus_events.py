@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cluster.runtime.membership import Membership
 from cluster.runtime.queue_set import QueueSet
@@ -19,6 +19,8 @@ class ConsensusEvents:
     """Implements `cluster.runtime.raft_driver.RaftListener`.
 
     ``after_applied``: called in the turn after one in which something was applied.
+    ``has_served``: clients were served in this life of the node, or would have been but for a pause.
+    ``lacks``: members that this node has no link with.
     ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
     ``on_fatal``: the node must stop, for this reason.
     """
@@ -29,6 +31,8 @@ class ConsensusEvents:
         membership: Membership,
         *,
         pauses: bool,
+        has_served: Callable[[], bool],
+        lacks: Callable[[], Sequence[NodeName]],
         after_applied: Callable[[], None],
         on_pause: Callable[[Pause | None], None],
         on_fatal: Callable[[str], None],
@@ -36,6 +40,9 @@ class ConsensusEvents:
         self._queues = queues
         self._membership = membership
         self._pauses = pauses
+        self._has_served = has_served
+        self._lacks = lacks
+        self._has_said_what_it_waits_for = False
         self._after_applied = after_applied
         self._on_pause = on_pause
         self._on_fatal = on_fatal
@@ -51,7 +58,9 @@ class ConsensusEvents:
     def on_pause(self, pause: Pause | None) -> None:
         if not self._pauses:
             return
-        if pause is None:
+        if not self._has_served():
+            self._wait(pause)
+        elif pause is None:
             log.info("this node has what the cluster has decided: it serves clients again")
         else:
             log.error(
@@ -59,6 +68,13 @@ class ConsensusEvents:
                 pause.reason,
             )
         self._on_pause(pause)
+
+    def _wait(self, pause: Pause | None) -> None:
+        """Nobody loses anything: a cluster is starting, or this node joins it again."""
+        if pause is not None and not self._has_said_what_it_waits_for:
+            self._has_said_what_it_waits_for = True
+            names = ", ".join(self._lacks()) or "what the cluster has decided"
+            log.info("clients are not served yet: %s; this node waits for %s", pause.reason, names)
 
     def on_storage_failed(self, error: StorageError) -> None:
         self._on_fatal(f"the metadata group failed here, this node stops: {error}")

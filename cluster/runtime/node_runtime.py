@@ -242,6 +242,11 @@ class NodeRuntime:
     def _queue_unused(self, queue: QueueRecord, may_return: bool) -> None:
         self.deletions.unused(queue, may_return)
 
+    def unlinked_members(self) -> list[NodeName]:
+        """Configured members that this node cannot speak to."""
+        names = (member.name for member in self.config.members)
+        return [name for name in names if name != self.node and not self.links.is_up(name)]
+
     def _cut_off_nodes(self) -> list[NodeName]:
         members = self.metadata.state.members.values()
         return [

@@ -120,8 +120,8 @@ class Entry:
         self._answered = self._publishes.answered
         self._early = self._consumers.early
         self.calls = ChannelCalls(here, self._consumers, self._route, queue_record)
-        #: Queues that a channel has used: the ones to tell when it closes.
-        self._used: dict[int, set[QueueId]] = {}
+        #: Queues that a channel has used and that exist: the ones to tell when it closes. (Dicts for their order.)
+        self._used: dict[int, dict[QueueId, None]] = {}
         self._routes: dict[QueueId, Route] = {}
         self._channel_ids = 0
         self._session_numbers = 0
@@ -150,6 +150,8 @@ class Entry:
         self._consumers.queue_deleted(route)
         self._publishes.queue_deleted(route)
         self._credits.close_route(route)
+        for channel_id in route.used_by:
+            del self._used[channel_id][queue_id]
 
     def routed_queues(self) -> list[QueueId]:
         """Queues that channels of this node have used."""
@@ -241,7 +243,7 @@ class Entry:
         """See `QueueGateway`, here and below."""
         self._channel_ids += 1
         self._sinks[self._channel_ids] = sink
-        self._used[self._channel_ids] = set()
+        self._used[self._channel_ids] = {}
         return ChannelKey(self._node, self._channel_ids)
 
     def settle_ack(self, channel: ChannelKey, queue_id: QueueId, session: int, seq_ids: Sequence[SeqId]) -> None:
@@ -306,9 +308,8 @@ class Entry:
         self._sinks.pop(channel_id, None)
         self._credits.close_channel(channel_id)
         for queue_id in self._used.pop(channel_id, ()):
-            route = self._routes.get(queue_id)
-            if route is None:
-                continue
+            route = self._routes[queue_id]
+            del route.used_by[channel_id]
             self._consumers.channel_closed(route, channel)
             route.hops.pop(channel_id, None)
             self._publishes.channel_closed(route, channel_id)
@@ -321,9 +322,8 @@ class Entry:
 
     def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
         counts = {
-            queue_id: len(route.unconfirmed.get(channel.channel_id, ()))
+            queue_id: len(self._routes[queue_id].unconfirmed.get(channel.channel_id, ()))
             for queue_id in self._used.get(channel.channel_id, ())
-            if (route := self._routes.get(queue_id)) is not None
         }
         return max(counts, key=lambda queue_id: counts[queue_id]) if any(counts.values()) else None
 
@@ -350,8 +350,10 @@ class Entry:
                 return None
             route = self._routes[queue_id] = Route(queue_id, record)
             self._open(route)
-        if channel is not None and channel.channel_id in self._used:
-            self._used[channel.channel_id].add(queue_id)
+        if channel is not None:
+            used = self._used.get(channel.channel_id)
+            if used is not None and queue_id not in used:
+                used[queue_id] = route.used_by[channel.channel_id] = None
         return route
 
     def _open(self, route: Route) -> None:
@@ -404,12 +406,15 @@ class Entry:
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"
         sessions = [route.session for route in self._routes.values() if route.session]
         assert len(set(sessions)) == len(sessions), "no two routes share a session number"
+        used = sum(len(queues) for queues in self._used.values())
+        assert used == sum(len(route.used_by) for route in self._routes.values()), "no channel remembers what is gone"
         assert max(sessions, default=0) <= self._session_numbers, "session numbers are counted here"
         for queue_id, route in self._routes.items():
             assert route.queue_id == queue_id, "a route lies under its queue"
             route.check_invariants()
             self._credits.check_invariants(route)
-            known = {channel_id for channel_id, used in self._used.items() if queue_id in used}
+            known = route.used_by.keys()
+            assert all(queue_id in self._used[channel_id] for channel_id in known), "both know that it is used"
             named = route.unconfirmed.keys() | route.hops.keys() | route.first_unsent.keys()
             named |= {key.channel.channel_id for key in route.consumers}
             assert named <= known, "whoever has something on a route is found there when its channel closes"

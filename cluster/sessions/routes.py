@@ -113,6 +113,7 @@ class Route:
         "state",
         "unconfirmed",
         "untracked",
+        "used_by",
     )
 
     def __init__(self, queue_id: QueueId, record: MastershipRecord) -> None:
@@ -130,6 +131,8 @@ class Route:
         self.first_unsent: dict[int, int] = {}
         #: channel id -> its credit towards the queue, of channels that have published to it.
         self.hops: dict[int, Hop] = {}
+        #: Open channels that have used the queue, by id (a dict for their order).
+        self.used_by: dict[int, None] = {}
         self.untracked: deque[tuple[int, Message]] = deque(maxlen=UNTRACKED_MESSAGES_MAX)
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Some channel had a consumer of this queue, and may have lost it while nobody could be told.

@@ -41,7 +41,7 @@ from node.amqp.channel_events import (
 )
 from node.amqp.channel_states import TRANSITIONS, ChannelState
 from node.amqp.cold_methods import OK_METHODS, consumer_spec, new_consumer_tag
-from node.amqp.confirms import ConfirmTracker
+from node.amqp.confirms import ConfirmNumbers
 from node.amqp.deliveries import Consumer, Deliveries, Interrupted, Refused
 from node.amqp.frames import (
     BASIC_PUBLISH,
@@ -88,7 +88,7 @@ class ChannelMachine:
         self.waiting_bytes = 0
         #: The method being handled, for ``connection.close``.
         self.blamed_index = 0
-        self.confirms = ConfirmTracker()
+        self.confirms = ConfirmNumbers()
         self.deliveries = Deliveries(number, limits.frame_max, output, self.effects)
         self.confirm_mode = False
         #: What waits for the next commit, on a transactional channel.
@@ -477,7 +477,7 @@ class ChannelMachine:
         self.waiting.clear()
         self.waiting_bytes = 0
         self.deliveries.drop()
-        self.confirms = ConfirmTracker()
+        self.confirms = ConfirmNumbers()
         self._consumers.clear()
         if self._transaction is not None:
             self._transaction = Transaction()

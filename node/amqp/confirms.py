@@ -19,7 +19,7 @@ class Confirm(NamedTuple):
     positive: bool
 
 
-class ConfirmTracker:
+class ConfirmNumbers:
     """Which publishes of a channel are open, and which answers have not been sent."""
 
     __slots__ = ("_acked", "_lowest", "_nacked", "_next", "_open")

@@ -40,7 +40,7 @@ from node.routing.properties import (
     without_header,
 )
 from node.routing.router import EXTRA_KEYS_MARK
-from node.topology.arguments import describe_exchange, describe_queue
+from node.topology.arguments import check_expiration, describe_exchange, describe_queue
 from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
 
@@ -314,9 +314,7 @@ class Channel:
     def _check_properties(self, message: Message) -> None:
         properties = message.properties
         if properties[0] & EXPIRATION_BIT_HIGH:
-            expiration = short_string_of(properties, "expiration") or ""
-            if not (expiration.isascii() and expiration.isdigit()):
-                raise ChannelError(406, f"invalid expiration '{expiration}': expected a number of milliseconds")
+            check_expiration(short_string_of(properties, "expiration") or "")
         if properties[1] & USER_ID_BIT_LOW:
             claimed = short_string_of(properties, "user_id")
             if claimed != self._user and not self._authenticator.has_tag(self._user, "impersonator"):

@@ -21,7 +21,7 @@ from node.broker.deletion import delete_queue
 from node.broker.parts import BrokerParts
 from node.errors import AmqpError, ChannelError
 from node.routing.properties import plain_table
-from node.topology.arguments import check_queue_arguments
+from node.topology.arguments import check_carried_out, check_queue_arguments
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from node.topology.names import (
     DEFAULT_EXCHANGE,
@@ -137,9 +137,7 @@ class Definitions:
                     raise
                 # It was about to be deleted, and is: this declares its successor.
         check_queue_arguments(self._vhost, name, plain)
-        if "x-dead-letter-exchange" in plain:
-            self.require("read", "queue", name)
-            self.require("write", "exchange", plain["x-dead-letter-exchange"])
+        check_carried_out(self._vhost, name, plain)
         await self._declare_new(command)
         return QueueDeclared(name, 0, 0)
 

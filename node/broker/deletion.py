@@ -4,6 +4,9 @@ The master checks and seals the queue, so that what it answers stays true: nothi
 consume. Then the deletion is committed. If a condition was asked for, the command names the epoch of that mastership,
 and is refused if another has begun, whose master has sealed nothing: then that one is asked.
 
+A queue that nobody serves (its node is down, its only copy is out of service) is deleted unseen if there is no
+condition, as RabbitMQ does: nobody can say what was in it. Under a condition that is refused, for nobody can check it.
+
 Whatever else comes in between, the master is told that the fate of the command is unknown (`delete_abandoned`), and has
 it decided before the queue is used again. It must not simply be unsealed: a command that nobody waits for any more may
 still be carried out.
@@ -11,6 +14,7 @@ still be carried out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
@@ -20,6 +24,8 @@ from node.ids import Epoch, QueueId
 from node.topology.arguments import describe_queue
 from node.topology.commands import DeleteQueue
 from node.topology.records import QueueRecord
+
+log = logging.getLogger(__name__)
 
 #: Masterships in which the conditions are checked, one after the other, before the client is told to try again.
 CHECKS_MAX = 5
@@ -41,15 +47,15 @@ async def delete_queue(
     if_unused: bool,
     if_empty: bool,
 ) -> int:
-    """Delete ``queue``; the number of messages that were ready.
+    """Delete ``queue``; the number of messages that were ready, 0 if nobody can say.
 
-    Raises `ChannelError` 406 if a condition fails, 404 if no master can be asked or it moves on and on, and what
-    ``submit`` raises; then the queue may be deleted all the same, later, if the conditions hold.
+    Raises `ChannelError` 406 if a condition fails, 404 if there is one and no master can be asked or it moves on and
+    on, and what ``submit`` raises; then the queue may be deleted all the same, later, if the conditions hold.
     """
     is_conditional = if_unused or if_empty
     for _ in range(CHECKS_MAX):
         try:
-            ready, epoch = await queues.delete_if(queue.queue_id, if_unused, if_empty)
+            ready, epoch = await _ask_master(queues, queue, if_unused=if_unused, if_empty=if_empty)
             await submit(DeleteQueue(queue.vhost, queue.name, queue.queue_id, epoch if is_conditional else None))
         except QueueMovedError:
             continue
@@ -63,6 +69,19 @@ async def delete_queue(
         return ready
     what = describe_queue(queue.vhost, queue.name)
     raise ChannelError(404, f"{what} changes its master again and again: try again")
+
+
+async def _ask_master(
+    queues: DeletableQueues, queue: QueueRecord, *, if_unused: bool, if_empty: bool
+) -> tuple[int, Epoch | None]:
+    """What its master says; without a condition the queue may have none."""
+    try:
+        return await queues.delete_if(queue.queue_id, if_unused, if_empty)
+    except ChannelError as error:
+        if if_unused or if_empty or error.reply_code != 404:
+            raise
+        log.warning("%s is deleted although nobody can say what is in it: %s", queue.queue_name, error)
+        return 0, None
 
 
 async def _abandon(queues: DeletableQueues, queue: QueueRecord) -> None:

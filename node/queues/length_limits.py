@@ -5,7 +5,7 @@ They count ready messages only. Whoever calls has delivered before what can be d
 Overflow ``drop-head`` keeps the limits by dropping the oldest, whatever raised the queue above them: a publish, a
 requeue, a dead channel, a new policy. Overflow ``reject-publish`` keeps them by refusing what comes, and only so: what
 the queue has accepted it keeps, even above its limits (a requeue, a lower limit), and until there is room again it
-refuses every publish. ``reject-publish-dlx`` is the same here, since nothing is dead-lettered yet.
+refuses every publish. ``reject-publish-dlx`` is the same here, since nothing is dead-lettered.
 
 The excess may be millions of messages on disk, so it goes in steps; whoever drops is told how many at most, and whether
 that was enough.

@@ -112,6 +112,18 @@ _QUEUE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {
     "x-single-active-consumer": _boolean,
 }
 
+_NO_EXPIRY = "messages do not expire in this release"
+_NO_DEAD_LETTERS = "nothing is dead-lettered in this release"
+#: Those that are understood, and not carried out -> what the client must know. Only new declarations are refused for
+#: them: queues of earlier releases have them, and go on.
+_NOT_CARRIED_OUT: Mapping[str, str] = {
+    "x-expires": "queues do not expire in this release",
+    "x-message-ttl": _NO_EXPIRY,
+    "x-max-priority": "there are no priorities in this release",
+    "x-dead-letter-exchange": _NO_DEAD_LETTERS,
+    "x-dead-letter-routing-key": _NO_DEAD_LETTERS,
+}
+
 #: As above, of an exchange. No ``x-`` here (RabbitMQ).
 _EXCHANGE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {"alternate-exchange": _string}
 
@@ -143,6 +155,26 @@ def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -
             f"invalid arg 'x-dead-letter-routing-key' for {describe_queue(vhost, name)}: "
             "it needs x-dead-letter-exchange as well",
         )
+
+
+def why_not_carried_out(argument: str) -> str:
+    """What a client has to know that relies on this argument of a queue; empty if it can."""
+    return _NOT_CARRIED_OUT.get(argument, "")
+
+
+def check_carried_out(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `ChannelError` 406 for an argument that nothing would come of. At the client's door, never for what is
+    committed."""
+    for key in arguments:
+        if problem := why_not_carried_out(key):
+            raise ChannelError(406, f"invalid arg '{key}' for {describe_queue(vhost, name)}: {problem}")
+
+
+def check_expiration(expiration: str) -> None:
+    """Raises `ChannelError` 406 for this property of a message, whatever it is: it would be delivered too late."""
+    if not (expiration.isascii() and expiration.isdigit()):
+        raise ChannelError(406, f"invalid expiration '{expiration}': expected a number of milliseconds")
+    raise ChannelError(406, f"expiration '{expiration}' cannot be kept: {_NO_EXPIRY}")
 
 
 def check_exchange_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ SIMPLE: Mapping[str, Case] = {
     "S15": Case("likewise across a move", _in("simple_ha", "s15_refusals_survive_a_policy")),
 }
 
-_VHOSTS = "Vhosts are no processes of their own here that could crash and come back."
+_VHOSTS = "A vhost is no process here: what fails alone is the copy of a queue, and it comes back with its node."
 _REBALANCE = "There is no command yet that spreads masters evenly."
 
 DYNAMIC: Mapping[str, Case] = {
@@ -116,7 +116,7 @@ DYNAMIC: Mapping[str, Case] = {
     ),
     "D3": Case(
         "nodes that join the cluster are recruited as mirrors",
-        pending="The members of a cluster are fixed when it is founded.",
+        _in("dynamic_ha", "d3_nodes_that_join_are_recruited_as_mirrors"),
     ),
     "D4": Case(
         "a hundred short lives of a queue while its policy comes and goes",
@@ -128,7 +128,7 @@ DYNAMIC: Mapping[str, Case] = {
     ),
     "D6": Case(
         "mirrors boot alone after the others were forgotten offline",
-        pending="A node that is down cannot be told to forget the others.",
+        pending="One of three is no majority: what its disk lacks of what the cluster decided it cannot know.",
     ),
     "D7": Case(
         "a new mirror that cannot start must not crash the master",
@@ -146,8 +146,7 @@ DYNAMIC: Mapping[str, Case] = {
             "d9_a_queue_whose_master_is_gone_is_refused_by_name",
             "d9_a_queue_whose_master_is_gone_can_be_deleted",
         ),
-        "If-empty is refused with 404 and the name of the node that knows, there with 406.",
-        defect="A queue that is down cannot be deleted at all.",
+        "If-empty is refused with 404 and the name of the node that knows, there with 406; if-unused likewise.",
     ),
     "D10": Case(
         "who may be promoted after a kill",
@@ -160,12 +159,27 @@ DYNAMIC: Mapping[str, Case] = {
     "D11": Case(
         "who may be promoted after a stop",
         _in("dynamic_ha", "d11_promotion_after_a_stop"),
-        defect="when-synced on failure does not override always on shutdown.",
     ),
-    "D12": Case("a mirror recovers after the failure of its vhost", pending=_VHOSTS),
-    "D13": Case("a mirror recovers after its vhost was stopped and started", pending=_VHOSTS),
-    "D14": Case("the master moves when its vhost goes down", pending=_VHOSTS),
-    "D15": Case("a mirror recovers after its vhost went down and the master moved", pending=_VHOSTS),
+    "D12": Case(
+        "a mirror recovers after the failure of its vhost",
+        _in("crashing_queues", "d12_a_mirror_that_failed_recovers_with_its_node"),
+        _VHOSTS,
+    ),
+    "D13": Case(
+        "a mirror recovers after its vhost was stopped and started",
+        _in("crashing_queues", "d13_a_mirror_that_failed_recovers_with_its_node_in_an_orderly_way"),
+        _VHOSTS,
+    ),
+    "D14": Case(
+        "the master moves when its vhost goes down",
+        _in("crashing_queues", "d14_the_master_moves_when_its_copy_fails"),
+        _VHOSTS,
+    ),
+    "D15": Case(
+        "a mirror recovers after its vhost went down and the master moved",
+        _in("crashing_queues", "d15_who_was_the_master_when_its_copy_failed_recovers_as_a_mirror"),
+        _VHOSTS,
+    ),
     "D16": Case("masters are rebalanced under ha-mode all", pending=_REBALANCE),
     "D17": Case("masters are rebalanced under ha-mode exactly", pending=_REBALANCE),
     "D18": Case("masters are rebalanced under ha-mode nodes", pending=_REBALANCE),
@@ -365,7 +379,6 @@ PARTS: Mapping[str, Case] = {
             "k1_of_exactly_two_copies_the_one_that_failed_is_replaced",
         ),
         "The crashed copy stays out of service until its node restarts.",
-        defect="Under exactly, a copy that left by itself is not replaced.",
     ),
     "K2": Case(
         "without mirrors, the persistent message is left",
@@ -384,7 +397,6 @@ PARTS: Mapping[str, Case] = {
             "k4_a_crashed_queue_can_be_deleted_and_declared_again",
         ),
         "For good is at once.",
-        defect="It cannot be deleted before its node has restarted.",
     ),
     "C1": Case(
         "the producer counts down and wants one kind of answer to everything",

@@ -16,10 +16,10 @@ import pytest
 
 from chaos.sim.client import ClosedError
 from node.queues.queue_process import QueueProcess
-from tests.conformance.ha.clients import CaseFailed
 from tests.conformance.ha.harness import Cluster, cluster
 from tests.conformance.ha.runs import simulated
 
+AUTOMATIC = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 EXPECTED = ("a mistake of ours",)
 
 
@@ -73,7 +73,6 @@ async def test_k1_a_mirrored_queue_survives_with_all_its_messages_and_one_mirror
         assert await c.drain("q", "n3") == [b"transient", b"persistent", b"after"]
 
 
-@pytest.mark.xfail(strict=True, raises=CaseFailed, reason="a mirror that left by itself is not replaced")
 @simulated
 async def test_k1_of_exactly_two_copies_the_one_that_failed_is_replaced() -> None:
     async with cluster(policy={"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic"}) as c:
@@ -119,11 +118,6 @@ async def test_k3_of_a_queue_that_is_not_durable_nothing_is_left() -> None:
         assert await c.count("q", "n3") == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(ClosedError, CaseFailed),
-    reason="a queue whose only copy is out of service cannot be deleted",
-)
 @simulated
 async def test_k4_a_crashed_queue_can_be_deleted_and_declared_again() -> None:
     async with cluster(expected=EXPECTED) as c:
@@ -137,3 +131,67 @@ async def test_k4_a_crashed_queue_can_be_deleted_and_declared_again() -> None:
         await c.until(lambda: c.record("q").is_down, "it goes down with its node")
         (listed,) = await c.list_queues("n2", ["name", "state"])
         assert listed == {"name": "q", "state": "down"}
+
+
+# --- D12 to D15: what is a process of its own and fails alone is a vhost there, and the copy of a queue here ---
+
+
+async def mirrored_queue(c: Cluster) -> None:
+    await c.declare("q", "n1")
+    await c.publish("q", [b"before"])
+    await c.synchronised("q", "n2", "n3")
+
+
+def fail(c: Cluster, node: str) -> None:
+    """What the copy on this node writes next is refused."""
+    c.set_disk_failing(node, f"/{c.queue('q').queue_id}/")
+
+
+@simulated
+async def test_d12_a_mirror_that_failed_recovers_with_its_node() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n2")
+        await c.publish("q", [b"meanwhile"])
+        await c.synchronised("q", "n3")
+        c.set_disk_failing("n2", None)
+        c.kill("n2")
+        await c.start("n2")
+        await c.synchronised("q", "n2", "n3")
+        assert c.copy("q", "n2") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d13_a_mirror_that_failed_recovers_with_its_node_in_an_orderly_way() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n2")
+        await c.publish("q", [b"meanwhile"])
+        await c.synchronised("q", "n3")
+        c.set_disk_failing("n2", None)
+        await c.restart("n2")
+        await c.synchronised("q", "n2", "n3")
+        assert c.copy("q", "n2") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d14_the_master_moves_when_its_copy_fails() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n1")
+        await c.publish("q", [b"meanwhile"], "n3")
+        await c.served("q", by="n2")
+        assert await c.drain("q", "n1") == [b"before", b"meanwhile"]
+
+
+@simulated
+async def test_d15_who_was_the_master_when_its_copy_failed_recovers_as_a_mirror() -> None:
+    async with cluster(policy=AUTOMATIC) as c:
+        await mirrored_queue(c)
+        fail(c, "n1")
+        await c.publish("q", [b"meanwhile"], "n3")
+        await c.served("q", by="n2")
+        c.set_disk_failing("n1", None)
+        await c.restart("n1")
+        await c.synchronised("q", "n1", "n3")
+        assert c.copy("q", "n1") == [b"before", b"meanwhile"]

@@ -11,7 +11,7 @@ import pytest
 from chaos.sim.client import ClosedError
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
 from node.ids import NodeName
-from tests.conformance.ha.clients import CaseFailed, numbered, publish_with
+from tests.conformance.ha.clients import numbered, publish_with
 from tests.conformance.ha.harness import VHOST, Cluster, cluster
 from tests.conformance.ha.runs import seeded, simulated
 
@@ -113,6 +113,34 @@ async def test_d2_a_queue_follows_its_policy_through_known_states_only() -> None
         await change(nodes_policy("n2", "n3", **AUTOMATIC), "n2 n3", "n2")
         c.watchers.clear()
         assert await c.drain("q", "n1") == numbered(20)
+
+
+@simulated
+async def test_d3_nodes_that_join_are_recruited_as_mirrors() -> None:
+    """Three of five founding members are left when the other two join as the new nodes that they are by then."""
+    async with cluster(nodes=5) as c:
+        for gone in ("n4", "n5"):
+            c.kill(gone)
+            c.sim.machines[gone].wipe_disk()
+            c.sim.machines[gone].disk_before = None
+            await c.noticed(gone)
+            await forget(c, gone)
+        await c.set_policy({"ha-mode": "exactly", "ha-params": 4, **AUTOMATIC})
+        await c.declare("q", "n1")
+        await c.placed("q", "n1", "n2", "n3")
+        await c.publish("q", numbered(20))
+        await c.start("n4", "n5")
+        await c.whole()
+        (recruited,) = set(c.placement("q").mirrors) - {"n2", "n3"}
+        (other,) = {"n4", "n5"} - {recruited}
+        await c.synchronised("q", "n2", "n3", recruited)
+        await c.stop(recruited)
+        await c.synchronised("q", "n2", "n3", other)
+        assert c.copy("q", other) == numbered(20)
+
+
+async def forget(c: Cluster, gone: str) -> None:
+    await c.ask("n1", lambda admin: admin.forget_cluster_node(gone))
 
 
 @simulated
@@ -243,9 +271,6 @@ async def test_d9_a_queue_whose_master_is_gone_is_refused_by_name() -> None:
         assert c.record("q").is_down, "it is still there"
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ClosedError, reason="a queue that is down cannot be deleted before a copy of it is served"
-)
 @simulated
 async def test_d9_a_queue_whose_master_is_gone_can_be_deleted() -> None:
     async with cluster() as c:
@@ -276,13 +301,7 @@ async def test_d10_promotion_after_a_kill(policy: dict[str, Any], is_promoted: b
         ({}, False),
         ({"ha-promote-on-shutdown": "when-synced"}, False),
         ({"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "always"}, True),
-        pytest.param(
-            {"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "when-synced"},
-            False,
-            marks=pytest.mark.xfail(
-                strict=True, raises=CaseFailed, reason="when-synced on failure does not override always on shutdown"
-            ),
-        ),
+        ({"ha-promote-on-shutdown": "always", "ha-promote-on-failure": "when-synced"}, False),
     ],
 )
 @simulated

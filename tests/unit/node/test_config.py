@@ -237,10 +237,22 @@ def test_a_bad_secret_is_not_repeated() -> None:
         (THREE_NODES.replace("cluster.cookie", "# "), "`cluster.cookie` is missing"),
         (THREE_NODES + "cluster.cookie_file = /x", "both `cluster.cookie` and `cluster.cookie_file`"),
         ("raft.heartbeat_ms = 1000", "at least 3 times `raft.heartbeat_ms` (1000)"),
+        ("cluster.silence_timeout_ms = 2599", "`cluster.silence_timeout_ms` is 2599; it must be at least 2600"),
+        (
+            "raft.election_timeout_ms = 3000",
+            "the default: `cluster.silence_timeout_ms` is 5000; it must be at least 6600",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused(text: str, words: str) -> None:
     assert words in complaint_about(text)
+
+
+def test_the_least_silence_timeout_is_what_a_node_needs_to_sit_out_an_election() -> None:
+    assert config_of("cluster.silence_timeout_ms = 2600").quorum_grace_ms == 2600 - 200 - 1000
+    assert config_of("").quorum_grace_ms == 3000
+    slow = config_of("raft.election_timeout_ms = 9000\ncluster.silence_timeout_ms = 60000")
+    assert slow.quorum_grace_ms == 9000 + 400, "an election of such a cluster takes longer than the usual grace"
 
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
@@ -258,9 +270,32 @@ def test_a_bad_override_is_named() -> None:
 def test_the_secret_can_be_in_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "cookie"
     secret.write_text(COOKIE + "\n")
+    secret.chmod(0o600)
     assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
     with pytest.raises(ConfigError, match=r"cannot read the file of `cluster\.cookie_file`: No such file"):
         load_config(None, [f"cluster.cookie_file={secret}.gone"])
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
+def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    secret = tmp_path / "cookie"
+    secret.write_text(COOKIE)
+    secret.chmod(mode)
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [f"cluster.cookie_file={secret}"])
+    assert "must be accessible by its owner only" in str(refused.value)
+    assert f"`chmod 600 {secret}`" in str(refused.value)
+
+
+def test_a_secret_that_belongs_to_somebody_else_may_be_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As secrets of containers are: their user could not read it otherwise, and cannot change it."""
+    secret = tmp_path / "cookie"
+    secret.write_text(COOKIE)
+    secret.chmod(0o644)
+    monkeypatch.setattr("os.geteuid", lambda: secret.stat().st_uid + 10_001)
+    assert load_config(None, [f"cluster.cookie_file={secret}"]).cluster_cookie == COOKIE
 
 
 def test_a_missing_file_is_a_complaint_not_a_traceback(tmp_path: Path) -> None:
@@ -314,7 +349,7 @@ def test_every_field_is_reached_by_some_key() -> None:
         cluster_partition_handling = ignore
         mirroring_sync_batch_size = 1
         mirroring_sync_max_throughput = 1
-        cluster.silence_timeout_ms = 100
+        cluster.silence_timeout_ms = 160
         raft.heartbeat_ms = 10
         raft.election_timeout_ms = 50
         log.level = debug

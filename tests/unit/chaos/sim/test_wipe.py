@@ -334,3 +334,22 @@ def test_two_of_three_nodes_that_lost_their_disks_are_replaced_one_after_the_oth
 
 def incarnation(lab: Lab, name: str) -> int:
     return int(read_whole(lab.cluster.machines[name].disk, "/data/incarnation"))
+
+
+# --- who waits at its first start
+
+
+def test_whoever_waits_for_the_others_at_its_first_start_is_calm(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    caplog.set_level(logging.INFO)
+    lab.start("n1")
+    lab.pass_time(20)
+    lab.start("n2", "n3")
+    lab.until_converged()
+    said = [
+        record for record in caplog.records if "pause" in record.getMessage() or "not served" in record.getMessage()
+    ]
+    assert [record.levelname for record in said] == ["INFO"]
+    assert "clients are not served yet" in said[0].getMessage()
+    assert "waits for n2, n3" in said[0].getMessage()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -132,9 +132,9 @@ def test_a_complete_copy_that_was_dropped_is_offered_when_its_master_dies_before
     record = cluster.record()
     cluster.apply(DropMirror(record.queue_id, record.epoch, N2))
     cluster.down("n1")
-    assert show(cluster.record()) == "n1 | - | epoch 1 | down | complete n1 n2"
+    assert show(cluster.record()) == "n1 | n3 | epoch 1 | down | complete n1 n2"
     cluster.up("n2", 1)
-    assert show(cluster.record()) == "n2 | - | epoch 2 | elected | complete n1 n2"
+    assert show(cluster.record()) == "n2 | n3 | epoch 2 | elected | complete n1 n2"
 
 
 def test_an_elected_master_whose_disk_fails_hands_over_to_another_complete_copy() -> None:

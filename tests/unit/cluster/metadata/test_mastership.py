@@ -21,8 +21,9 @@ from cluster.metadata.errors import (
     StaleMastershipError,
 )
 from cluster.metadata.events import MastershipChanged, QueueCreated, QueueDeleted
+from cluster.metadata.state import MetadataState
 from node.errors import ConnectionFailure
-from node.ids import Epoch
+from node.ids import Epoch, NodeName
 from node.topology.commands import DeclareQueue
 from tests.support.metadata_state import (
     ALL,
@@ -134,7 +135,9 @@ WAITS = "n1 | n2+ n3+ | epoch 1 | down"
         ({"ha-promote-on-failure": "when-synced"}, "failure", WAITS),
         ({}, "shutdown", WAITS),
         ({"ha-promote-on-shutdown": "always"}, "shutdown", LOST),
-        ({"ha-promote-on-failure": "when-synced", "ha-promote-on-shutdown": "always"}, "shutdown", LOST),
+        ({"ha-promote-on-failure": "always", "ha-promote-on-shutdown": "always"}, "shutdown", LOST),
+        ({"ha-promote-on-failure": "when-synced", "ha-promote-on-shutdown": "always"}, "shutdown", WAITS),
+        ({"ha-promote-on-failure": "always", "ha-promote-on-shutdown": "when-synced"}, "shutdown", WAITS),
     ],
 )
 def test_without_a_complete_mirror_the_policy_decides(policy: dict[str, str], reason: str, record: str) -> None:
@@ -400,7 +403,7 @@ def test_only_the_policy_discards_copies() -> None:
     assert not any(event.discarded for event in cluster.last.events if isinstance(event, MastershipChanged))
     cluster.up("n3", 2)
     cluster.policy({"ha-mode": "exactly", "ha-params": 1})
-    assert [event.discarded for event in cluster.last.events if isinstance(event, MastershipChanged)] == [(N2, N3)]
+    assert [event.discarded for event in cluster.last.events if isinstance(event, MastershipChanged)] == [(N3, N2)]
     assert show(cluster.record()) == "n1 | - | epoch 1"
 
 
@@ -464,6 +467,62 @@ def test_a_dropped_mirror_comes_back_as_the_youngest() -> None:
     assert show(cluster.record()) == "n1 | n3* | epoch 1"
     cluster.apply(AddMirror(record.queue_id, record.epoch, N2))
     assert show(cluster.record()) == "n1 | n3* n2 | epoch 1"
+
+
+EXACTLY_TWO = {"ha-mode": "exactly", "ha-params": 2}
+
+
+def drop(cluster: StateUnderTest, node: NodeName) -> None:
+    record = cluster.record()
+    assert cluster.apply(DropMirror(record.queue_id, record.epoch, node)).error is None
+
+
+def test_exactly_replaces_a_mirror_that_left_by_itself() -> None:
+    """What it holds still counts until the master has gone on without it."""
+    cluster = mirrored(EXACTLY_TWO)
+    drop(cluster, N2)
+    assert show(cluster.record()) == "n1 | n3 | epoch 1 | complete n1 n2"
+    assert not any(event.discarded for event in cluster.last.events if isinstance(event, MastershipChanged))
+    cluster.serve()
+    assert show(cluster.record()) == "n1 | n3 | epoch 1"
+
+
+def test_nobody_is_replaced_by_a_node_that_left_the_queue_itself() -> None:
+    """Two nodes whose disks fail would replace each other for ever."""
+    cluster = mirrored(EXACTLY_TWO)
+    drop(cluster, N2)
+    drop(cluster, N3)
+    cluster.serve()
+    assert show(cluster.record()) == "n1 | - | epoch 1"
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    assert restored.snapshot() == cluster.state.snapshot()
+    cluster.up("n3", 2)
+    assert show(cluster.record()) == "n1 | n3 | epoch 1", "in a new life it may be able to"
+    drop(cluster, N3)
+    assert show(cluster.record()) == "n1 | - | epoch 1"
+
+
+def test_who_has_left_is_taken_back_where_there_is_room() -> None:
+    cluster = mirrored(EXACTLY_TWO)
+    drop(cluster, N2)
+    drop(cluster, N3)
+    record = cluster.record()
+    cluster.apply(AddMirror(record.queue_id, record.epoch, N3))
+    assert show(cluster.record()) == "n1 | n3 | epoch 1 | complete n1 n2"
+    drop(cluster, N3)
+    assert show(cluster.record()) == "n1 | - | epoch 1 | complete n1 n2"
+    record = cluster.record()
+    cluster.apply(AddMirror(record.queue_id, record.epoch, N2))
+    cluster.apply(AddMirror(record.queue_id, record.epoch, N3))
+    assert isinstance(cluster.last.error, StaleMastershipError), "two copies are there"
+
+
+def test_other_modes_wait_for_a_mirror_that_left_by_itself() -> None:
+    """They name their nodes: nobody else is wanted."""
+    cluster = mirrored()
+    drop(cluster, N2)
+    assert show(cluster.record()) == "n1 | n3* | epoch 1 | complete n1 n2 n3"
 
 
 def test_a_mirror_that_no_policy_wants_is_not_added() -> None:

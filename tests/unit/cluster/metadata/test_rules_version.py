@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.metadata.commands import NodeUp
+from cluster.metadata.commands import DropMirror, NodeUp
 from cluster.metadata.records import MastershipRecord
-from cluster.metadata.state import MetadataState
-from node.ids import Incarnation, NodeName
-from tests.support.metadata_state import StateUnderTest, show
+from cluster.metadata.state import RULES_VERSION, MetadataState
+from node.ids import Epoch, Incarnation, NodeName
+from tests.support.metadata_state import N2, StateUnderTest, follows, show
 
 #: Snapshot that the release before made: n1 has died; it was the master of the mirrored queue ``ha``, and only it has
 #: the queue ``alone``.
@@ -72,22 +72,48 @@ def test_the_first_node_of_the_new_release_brings_the_new_rules() -> None:
     cluster = old_cluster()
     cluster.down("n1")
     cluster.up("n2", 2)
-    assert cluster.state.rules_version == 2
+    assert cluster.state.rules_version == RULES_VERSION
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
     cluster.up("n1", 2)
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
     assert show(cluster.record("alone")) == "n1 | - | epoch 2"
 
 
-@pytest.mark.parametrize("version", [2, 7])
-def test_the_version_only_rises_and_is_one_that_is_known(version: int) -> None:
+@pytest.mark.parametrize(("announced", "version"), [(2, 2), (3, 3), (7, 3)])
+def test_the_version_only_rises_and_is_one_that_is_known(announced: int, version: int) -> None:
     cluster = old_cluster()
-    cluster.apply(NodeUp(NodeName("n4"), Incarnation(1), "n4:1", "n4:2", version))
+    cluster.apply(NodeUp(NodeName("n4"), Incarnation(1), "n4:1", "n4:2", announced))
     old_node_up(cluster, "n5")
-    assert cluster.state.rules_version == 2
+    assert cluster.state.rules_version == version
     restored = MetadataState()
     restored.restore(cluster.state.snapshot())
-    assert restored.rules_version == 2
+    assert restored.rules_version == version
+
+
+def cluster_of_version(version: int) -> StateUnderTest:
+    cluster = StateUnderTest()
+    for node in ("n1", "n2", "n3"):
+        cluster.apply(NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2", version))
+    return cluster
+
+
+@pytest.mark.parametrize(("version", "is_down"), [(2, False), (3, True)])
+def test_each_reason_decided_by_itself_up_to_version_2(version: int, is_down: bool) -> None:
+    cluster = cluster_of_version(version)
+    cluster.declare()
+    cluster.policy({"ha-mode": "all", "ha-promote-on-shutdown": "always", "ha-promote-on-failure": "when-synced"})
+    follows(cluster, N2)
+    cluster.down("n1", reason="shutdown")
+    assert cluster.record().is_down is is_down
+
+
+@pytest.mark.parametrize(("version", "record"), [(2, "n1 | -"), (3, "n1 | n3")])
+def test_nobody_was_replaced_who_left_by_himself_up_to_version_2(version: int, record: str) -> None:
+    cluster = cluster_of_version(version)
+    cluster.policy({"ha-mode": "exactly", "ha-params": 2})
+    queue_id = cluster.declare().queue_id
+    cluster.apply(DropMirror(queue_id, Epoch(1), N2))
+    assert show(cluster.record()) == f"{record} | epoch 1 | complete n1 n2"
 
 
 def test_under_the_old_rules_any_mirror_took_over_at_once_and_the_loss_was_counted() -> None:

@@ -126,6 +126,23 @@ async def test_a_policy_that_makes_no_sense_is_not_proposed() -> None:
     assert caught.value.exit_code is ExitCode.SOFTWARE
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"message-ttl": 5000},
+        {"expires": 5000},
+        {"max-length": 5, "dead-letter-exchange": "x"},
+        {"ha-mode": "all", "dead-letter-routing-key": "k"},
+    ],
+)
+async def test_a_policy_that_would_not_be_carried_out_is_not_proposed(definition: dict[str, Any]) -> None:
+    group = RefusingGroup(ProposalRefusedError("no leader"))
+    with pytest.raises(AdminRefused, match="in this release") as caught:
+        await admin_of(group).set_policy(PolicyRecord("/", "p", "^", definition, 0, "queues"))
+    assert caught.value.exit_code is ExitCode.SOFTWARE
+    assert group.proposed == []
+
+
 async def test_a_promotion_by_force_names_the_queue_by_its_id_and_hands_on_why_it_is_refused() -> None:
     cluster = StateUnderTest("n1", "n2")
     record = cluster.declare("q")
@@ -279,6 +296,18 @@ async def test_any_node_tells_of_another_one_that_pauses() -> None:
     assert document["running_nodes"] == ["n1", "n2", "n3"]
     assert list(document["paused"]) == ["n3"]
     assert "no space" in cluster_status_text(document)
+
+
+async def test_the_status_of_the_cluster_names_the_links_that_are_cut_as_each_node_sees_it() -> None:
+    """n1 asks whom it reaches: n3 reaches n2 and n1, n1 does not reach n2."""
+    document = await cluster_status(AnsweringPeers(n3={"cut_off": []}), "n2", "n3")
+    assert document["partitions"] == {"n1": ["n2"]}
+    assert "Node n1 cannot communicate with n2" in cluster_status_text(document)
+    document = await cluster_status(AnsweringPeers(n2={"cut_off": ["n3"]}, n3={"cut_off": ["n2"]}), "n2", "n3")
+    assert document["partitions"] == {"n2": ["n3"], "n3": ["n2"]}
+    whole = await cluster_status(AnsweringPeers(n2={}, n3={"cut_off": []}), "n2", "n3")
+    assert whole["partitions"] == {}, "n2 is of a release that does not say"
+    assert (await cluster_status(AnsweringPeers(n2={}), "n2"))["partitions"] == {}, "who is down is not cut off"
 
 
 async def test_a_change_is_given_up_when_the_node_finds_itself_without_a_quorum() -> None:

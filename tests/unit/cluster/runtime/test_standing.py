@@ -16,10 +16,10 @@ PAUSE_AFTER_MS = 4000
 class Bench:
     """Three nodes, and what each thinks of its standing, looked at every 50 ms."""
 
-    def __init__(self, names: list[str] = NAMES) -> None:
+    def __init__(self, names: list[str] = NAMES, pause_after_ms: int = PAUSE_AFTER_MS) -> None:
         self.network = RaftNetwork(names)
         self.watches = {
-            name: StandingWatch(self.network.core(name), PAUSE_AFTER_MS, self.network.now_ms) for name in names
+            name: StandingWatch(self.network.core(name), pause_after_ms, self.network.now_ms) for name in names
         }
         self.leader = self.network.elect()
         #: Of the disk of each node.
@@ -45,8 +45,13 @@ class Bench:
         return [name for name in self.network.nodes if name != self.leader]
 
 
-def test_an_election_is_no_reason_to_pause() -> None:
-    bench = Bench()
+#: Of a node with the least `cluster.silence_timeout_ms` that the configuration accepts for these elections.
+LEAST_PAUSE_AFTER_MS = 2400
+
+
+@pytest.mark.parametrize("pause_after_ms", [PAUSE_AFTER_MS, LEAST_PAUSE_AFTER_MS])
+def test_an_election_is_no_reason_to_pause(pause_after_ms: int) -> None:
+    bench = Bench(pause_after_ms=pause_after_ms)
     bench.network.crash(bench.leader)
     for name in bench.followers:
         bench.watches[bench.leader] = bench.watches[name]  # what is dead is not looked at

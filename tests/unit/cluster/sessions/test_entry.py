@@ -136,6 +136,13 @@ def test_a_deleted_queue_has_confirmed_everything(opened: EntryBench) -> None:
 # --- sessions ---
 
 
+def test_a_channel_forgets_a_deleted_queue(opened: EntryBench) -> None:
+    """One that answers requests publishes to queue after queue, each of which lives for a moment."""
+    opened.publishes(1)
+    opened.entry.queue_deleted(QUEUE)
+    assert opened.entry._used == {opened.channel.channel_id: {}}
+
+
 def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> None:
     bench.publishes(1)
     bench.refuses(1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.amqp.confirms import Confirm, ConfirmTracker
+from node.amqp.confirms import Confirm, ConfirmNumbers
 from node.amqp.ports import DeliverySource
 from node.amqp.unacked import Unacked, UnackedTable, group_by_source
 from node.ids import MsgId, QueueName, SeqId
@@ -34,7 +34,7 @@ Q2 = DeliverySource(QueueName("/", "q2"), 1)
     ],
 )
 def test_five_publishes_answered(acked: list[int], nacked: list[int], expected: list[Confirm]) -> None:
-    tracker = ConfirmTracker()
+    tracker = ConfirmNumbers()
     assert list(tracker.issue(5)) == [1, 2, 3, 4, 5]
     tracker.confirm(acked)
     tracker.reject(nacked)
@@ -48,7 +48,7 @@ def test_whatever_the_order_each_publish_is_answered_once_with_its_sign() -> Non
     """A publisher that reads the confirms ends with the truth about every publish."""
     chance = random.Random(5)
     for _ in range(50):
-        tracker = ConfirmTracker()
+        tracker = ConfirmNumbers()
         open_numbers = set(tracker.issue(60))
         truth = {number: chance.random() < 0.8 for number in open_numbers}
         learned: dict[int, bool] = {}
