@@ -70,6 +70,7 @@ _CLASSES: Mapping[int, type] = {
     26: commands.FoundCluster,
     27: commands.AdmitNode,
     28: records.AdmittedRecord,
+    30: commands.RaiseProtocol,
     40: topology.CreateVhost,
     41: topology.DeleteVhost,
     42: topology.DeclareExchange,

@@ -60,6 +60,20 @@ class AlreadyFoundedError(RefusedChangeError):
         super().__init__("the cluster has what every cluster has, or had it until an operator took it away")
 
 
+class ProtocolNotRaisedError(RefusedChangeError):
+    """Not all members speak the new protocol, as far as is known for certain."""
+
+
+class OlderReleaseError(RefusedChangeError):
+    """A node of a release that does not know what the cluster uses."""
+
+    def __init__(self, node: str, protocol: int, lowest: int) -> None:
+        super().__init__(
+            f"{node} speaks protocol {protocol}, and this cluster needs {lowest} at least: start {node} with the "
+            "release of the other nodes"
+        )
+
+
 class EarlierLifeError(RefusedChangeError):
     """The request was made in an earlier life of its node, or by a node that counts its starts anew."""
 

@@ -44,6 +44,10 @@ from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
+#: Of these rules. A log begins under version 1 (promotion is service) and goes on under version 2 (`TakeService`) from
+#: the first `NodeUp` that announces it: masters of before never took service, and copies that they had left behind must
+#: not pass for complete.
+RULES_VERSION = 2
 FIRST_EPOCH = Epoch(1)
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
 DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}

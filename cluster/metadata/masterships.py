@@ -6,9 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from cluster.metadata.errors import StaleDeletionError
+from cluster.metadata.errors import (
+    CompleteMasterError,
+    NodeNotUpError,
+    NoSuchNodeError,
+    StaleDeletionError,
+    StillServedError,
+)
 from cluster.metadata.mastership import check_record
-from cluster.metadata.records import MastershipRecord
+from cluster.metadata.records import MastershipRecord, MemberRecord
 from node.ids import NodeName, QueueId
 from node.lazy_list import LazyList
 from node.topology.commands import DeleteQueue
@@ -95,3 +101,17 @@ class Masterships:
 def _beginnings(entry: tuple[QueueId, dict[NodeName, int]]) -> list[Any]:
     queue_id, since = entry
     return [queue_id, sorted(since.items())]
+
+
+def check_forced_promotion(
+    queue: QueueRecord, record: MastershipRecord, node: NodeName, member: MemberRecord | None
+) -> None:
+    """May an operator have ``node`` serve the queue with what it has? Raises `RefusedChangeError`."""
+    if record.in_service:
+        raise StillServedError(queue.name, record.master)
+    if member is None:
+        raise NoSuchNodeError(node)
+    if not member.is_up:
+        raise NodeNotUpError(node)
+    if not record.is_down and record.master in record.complete and node not in record.complete:
+        raise CompleteMasterError(queue.name, record.master)

@@ -42,6 +42,7 @@ from cluster.metadata.commands import (
     MoveMaster,
     NodeDown,
     NodeUp,
+    RaiseProtocol,
     Request,
     SetPermissions,
     SetPolicy,
@@ -51,15 +52,11 @@ from cluster.metadata.commands import (
 from cluster.metadata.errors import (
     AlreadyFoundedError,
     ChangeFailedError,
-    CompleteMasterError,
     EarlierLifeError,
-    NodeNotUpError,
-    NoSuchNodeError,
     NoSuchPolicyError,
     NoSuchVhostError,
     RefusedChangeError,
     StaleMastershipError,
-    StillServedError,
 )
 from cluster.metadata.events import (
     AccessEnded,
@@ -74,8 +71,15 @@ from cluster.metadata.events import (
 )
 from cluster.metadata.history import History
 from cluster.metadata.master_locator import locate_master
-from cluster.metadata.masterships import Masterships
-from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord, is_owned_by_connection_of
+from cluster.metadata.masterships import Masterships, check_forced_promotion
+from cluster.metadata.protocol import FIRST_PROTOCOL, ClusterProtocol
+from cluster.metadata.records import (
+    MastershipRecord,
+    MemberRecord,
+    PolicyRecord,
+    is_owned_by_connection_of,
+    sorted_values,
+)
 from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.together import check_together
 from cluster.metadata.user_changes import change_users, found_cluster
@@ -91,12 +95,8 @@ from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, Delet
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
-#: Format of `MetadataState.snapshot`; those of version 1 can be read.
-SNAPSHOT_VERSION = 2
-#: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
-#: (`TakeService`) from the first `NodeUp` that announces it: masters of before never took service, and copies that they
-#: had left behind must not pass for complete.
-RULES_VERSION = 2
+#: Format of `MetadataState.snapshot` from protocol 3 on; before it is 2. Those of versions 1 and 2 can be read.
+SNAPSHOT_VERSION = 3
 
 
 class MetadataState:
@@ -116,16 +116,22 @@ class MetadataState:
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
-        #: Version of the rules that hold now, see `RULES_VERSION`.
+        #: Version of the rules that hold now, see `mastership.RULES_VERSION`.
         self.rules_version = 1
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
+        self.versions = ClusterProtocol()
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
         self._history = History(self.snapshot(), 0)
 
     # ------------------------------------------------------------------ reading
+
+    @property
+    def protocol(self) -> int:
+        """The protocol that all members speak: what the cluster may use (`cluster.metadata.protocol`)."""
+        return self.versions.protocol
 
     def running_nodes(self) -> list[NodeName]:
         """Nodes that are up, those with the fewest replicas first."""
@@ -166,6 +172,8 @@ class MetadataState:
         request_id = request.request_id
         if self._requests.is_of_earlier_life(request_id):
             return Applied(error=EarlierLifeError(request_id.node, request_id.incarnation))
+        if objection := self.versions.objection(request.command, self.members, self.admissions.admitted):
+            return Applied(error=objection)
         if not self._requests.admit(request_id):
             return Applied()
         try:
@@ -224,6 +232,8 @@ class MetadataState:
                 return self._admit_node(command)
             case FoundCluster():
                 return self._found(command)
+            case RaiseProtocol():
+                return self.versions.raise_to(command)
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
@@ -298,7 +308,7 @@ class MetadataState:
     # --- records
 
     def _put_record(self, record: MastershipRecord) -> None:
-        if self.rules_version < RULES_VERSION:
+        if self.rules_version < rules.RULES_VERSION:
             record = rules.as_in_version_1(record)
         self._table.put(record, self.applied_index)
 
@@ -350,15 +360,7 @@ class MetadataState:
         if queue is None:
             raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
         record = self.masterships[command.queue_id]
-        if record.in_service:
-            raise StillServedError(queue.name, record.master)
-        member = self.members.get(command.node)
-        if member is None:
-            raise NoSuchNodeError(command.node)
-        if not member.is_up:
-            raise NodeNotUpError(command.node)
-        if not record.is_down and record.master in record.complete and command.node not in record.complete:
-            raise CompleteMasterError(queue.name, record.master)
+        check_forced_promotion(queue, record, command.node, self.members.get(command.node))
         self._change_record(rules.force_promote(record, command.node), "forced")
 
     def _queue_of(self, queue_id: QueueId) -> QueueRecord:
@@ -428,8 +430,10 @@ class MetadataState:
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
             return  # about a life that is over
+        self.versions.check_arrival(command)
         self.admissions.arrive(command, old)
-        self.rules_version = max(self.rules_version, min(command.rules_version, RULES_VERSION))
+        self.versions.note_arrival(command)
+        self.rules_version = max(self.rules_version, min(command.rules_version, rules.RULES_VERSION))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
         self._put_member(
@@ -447,7 +451,7 @@ class MetadataState:
         record = self.masterships[queue.queue_id]
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
-        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= RULES_VERSION))
+        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.RULES_VERSION))
         self._follow(
             queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
         )
@@ -458,16 +462,13 @@ class MetadataState:
             self._delete_queue(queue)
             return
         record = self.masterships[queue.queue_id]
-        restarted = rules.node_restarted(record, node, self._is_loss_allowed(queue, "failure"), queue.durable)
+        is_loss_allowed = rules.is_loss_allowed(self._mirroring(queue), "failure")
+        restarted = rules.node_restarted(record, node, is_loss_allowed, queue.durable)
         is_master_still = restarted is not None and restarted.master == node
         self._follow(queue, restarted, "master_restarted" if is_master_still else "elected")
         if restarted is not None and node in restarted.mirrors:
             # What was said of it before this moment was said of its life before.
             self._table.mirror_begins_anew(queue.queue_id, node, self.applied_index)
-
-    def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
-        """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        return rules.is_loss_allowed(self._mirroring(queue), reason)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -485,9 +486,8 @@ class MetadataState:
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
-        self._follow(
-            queue, rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable), "elected"
-        )
+        is_loss_allowed = rules.is_loss_allowed(self._mirroring(queue), reason)
+        self._follow(queue, rules.node_down(record, node, is_loss_allowed, queue.durable), "elected")
 
     def _follow(self, queue: QueueRecord, new: MastershipRecord | None, elected: ChangeReason) -> None:
         """Take over what the rules make of a record; ``None``: delete the queue. ``elected``: why the epoch rose."""
@@ -509,6 +509,7 @@ class MetadataState:
             self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
         self._requests.end_lives(node, self.admissions.forgotten[node])
         self.members.pop(node, None)
+        self.versions.forget(node)
         deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
         return deleted
@@ -552,18 +553,19 @@ class MetadataState:
         """What `snapshot` gives, piece by piece: the state as it was at this call, whatever is applied meanwhile."""
         return encode_in_pieces(
             {
-                "version": SNAPSHOT_VERSION,
+                "version": 2 if self.protocol == FIRST_PROTOCOL else SNAPSHOT_VERSION,
                 "applied_index": self.applied_index,
                 "rules_version": self.rules_version,
                 "is_founded": self.is_founded,
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
-                "members": _sorted_values(self.members),
+                "members": sorted_values(self.members),
                 "admissions": self.admissions.snapshot(),
-                "policies": _sorted_values(self.policies),
-                "masterships": _sorted_values(self.masterships),
+                "policies": sorted_values(self.policies),
+                "masterships": sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
                 "requests": self._requests.snapshot(),
+                **self.versions.snapshot(),
             }
         )
 
@@ -571,9 +573,9 @@ class MetadataState:
         """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
         content = decode(data)
         version = content["version"]
-        assert version in (1, SNAPSHOT_VERSION), f"snapshot version {version} is not supported by this release"
+        assert version in (1, 2, SNAPSHOT_VERSION), f"snapshot version {version} is not supported by this release"
         self.applied_index = content["applied_index"]
-        self.rules_version = content["rules_version"] if version >= SNAPSHOT_VERSION else 1
+        self.rules_version = content["rules_version"] if version > 1 else 1
         self.topology.restore(content["topology"])
         self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
         self.users.restore(content["users"])
@@ -581,10 +583,11 @@ class MetadataState:
         self.admissions.restore(content.get("admissions", [[], []]))
         self._matches.restore(content["policies"])
         records = content["masterships"]
-        if version < SNAPSHOT_VERSION:
+        if version == 1:
             records = [rules.as_in_version_1(record) for record in records]
         self._table.restore(records, content["mirror_since"])
         self._requests.restore(content["requests"])
+        self.versions.restore(content)
         self._history = History(data, self.applied_index)
 
     def check_invariants(self) -> None:
@@ -593,8 +596,5 @@ class MetadataState:
         self._requests.check_invariants()
         self._table.check_invariants()
         self._matches.check_invariants()
+        self.versions.check_invariants(self.members)
         check_together(self.topology, self.masterships, self.members, self.policies)
-
-
-def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:
-    return [value for _, value in sorted(table.items())]

@@ -23,7 +23,7 @@ from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import NodeDown, NodeUp
 from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.events import MemberChanged
-from cluster.metadata.state import RULES_VERSION
+from cluster.metadata.mastership import RULES_VERSION
 from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.presence import Presence

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from cluster.metadata.commands import ChangeTopology, Command, ForgetNode, NodeUp, Request, RequestId, SetPolicy
 from cluster.metadata.errors import ChangeFailedError
+from cluster.metadata.mastership import RULES_VERSION
 from cluster.metadata.records import PolicyRecord
-from cluster.metadata.state import RULES_VERSION, MetadataState
+from cluster.metadata.state import MetadataState
 from node.ids import Incarnation, NodeName
 from node.topology.commands import CreateVhost, DeclareQueue
 from tests.support.hostile import BreakingEvents, well_formed_commands

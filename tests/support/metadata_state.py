@@ -17,9 +17,9 @@ from cluster.metadata.commands import (
     TakeService,
 )
 from cluster.metadata.events import Applied, MastershipChanged
-from cluster.metadata.mastership import is_settled
+from cluster.metadata.mastership import RULES_VERSION, is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.metadata.state import RULES_VERSION, MetadataState
+from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import CreateVhost, DeclareQueue
 
