@@ -24,25 +24,32 @@ While the protocol is 2 a snapshot is, byte for byte, what a release of protocol
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cluster.metadata.commands import Command, NodeUp, RaiseProtocol
-from cluster.metadata.errors import OlderReleaseError, ProtocolNotRaisedError, RefusedChangeError
+from cluster.metadata.errors import (
+    NewerReleaseError,
+    OlderReleaseError,
+    ProtocolNotRaisedError,
+    RefusedChangeError,
+    TooNewCommandError,
+)
+from cluster.metadata.kinds import FIRST_PROTOCOL, protocol_of
 from cluster.metadata.records import MemberRecord
 from cluster.metadata.wellformed import check_command
 from node.ids import NodeName
 
-#: Of the releases before commands had a protocol; of every member that has not said otherwise.
-FIRST_PROTOCOL = 2
-#: What this release speaks.
-NEWEST_PROTOCOL = 3
+#: Formats of a snapshot that this release reads; the last is made from protocol 3 on, before it is 2.
+SNAPSHOT_VERSIONS = (1, 2, 3)
 
 
 class ClusterProtocol:
     """The protocol of the cluster, and what its members have announced. Changed by committed commands only."""
 
-    def __init__(self) -> None:
+    def __init__(self, spoken: int) -> None:
+        """``spoken``: by this node, at most."""
+        self._spoken = spoken
         #: The lowest of all members.
         self.protocol = FIRST_PROTOCOL
         #: What each member has announced; kept from protocol 3 on.
@@ -51,15 +58,27 @@ class ClusterProtocol:
     def objection(
         self, command: Command, members: Mapping[NodeName, MemberRecord], admitted: Collection[NodeName]
     ) -> RefusedChangeError | None:
-        """Why this is refused without a trace."""
-        if not isinstance(command, RaiseProtocol):
-            return None
+        """Why this is refused without a trace. Raises `NewerReleaseError` if this node must not follow the others."""
         try:
-            check_command(command)
-            self._check_raise(command, members, admitted)
+            if isinstance(command, RaiseProtocol):
+                check_command(command)
+                self._check_raise(command, members, admitted)
+            else:
+                self.check_kind(command)
         except RefusedChangeError as error:
             return error
+        if isinstance(command, RaiseProtocol) and command.protocol > self._spoken:
+            raise NewerReleaseError("the log of the metadata", f"protocol {command.protocol}", self._spoken)
         return None
+
+    def check_kind(self, command: Command, held_back_by: Callable[[], Sequence[str]] = lambda: ()) -> None:
+        """Does every member know what this is? ``held_back_by``: what keeps the cluster back, in words.
+
+        Raises `TooNewCommandError`.
+        """
+        needed = protocol_of(command)
+        if needed > self.protocol:
+            raise TooNewCommandError(type(command).__name__, needed, self.protocol, held_back_by())
 
     def _check_raise(
         self, command: RaiseProtocol, members: Mapping[NodeName, MemberRecord], admitted: Collection[NodeName]
@@ -91,13 +110,26 @@ class ClusterProtocol:
         self.announced.pop(node, None)
 
     def snapshot(self) -> dict[str, Any]:
-        """What a snapshot of the state has of it: nothing while a release of protocol 2 must read it."""
+        """What a snapshot of the state has of it: only its format while a release of protocol 2 must read it."""
         if self.protocol == FIRST_PROTOCOL:
-            return {}
-        return {"protocol": self.protocol, "announced": sorted(self.announced.items())}
+            return {"version": SNAPSHOT_VERSIONS[-2]}
+        return {
+            "version": SNAPSHOT_VERSIONS[-1],
+            "protocol": self.protocol,
+            "announced": sorted(self.announced.items()),
+        }
+
+    def check_snapshot(self, content: Mapping[str, Any]) -> int:
+        """The format of a snapshot of the state. Raises `NewerReleaseError` for one that this node must not have."""
+        version, protocol = content["version"], content.get("protocol", FIRST_PROTOCOL)
+        if version not in SNAPSHOT_VERSIONS or protocol > self._spoken:
+            raise NewerReleaseError(
+                "a snapshot of the metadata", f"format {version}, protocol {protocol}", self._spoken
+            )
+        return int(version)
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """``content`` of a snapshot of the state."""
+        """``content`` of a snapshot that was checked."""
         self.protocol = content.get("protocol", FIRST_PROTOCOL)
         self.announced = {node: protocol for node, protocol in content.get("announced", ())}
 

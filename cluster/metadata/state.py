@@ -70,9 +70,10 @@ from cluster.metadata.events import (
     QueueDeleted,
 )
 from cluster.metadata.history import History
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships, check_forced_promotion
-from cluster.metadata.protocol import FIRST_PROTOCOL, ClusterProtocol
+from cluster.metadata.protocol import ClusterProtocol
 from cluster.metadata.records import (
     MastershipRecord,
     MemberRecord,
@@ -95,14 +96,12 @@ from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, Delet
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
-#: Format of `MetadataState.snapshot` from protocol 3 on; before it is 2. Those of versions 1 and 2 can be read.
-SNAPSHOT_VERSION = 3
-
 
 class MetadataState:
     """See the module's essay. Readers may look at everything; only `apply` and `restore` change anything."""
 
-    def __init__(self, users: UserDirectory | None = None) -> None:
+    def __init__(self, users: UserDirectory | None = None, spoken: int = NEWEST_PROTOCOL) -> None:
+        """``spoken``: the protocol of this node (`cluster.metadata.protocol`)."""
         self.topology = Topology()
         self.users = users if users is not None else UserDirectory()
         #: Every node that was ever up and is not forgotten.
@@ -120,7 +119,7 @@ class MetadataState:
         self.rules_version = 1
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
-        self.versions = ClusterProtocol()
+        self.versions = ClusterProtocol(spoken)
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
@@ -553,7 +552,7 @@ class MetadataState:
         """What `snapshot` gives, piece by piece: the state as it was at this call, whatever is applied meanwhile."""
         return encode_in_pieces(
             {
-                "version": 2 if self.protocol == FIRST_PROTOCOL else SNAPSHOT_VERSION,
+                **self.versions.snapshot(),
                 "applied_index": self.applied_index,
                 "rules_version": self.rules_version,
                 "is_founded": self.is_founded,
@@ -565,15 +564,13 @@ class MetadataState:
                 "masterships": sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
                 "requests": self._requests.snapshot(),
-                **self.versions.snapshot(),
             }
         )
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
+        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none, `NewerReleaseError`."""
         content = decode(data)
-        version = content["version"]
-        assert version in (1, 2, SNAPSHOT_VERSION), f"snapshot version {version} is not supported by this release"
+        version = self.versions.check_snapshot(content)
         self.applied_index = content["applied_index"]
         self.rules_version = content["rules_version"] if version > 1 else 1
         self.topology.restore(content["topology"])

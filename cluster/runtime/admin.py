@@ -26,6 +26,7 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
+from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
@@ -219,8 +220,10 @@ class NodeAdmin:
             "disk_nodes": configured,
             "running_nodes": running,
             "versions": {
-                node: {name: document.get(name) for name in self._versions()} for node, document in statuses.items()
+                node: {name: document.get(name) for name in self._versions()} | {"protocol": _protocol_of(document)}
+                for node, document in statuses.items()
             },
+            "protocol": {"version": self._state.protocol, "held_back_by": self._runtime.metadata.held_back_by()},
             "alarms": self._runtime.alarms.listing(),
             "paused": {node: document["paused"] for node, document in statuses.items() if document.get("paused")},
             "partitions": {},
@@ -248,8 +251,12 @@ class NodeAdmin:
             "paused": self._standing.document(),
         }
 
-    def _versions(self) -> dict[str, str]:
-        return {"warren_version": self._system.version, "python_version": self._system.python_version}
+    def _versions(self) -> dict[str, Any]:
+        return {
+            "warren_version": self._system.version,
+            "python_version": self._system.python_version,
+            "protocol": self._runtime.metadata.spoken,
+        }
 
     def _listeners(self) -> list[dict[str, Any]]:
         config = self._runtime.config
@@ -431,6 +438,11 @@ def _is_selected(record: MastershipRecord, selection: QueueSelection, node: Node
     if selection.online == selection.offline:
         return True
     return record.is_down if selection.offline else not record.is_down
+
+
+def _protocol_of(status: Mapping[str, Any]) -> int:
+    """What a node speaks, by what it says of itself; the first releases say nothing."""
+    return int(status.get("protocol", FIRST_PROTOCOL))
 
 
 def _listener(host: str, port: int, protocol: str, purpose: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from cluster.runtime.membership import Membership
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.standing import Pause
-from node.errors import StorageError
+from cluster.transport.admin_port import ExitCode, exit_code_of
+from node.errors import ConfigError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ class ConsensusEvents:
 
     ``after_applied``: called in the turn after one in which something was applied.
     ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
-    ``on_fatal``: the node must stop, for this reason.
+    ``on_fatal``: the node must stop, for this reason, with this exit code.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class ConsensusEvents:
         pauses: bool,
         after_applied: Callable[[], None],
         on_pause: Callable[[Pause | None], None],
-        on_fatal: Callable[[str], None],
+        on_fatal: Callable[[str, ExitCode], None],
     ) -> None:
         self._queues = queues
         self._membership = membership
@@ -60,5 +61,5 @@ class ConsensusEvents:
             )
         self._on_pause(pause)
 
-    def on_storage_failed(self, error: StorageError) -> None:
-        self._on_fatal(f"the metadata group failed here, this node stops: {error}")
+    def on_storage_failed(self, error: StorageError | ConfigError) -> None:
+        self._on_fatal(f"the metadata group failed here, this node stops: {error}", exit_code_of(error))

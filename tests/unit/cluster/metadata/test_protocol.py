@@ -84,7 +84,7 @@ def test_it_never_falls_and_an_older_release_is_refused() -> None:
     cluster.apply(up(N2, 2, protocol=2))
     assert isinstance(cluster.last.error, OlderReleaseError)
     assert str(cluster.last.error) == (
-        "n2 speaks protocol 2, and this cluster needs 3 at least: start n2 with the release of the other nodes"
+        "n2 speaks protocol 2, and the cluster needs 3 at least: start n2 with the release of the other nodes"
     )
     assert cluster.state.protocol == 3
     assert not cluster.state.members[N2].is_up
