@@ -8,7 +8,7 @@ operation, changes that one and leaves the others as they were.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -47,6 +47,8 @@ FAULTS: Mapping[str, tuple[int, int]] = {
 #: How many of the seeds have a fault, and where it is another share.
 FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
+#: How many of the seeds begin with nodes of the release before.
+EARLIER_SHARE = 0.25
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: Which files a disk refuses to write, by a part of their paths.
@@ -118,6 +120,14 @@ def draw_policy(chance: Random, nodes: int) -> dict[str, Any]:
     if chance.random() < 0.3:
         policy["ha-promote-on-shutdown"] = chance.choice(("when-synced", "always"))
     return policy
+
+
+def draw_earlier_releases(chance: Random, nodes: int) -> tuple[str, ...]:
+    """Nodes that begin with the release before: in most seeds none, else all or some."""
+    if chance.random() >= EARLIER_SHARE:
+        return ()
+    count = nodes if chance.random() < 0.6 else chance.randint(1, nodes)
+    return tuple(node_name(number) for number in sorted(chance.sample(range(1, nodes + 1), count)))
 
 
 @dataclass
@@ -341,6 +351,19 @@ class _Drawing:
             self.at(at_ms + chance.uniform(0, 20), "publish", chance.randrange(p.publishers), queue, 6, 50, 1, 0)
         self.at(end_ms, f"{kind}_end", queue)
 
+    # --- releases ---
+
+    def upgrades(self) -> None:
+        """One node after the other, or some of them, in any order; now and then one is taken back for a while."""
+        for node in self.personality.earlier:
+            chance = self.chance = drawn_for(self.seed, "upgrade", node)
+            at_ms = chance.uniform(0.05, 0.9) * self.end_ms
+            if chance.random() < 0.85:
+                self.at(at_ms, "upgrade", node)
+            if chance.random() < 0.2:
+                self.at(at_ms + chance.uniform(500, 5_000), "downgrade", node)
+                self.at(at_ms + chance.uniform(5_000, 9_000), "upgrade", node)
+
     # --- faults between a client and a node ---
 
     def _client_cut(self, _kind: str, at_ms: float, end_ms: float) -> None:
@@ -388,9 +411,11 @@ _RARE = (
 def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: int = 20_000) -> Schedule:
     """The schedule of a seed. The same for ever, as long as this module stays as it is."""
     personality = draw_personality(drawn_for(seed, "personality"), nodes)
+    personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     drawing = _Drawing(seed, personality, length_ms, drawn_for(seed))
     drawing.workload(operations)
     drawing.faults()
+    drawing.upgrades()
     # Python's sort keeps the order in which steps of one time were drawn.
     steps = tuple(sorted(drawing.steps, key=lambda step: step.at_ms))
     return Schedule(seed, personality, steps, max([length_ms, *(step.at_ms for step in steps)]) + 1)

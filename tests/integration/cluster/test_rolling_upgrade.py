@@ -14,7 +14,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from tests.support.live_cluster import FAST_DETECTION, PERSISTENT, LiveCluster, LocalCluster
+from chaos.cluster_under_test.local import LocalCluster
+from tests.support.live_cluster import FAST_DETECTION, PERSISTENT, LiveCluster
 from tests.support.pika_clients import drain
 from tests.support.previous_release import check_out_previous_release
 from tests.support.waiting import DEFAULT_TIMEOUT_S, eventually
@@ -97,7 +98,14 @@ def upgrade(cluster: LiveCluster, node: str) -> None:
 def warrenctl_of(release: Path, cluster: LiveCluster, *arguments: str) -> str:
     """What the program of another release says, asked about this cluster."""
     result = subprocess.run(
-        [sys.executable, "-c", "from cluster.cli import main; main()", "--dir", str(cluster.local.directory.path), *arguments],
+        [
+            sys.executable,
+            "-c",
+            "from cluster.cli import main; main()",
+            "--dir",
+            str(cluster.local.directory.path),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         timeout=60,
@@ -108,7 +116,14 @@ def warrenctl_of(release: Path, cluster: LiveCluster, *arguments: str) -> str:
     return result.stdout
 
 
-def cluster_protocol(cluster: LiveCluster, node: str) -> int:
+def wait_protocol_3(cluster: LiveCluster) -> None:
+    def is_known_to_all() -> bool:
+        return all(protocol_seen_by(cluster, node) == 3 for node in cluster.nodes)
+
+    eventually(is_known_to_all, "every node knows that the protocol is 3")
+
+
+def protocol_seen_by(cluster: LiveCluster, node: str) -> int:
     with cluster.admin(node) as client:
         return int(client.cluster_status()["protocol"]["version"])
 
@@ -133,8 +148,7 @@ def test_a_cluster_is_upgraded_node_by_node_while_it_works(cluster: LiveCluster,
                 assert code == 0, error
                 assert "Cluster protocol: 2" in said
                 assert "Not raised yet: n3 still runs protocol 2" in said
-        for node in cluster.nodes:
-            eventually(lambda node=node: cluster_protocol(cluster, node) == 3, f"{node} knows that the protocol is 3")
+        wait_protocol_3(cluster)
         publisher.wait_confirms()
     with cluster.channel("n2") as channel:
         assert sorted(set(drain(channel, QUEUE))) == publisher.confirmed
@@ -149,8 +163,7 @@ def test_what_was_upgraded_cannot_go_back(cluster: LiveCluster, previous: Path) 
     """Its directory is refused by the release before, and a node with another one finds no way in."""
     for node in cluster.nodes:
         upgrade(cluster, node)
-    for node in cluster.nodes:
-        eventually(lambda node=node: cluster_protocol(cluster, node) == 3, f"{node} knows that the protocol is 3")
+    wait_protocol_3(cluster)
     cluster.local.checkouts["n3"] = previous
     assert cluster.start_and_wait_for_end("n3") != 0
     log = cluster.local.directory.log_path("n3").read_text()
