@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.core import RaftConfig
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
@@ -52,6 +53,7 @@ from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IdentityFile
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
+from cluster.runtime.protocol_watch import ProtocolWatch
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.raft_driver import DriverConfig, RaftDriver
 from cluster.transport.admin_caller import AdminCaller
@@ -95,6 +97,8 @@ class World:
     carrier: Carrier
     #: What the admin services of other nodes are asked through.
     admin_caller: AdminCaller
+    #: The protocol of this node's release; a lower one is for a node that behaves as an older release does.
+    spoken: int = NEWEST_PROTOCOL
 
 
 class Node:
@@ -214,6 +218,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
     identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
+    identity.require(world.spoken)
     incarnation = next_incarnation(world.disk, data_dir)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
@@ -239,6 +244,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         runtime.membership.watch,
     )
     runtime.membership.on_repeat = members.follow
+    protocol = _protocol_watch(config, world, runtime, identity, incarnation, members)
     events = ConsensusEvents(
         runtime.queues,
         runtime.membership,
@@ -254,6 +260,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     identity.note_log()
     admission.join(raft)
     members.join(raft, mesh)
+    protocol.join(raft, mesh)
     runtime.connect(mesh, raft)
     peers = AdminPeers(addresses.__getitem__, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
@@ -314,11 +321,34 @@ def _admission(
         identity,
         str(config.cluster_advertised_address),
         runtime.metadata.state,
+        world.spoken,
         on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
         count_on_from=begin_again,
         admit_node=runtime.metadata.change,
         spawn=runtime.background.spawn,
     )
+
+
+def _protocol_watch(
+    config: NodeConfig,
+    world: World,
+    runtime: NodeRuntime,
+    identity: IdentityFile,
+    incarnation: Incarnation,
+    members: GroupMembers,
+) -> ProtocolWatch:
+    watch = ProtocolWatch(
+        config.node_name,
+        incarnation,
+        world.spoken,
+        runtime.metadata.state,
+        identity,
+        change=runtime.metadata.change,
+        spawn=runtime.background.spawn,
+    )
+    runtime.metadata.held_back_by = watch.held_back_by
+    members.on_followed = watch.follow
+    return watch
 
 
 def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending: Ending) -> NodeRuntime:

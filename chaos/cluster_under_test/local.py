@@ -62,6 +62,8 @@ class LocalCluster:
         self._cookie = directory.read_cookie()
         #: Processes we are the parent of, to be reaped.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        #: Node -> the checkout that it is started from, if that is not ours.
+        self.checkouts: dict[str, Path] = {}
 
     # --- making one ---
 
@@ -207,7 +209,9 @@ class LocalCluster:
     def _spawn(self, node: str) -> None:
         self._reap(node)
         command = [sys.executable, "-m", "cluster", "--config", str(self.directory.config_path(node))]
-        child, mark = spawn(command, self.directory.log_path(node), self.directory.path, _node_environment())
+        child, mark = spawn(
+            command, self.directory.log_path(node), self.directory.path, _environment(self.checkouts.get(node))
+        )
         self._children[node] = child
         write_mark(self.directory.process_path(node), mark)
 
@@ -284,8 +288,9 @@ def _write_cookie(path: Path) -> None:
             file.write(secrets.token_hex(16) + "\n")
 
 
-def _node_environment() -> dict[str, str]:
-    """Ours, with the place this code was imported from on the path, and tracebacks for crashes in native code."""
-    root = str(Path(chaos.__path__[0]).parent)
+def _environment(checkout: Path | None) -> dict[str, str]:
+    """Ours, with the place of the code (``None``: whence this was imported) on the path, and tracebacks for crashes in
+    native code."""
+    root = str(checkout or Path(chaos.__path__[0]).parent)
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH")) if part)
     return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

@@ -15,6 +15,7 @@ from chaos.sim.machine import AMQP_PORT, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_B
 from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from node.errors import ConfigError, StorageError
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
@@ -78,6 +79,7 @@ class SimulatedCluster:
         machine = self.machines[name]
         if machine.process is None:
             self.network.host_back(name)
+            machine.is_restarting = False
             process = machine.start_process()
             self.on_event(f"start {name}, life {process.number}")
             process.create_task(self._live(machine, process), name=name)
@@ -108,9 +110,12 @@ class SimulatedCluster:
             self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
             is_suspect = machine.is_disk_suspect
             self._end(machine)
-            if reason and not is_suspect and machine.disk_before is None:
+            if reason and machine.is_downgraded and "upgrade this node" in reason:
+                self._install(machine, NEWEST_PROTOCOL)
+                machine.is_restarting = True
+            elif reason and not is_suspect and machine.disk_before is None:
                 self.on_failure(machine.name, reason)
-            if self._is_healed:
+            if self._is_healed or machine.is_restarting:
                 self.start(machine.name)
 
     def kill(self, name: str) -> None:
@@ -165,6 +170,37 @@ class SimulatedCluster:
         if node is not None and process is not None:
             self.on_event(f"stop {name}")
             process.call_soon(node.stop)
+
+    # --- releases ---
+
+    def upgrade(self, name: str) -> None:
+        """An orderly stop, and a start with the new release."""
+        self.note("a node was upgraded")
+        self._change_release(self.machines[name], NEWEST_PROTOCOL)
+
+    def downgrade(self, name: str) -> None:
+        """The same with the release before, if that is still possible as far as its operator knows."""
+        node = self.nodes.get(name)
+        if node is None or node.runtime.metadata.state.protocol == FIRST_PROTOCOL:
+            self.note("an upgrade was taken back")
+            self._change_release(self.machines[name], FIRST_PROTOCOL)
+
+    def _change_release(self, machine: Machine, spoken: int) -> None:
+        if machine.spoken != spoken:
+            self._install(machine, spoken)
+            machine.is_restarting = machine.process is not None
+            self.stop(machine.name)
+
+    def _install(self, machine: Machine, spoken: int) -> None:
+        self.on_event(f"{machine.name} gets a release of protocol {spoken}")
+        machine.spoken, machine.is_downgraded = spoken, spoken < NEWEST_PROTOCOL
+
+    def _upgrade_who_is_too_old(self) -> None:
+        """An operator who is told by `cluster_status` that a node is away looks into its log."""
+        needed = max((node.runtime.metadata.state.protocol for node in self.nodes.values()), default=FIRST_PROTOCOL)
+        for machine in self.machines.values():
+            if machine.spoken < needed:
+                self._change_release(machine, NEWEST_PROTOCOL)
 
     def _end(self, machine: Machine, *, is_silent: bool = False) -> None:
         process = machine.process
@@ -301,6 +337,7 @@ class SimulatedCluster:
         for link in self.network.links():
             link.is_cut = link.is_refusing = False
         self._slowness.clear()
+        self._upgrade_who_is_too_old()
         for name, machine in self.machines.items():
             self.wipe_end(name)
             machine.mend_disk()

@@ -13,7 +13,7 @@ says nothing until its link is cut, a client that is given up) is for the long o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -52,6 +52,8 @@ FAULTS: Mapping[str, tuple[int, int]] = {
 #: How many of the seeds have a fault, and where it is another share.
 FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
+#: How many of the seeds begin with nodes of the release before.
+EARLIER_SHARE = 0.25
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
@@ -128,6 +130,14 @@ def draw_policy(chance: Random, nodes: int) -> dict[str, Any]:
     if chance.random() < 0.3:
         policy["ha-promote-on-shutdown"] = chance.choice(("when-synced", "always"))
     return policy
+
+
+def draw_earlier_releases(chance: Random, nodes: int) -> tuple[str, ...]:
+    """Nodes that begin with the release before: in most seeds none, else all or some."""
+    if chance.random() >= EARLIER_SHARE:
+        return ()
+    count = nodes if chance.random() < 0.6 else chance.randint(1, nodes)
+    return tuple(node_name(number) for number in sorted(chance.sample(range(1, nodes + 1), count)))
 
 
 @dataclass
@@ -237,8 +247,8 @@ class _Drawing:
             number += 1
             chance = self.chance = drawn_for(self.seed, "fault", number)
             kind = chance.choice(p.faults)
-            shortest, longest = FAULTS[kind]
-            longest = max(longest * self.share, shortest)
+            shortest, longest_of_all = FAULTS[kind]
+            longest = max(longest_of_all * self.share, shortest)
             lasts_ms = shortest * (longest / shortest) ** chance.random() if shortest else 0
             pause_ms = chance.expovariate(1 / pause_ms_mean)
             getattr(self, f"_{kind}", self._plain)(kind, at_ms, at_ms + lasts_ms)
@@ -355,6 +365,19 @@ class _Drawing:
             self.at(at_ms + chance.uniform(0, 20), "publish", chance.randrange(p.publishers), queue, 6, 50, 1, 0)
         self.at(end_ms, f"{kind}_end", queue)
 
+    # --- releases ---
+
+    def upgrades(self) -> None:
+        """One node after the other, or some of them, in any order; now and then one is taken back for a while."""
+        for node in self.personality.earlier:
+            chance = self.chance = drawn_for(self.seed, "upgrade", node)
+            at_ms = chance.uniform(0.05, 0.9) * self.end_ms
+            if chance.random() < 0.85:
+                self.at(at_ms, "upgrade", node)
+            if chance.random() < 0.2:
+                self.at(at_ms + chance.uniform(500, 5_000), "downgrade", node)
+                self.at(at_ms + chance.uniform(5_000, 9_000), "upgrade", node)
+
     # --- faults between a client and a node ---
 
     def _client_cut(self, _kind: str, at_ms: float, end_ms: float) -> None:
@@ -405,9 +428,11 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     personality = draw_personality(drawn_for(seed, "personality"), nodes)
     share = drawn_for(seed, "length").choice(LENGTH_SHARES)
     length_ms = max(int(length_ms * share), min(length_ms, SHORTEST_MS))
+    personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.faults()
+    drawing.upgrades()
     # Python's sort keeps the order in which steps of one time were drawn.
     steps = tuple(sorted(drawing.steps, key=lambda step: step.at_ms))
     return Schedule(seed, personality, steps, max([length_ms, *(step.at_ms for step in steps)]) + 1)

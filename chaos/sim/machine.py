@@ -22,6 +22,7 @@ from chaos.sim.network import Network
 from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.admin_port import (
     AdminPort,
@@ -269,6 +270,12 @@ class Machine:
         self.process: Process | None = None
         self.probe = SimulatedProbe(self.disk)
         self._lives = 0
+        #: Of the release that the next life of the node runs.
+        self.spoken = FIRST_PROTOCOL if name in personality.earlier else NEWEST_PROTOCOL
+        #: Its operator has put the release before in place again.
+        self.is_downgraded = False
+        #: To be started as soon as it has stopped.
+        self.is_restarting = False
 
     def start_process(self) -> Process:
         """A new process, for the next life of the node."""
@@ -368,6 +375,7 @@ class Machine:
             listen=listen_for_clients,
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
+            spoken=self.spoken,
         )
 
     def wipe_disk(self) -> None:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from chaos.history import Kind, ProcessLog
+from chaos.sim.release_watch import ReleaseWatch
 from cluster.composition import Node
 from cluster.metadata.commands import ForcePromote, ForgetNode, NodeDown, Request
 from cluster.metadata.events import Applied, Event, MastershipChanged, QueueCreated, QueueDeleted
@@ -65,6 +66,7 @@ class RecordWatch:
         self._queue_number = queue_number
         self._violate = violate
         self._note = note
+        self._releases = ReleaseWatch(violate, note)
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
@@ -103,6 +105,7 @@ class RecordWatch:
 
     def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> None:
         """A node has applied a request."""
+        self._releases.applied(node, state, index, request, outcome)
         known = self._requests.setdefault(index, request.request_id)
         if known != request.request_id:
             self._violate("log", f"{node} has applied {request.request_id} at {index}, others {known}")

@@ -90,6 +90,8 @@ class Personality:
     guests: int = 0
     #: Deletions that ask for an empty or an unused queue. (Not drawn yet: set it to have them.)
     has_conditional_deletes: bool = False
+    #: Nodes that begin with the release before.
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ CATALOGUE: Mapping[str, str] = {
     "a queue came back": "its end",
     "a mirror was synchronised": "filled to the end and said so",
     "a mirror left the record": "dropped or discarded beside a living master",
+    "the protocol of the cluster was raised": "all nodes run the new release",
+    # What operators do.
+    "a node was upgraded": "a stop, and a start with the new release",
+    "an upgrade was taken back": "a start with the release before",
     # What clients hear.
     "a message was published again": "a confirm that was never heard",
     "a message was returned": "mandatory, and no queue",

@@ -26,8 +26,15 @@ def _versions(versions: Mapping[str, Any]) -> list[str]:
             if isinstance(version, str)
             else f"Warren {version['warren_version']} on Python {version['python_version']}"
         )
+        if not isinstance(version, str) and "protocol" in version:
+            text += f", protocol {version['protocol']}"
         lines.append(f"{node}: {text}")
     return lines
+
+
+def _protocol(protocol: Document) -> list[str]:
+    held_back = [f"Not raised yet: {reason}" for reason in protocol["held_back_by"]]
+    return [f"Cluster protocol: {protocol['version']}", *held_back]
 
 
 def _alarms(alarms: Iterable[Any]) -> list[str]:
@@ -83,6 +90,8 @@ def cluster_status_text(document: Document) -> str:
             sections.append(_section(title, document[key]))
     if "versions" in document:
         sections.append(_section("Versions", _versions(document["versions"])))
+    if "protocol" in document:
+        sections.append(_section("Protocol", _protocol(document["protocol"])))
     if "maintenance_status" in document:
         lines = [f"Node: {node}, status: {state}" for node, state in document["maintenance_status"].items()]
         sections.append(_section("Maintenance status", lines))

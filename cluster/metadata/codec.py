@@ -11,6 +11,9 @@ D  string    Decimal                      U  datetime: microseconds since 1970, 
 l  count     list                         u  count  tuple      m  count  dict: key, value, key, value ... in order
 c  code count  fields of a registered command, in the order of their declaration
 ```
+
+A new kind of value comes only within a new command or a new field, so that an older release meets that first and says
+so (`NewerKindError`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from decimal import Decimal
 from typing import Any
 
 from cluster.metadata import commands, records
+from cluster.metadata.kinds import written_fields
 from cluster.metadata.wellformed import problem_of
 from node.amqp.values import Timestamp
 from node.errors import WarrenError
@@ -70,6 +74,7 @@ _CLASSES: Mapping[int, type] = {
     26: commands.FoundCluster,
     27: commands.AdmitNode,
     28: records.AdmittedRecord,
+    30: commands.RaiseProtocol,
     40: topology.CreateVhost,
     41: topology.DeleteVhost,
     42: topology.DeclareExchange,
@@ -81,10 +86,16 @@ _CLASSES: Mapping[int, type] = {
 }
 _CODES: Mapping[type, int] = {cls: code for code, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CODES}
+#: A request, before its two fields.
+_REQUEST_BEGIN = b"c\x01\x02"
 
 
 class CodecError(WarrenError):
     """The bytes are no encoded value, or the value is of a type that cannot be encoded."""
+
+
+class NewerKindError(CodecError):
+    """The bytes are those of a newer release: a command of an unknown kind, or with a field more."""
 
 
 def encode(value: Any) -> bytes:
@@ -153,13 +164,30 @@ def encode_request(request: commands.Request) -> bytes:
 
 
 def decode_request(data: bytes) -> commands.Request:
-    """The request in a Raft entry. Raises `CodecError`, also if nobody can have asked for it under such an id."""
-    request = decode(data)
+    """The request in a Raft entry. Raises `CodecError`, also if nobody can have asked for it under such an id.
+
+    `NewerKindError` only if it is a request but for what it asks.
+    """
+    try:
+        request = decode(data)
+    except NewerKindError as error:
+        if _is_request(data):
+            raise
+        raise CodecError(str(error)) from error
     if not isinstance(request, commands.Request):
         raise CodecError(f"a {type(request).__name__} is no request")
     if problem := problem_of(request.request_id, commands.RequestId):
         raise CodecError(f"a request without an identity: {problem}")
     return request
+
+
+def _is_request(data: bytes) -> bool:
+    """These bytes, whatever they ask for, begin as a request does."""
+    try:
+        request_id, _ = _get(data, len(_REQUEST_BEGIN), 1)
+    except Exception:  # as in `decode`
+        return False
+    return data.startswith(_REQUEST_BEGIN) and not problem_of(request_id, commands.RequestId)
 
 
 def _put_length(out: bytearray, number: int) -> None:
@@ -205,7 +233,7 @@ def _put(out: bytearray, value: Any, depth: int) -> None:  # noqa: C901 - one br
     elif depth >= MAX_DEPTH:
         raise CodecError(f"nested deeper than {MAX_DEPTH}")
     elif type(value) in _CODES:
-        names = _FIELDS[type(value)]
+        names = written_fields(value, _FIELDS[type(value)])
         out += b"c"
         _put_length(out, _CODES[type(value)])
         _put_length(out, len(names))
@@ -311,9 +339,13 @@ def _get(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if tag == ord("c"):
         code, at = _get_length(data, at)
         cls = _CLASSES.get(code)
-        if cls is None:
-            raise CodecError(f"no command has code {code}: this node is older than the one that wrote it")
         items, at = _get_items(data, at, depth)
+        if cls is None:
+            raise NewerKindError(f"no command has code {code} here")
+        if len(items) > len(_FIELDS[cls]):
+            raise NewerKindError(
+                f"a {cls.__name__} of {len(items)} fields, of which {len(_FIELDS[cls])} are known here"
+            )
         return cls(*items), at
     raise CodecError(f"unknown tag {tag} at {at - 1}")
 

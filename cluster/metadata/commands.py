@@ -40,7 +40,8 @@ class ChangeTopology:
 class NodeUp:
     """A node has started (or became reachable again, under the same incarnation).
 
-    ``rules_version``: of the rules of mastership that the node follows; the highest that was announced holds.
+    ``rules_version``: the protocol that the node speaks (`cluster.metadata.protocol`). Up to 2 it was that of the
+    rules of mastership, of which the highest announced holds.
     """
 
     node: NodeName
@@ -231,6 +232,17 @@ class FoundCluster:
     tags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RaiseProtocol:
+    """All members speak ``protocol``, in these starts of theirs: from here on the cluster uses what it brings.
+
+    Refused, without a trace, unless these are all members, and all are up.
+    """
+
+    protocol: int
+    members: tuple[tuple[NodeName, Incarnation], ...]
+
+
 MirrorCommand = MirrorSynchronised | MirrorFollows | DropMirror | AddMirror | MoveMaster
 UserCommand = AddUser | DeleteUser | ChangePassword | SetUserTags | SetPermissions | ClearPermissions
 Command = (
@@ -246,6 +258,7 @@ Command = (
     | TakeService
     | ForcePromote
     | FoundCluster
+    | RaiseProtocol
 )
 
 

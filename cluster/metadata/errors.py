@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from node.errors import QueueMovedError, WarrenError
+from collections.abc import Collection
+
+from node.errors import ConfigError, QueueMovedError, WarrenError
 
 
 class NoQuorumError(WarrenError):
@@ -58,6 +60,46 @@ class ForgottenNodeError(RefusedChangeError):
 class AlreadyFoundedError(RefusedChangeError):
     def __init__(self) -> None:
         super().__init__("the cluster has what every cluster has, or had it until an operator took it away")
+
+
+class TooNewCommandError(RefusedChangeError):
+    """A member may not know this kind of command."""
+
+    def __init__(self, kind: str, needed: int, protocol: int, holders: Collection[str] = ()) -> None:
+        because = f": {'; '.join(holders)}" if holders else ""
+        super().__init__(
+            f"{kind} needs protocol {needed}, and the cluster has {protocol}{because}. It is possible when all nodes "
+            "run a release that knows it"
+        )
+
+
+class NewerReleaseError(ConfigError):
+    """What is stored here, or sent to this node, is of a release that this one does not know."""
+
+    def __init__(self, what: str, needs: str, spoken: int) -> None:
+        super().__init__(
+            f"{what} needs {needs}, of a newer release of Warren, and this one speaks protocol {spoken}: upgrade this "
+            "node; what it has stays as it is until then"
+        )
+
+
+class ProtocolNotRaisedError(RefusedChangeError):
+    """Not all members speak the new protocol, as far as is known for certain."""
+
+
+class OlderReleaseError(RefusedChangeError):
+    """A node of a release that does not know what the cluster uses."""
+
+    def __init__(self, node: str, protocol: int, lowest: int) -> None:
+        super().__init__(older_release(node, protocol, lowest))
+
+
+def older_release(node: str, protocol: int, lowest: int) -> str:
+    """What an operator reads of a node that does not know what its cluster uses."""
+    return (
+        f"{node} speaks protocol {protocol}, and the cluster needs {lowest} at least: start {node} with the release of "
+        "the other nodes"
+    )
 
 
 class EarlierLifeError(RefusedChangeError):

@@ -46,14 +46,15 @@ from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
-#: Versions of these rules, by what they began with. In version 1 a promotion was the service.
-#: Masters take service. Those of before never did, and copies that they had left behind must not pass for complete.
+#: Versions of these rules, by what they began with. In version 1, with which a log begins, a promotion was the service.
+#: Masters take service, from the first `NodeUp` on that announces it. Those of before never did, and copies that they
+#: had left behind must not pass for complete.
 TAKING_SERVICE = 2
-#: ``ha-promote-on-failure: when-synced`` holds for stops as well, whatever ``ha-promote-on-shutdown`` says.
+#: From protocol 3 on (`cluster.metadata.protocol`): ``ha-promote-on-failure: when-synced`` holds for stops as well,
+#: whatever ``ha-promote-on-shutdown`` says.
 FAILURE_DECIDES_STOPS = 3
 #: Under ``exactly`` a mirror that left by itself is replaced.
 REPLACING_MIRRORS = 3
-LATEST_VERSION = 3
 
 FIRST_EPOCH = Epoch(1)
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
@@ -228,7 +229,7 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 
 
 def is_loss_allowed(
-    policy: Mapping[str, Any], reason: Literal["failure", "shutdown"], rules_version: int = LATEST_VERSION
+    policy: Mapping[str, Any], reason: Literal["failure", "shutdown"], rules_version: int
 ) -> bool:
     """Whether a mirror that lacks something may take over from a master that went for this reason.
 

@@ -86,3 +86,8 @@ def is_owned_by_connection_of(queue: QueueRecord, node: NodeName) -> bool:
     """By convention the ``exclusive_owner`` of a queue is the name of the node that holds the connection, a slash, and
     whatever identifies the connection there. When the node dies its connections are dead, and these queues go."""
     return queue.exclusive_owner is not None and queue.exclusive_owner.startswith(f"{node}/")
+
+
+def sorted_values(table: Mapping[Any, Any]) -> list[Any]:
+    """Of a table, by its keys: the same on every node, however it came to be filled."""
+    return [value for _, value in sorted(table.items())]

@@ -42,6 +42,7 @@ from cluster.metadata.commands import (
     MoveMaster,
     NodeDown,
     NodeUp,
+    RaiseProtocol,
     Request,
     SetPermissions,
     SetPolicy,
@@ -69,9 +70,17 @@ from cluster.metadata.events import (
     QueueDeleted,
 )
 from cluster.metadata.history import History
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.master_locator import locate_master
 from cluster.metadata.masterships import Masterships
-from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord, is_owned_by_connection_of
+from cluster.metadata.protocol import ClusterProtocol
+from cluster.metadata.records import (
+    MastershipRecord,
+    MemberRecord,
+    PolicyRecord,
+    is_owned_by_connection_of,
+    sorted_values,
+)
 from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.together import check_together
 from cluster.metadata.user_changes import change_users, found_cluster
@@ -87,17 +96,12 @@ from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, Delet
 from node.topology.records import ExchangeRecord, QueueRecord
 from node.topology.topology import Topology
 
-#: Format of `MetadataState.snapshot`; those of version 1 can be read.
-SNAPSHOT_VERSION = 2
-#: Of the rules of mastership. A log begins under version 1 and goes on under a higher one from the first `NodeUp` that
-#: announces it, so that every node makes the same of what an earlier release has committed.
-RULES_VERSION = rules.LATEST_VERSION
-
 
 class MetadataState:
     """See the module's essay. Readers may look at everything; only `apply` and `restore` change anything."""
 
-    def __init__(self, users: UserDirectory | None = None) -> None:
+    def __init__(self, users: UserDirectory | None = None, spoken: int = NEWEST_PROTOCOL) -> None:
+        """``spoken``: the protocol of this node (`cluster.metadata.protocol`)."""
         self.topology = Topology()
         self.users = users if users is not None else UserDirectory()
         #: Every node that was ever up and is not forgotten.
@@ -111,16 +115,27 @@ class MetadataState:
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
-        #: Version of the rules that hold now, see `RULES_VERSION`.
+        #: Of the rules of mastership, as long as the protocol is 2.
         self.rules_version = 1
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
+        self.versions = ClusterProtocol(spoken)
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
         self._history = History(self.snapshot(), 0)
 
     # ------------------------------------------------------------------ reading
+
+    @property
+    def protocol(self) -> int:
+        """The protocol that all members speak: what the cluster may use (`cluster.metadata.protocol`)."""
+        return self.versions.protocol
+
+    @property
+    def mastership_rules(self) -> int:
+        """The version of the rules that hold now, see `mastership.TAKING_SERVICE`."""
+        return self.rules_version if self.protocol == FIRST_PROTOCOL else self.protocol
 
     def running_nodes(self) -> list[NodeName]:
         """Nodes that are up, those with the fewest replicas first."""
@@ -161,6 +176,8 @@ class MetadataState:
         request_id = request.request_id
         if self._requests.is_of_earlier_life(request_id):
             return Applied(error=EarlierLifeError(request_id.node, request_id.incarnation))
+        if objection := self.versions.objection(request.command, self.members, self.admissions.admitted):
+            return Applied(error=objection)
         if not self._requests.admit(request_id):
             return Applied()
         try:
@@ -219,6 +236,8 @@ class MetadataState:
                 return self._admit_node(command)
             case FoundCluster():
                 return self._found(command)
+            case RaiseProtocol():
+                return self.versions.raise_to(command)
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
@@ -293,7 +312,7 @@ class MetadataState:
     # --- records
 
     def _put_record(self, record: MastershipRecord) -> None:
-        if self.rules_version < rules.TAKING_SERVICE:
+        if self.mastership_rules < rules.TAKING_SERVICE:
             record = rules.as_in_version_1(record)
         self._table.put(record, self.applied_index)
 
@@ -374,7 +393,7 @@ class MetadataState:
         match command:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
-                if self.rules_version >= rules.REPLACING_MIRRORS:
+                if self.mastership_rules >= rules.REPLACING_MIRRORS:
                     self._table.mirror_left(command.queue_id, node)
                     self._place(self._queue_of(command.queue_id), "exactly", is_replacing=True)
             case MoveMaster():
@@ -407,7 +426,7 @@ class MetadataState:
             raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
         queue = self._queue_of(record.queue_id)
         running = self.running_nodes()
-        if self.rules_version >= rules.REPLACING_MIRRORS:
+        if self.mastership_rules >= rules.REPLACING_MIRRORS:
             running = [node, *running]  # any place that is free is its own
         wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), running)
         if node not in wanted.mirrors:
@@ -421,8 +440,10 @@ class MetadataState:
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
             return  # about a life that is over
+        self.versions.check_arrival(command)
         self.admissions.arrive(command, old)
-        self.rules_version = max(self.rules_version, min(command.rules_version, RULES_VERSION))
+        self.versions.note_arrival(command)
+        self.rules_version = max(self.rules_version, min(command.rules_version, rules.TAKING_SERVICE))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
         self._put_member(
@@ -441,7 +462,9 @@ class MetadataState:
         record = self.masterships[queue.queue_id]
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
-        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.TAKING_SERVICE))
+        is_copy_lost = not queue.durable and (
+            is_restart or (has_left and self.mastership_rules >= rules.TAKING_SERVICE)
+        )
         self._follow(
             queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
         )
@@ -461,7 +484,7 @@ class MetadataState:
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        return rules.is_loss_allowed(self._mirroring(queue), reason, self.rules_version)
+        return rules.is_loss_allowed(self._mirroring(queue), reason, self.mastership_rules)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -479,9 +502,8 @@ class MetadataState:
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
-        self._follow(
-            queue, rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable), "elected"
-        )
+        is_loss_allowed = self._is_loss_allowed(queue, reason)
+        self._follow(queue, rules.node_down(record, node, is_loss_allowed, queue.durable), "elected")
 
     def _follow(self, queue: QueueRecord, new: MastershipRecord | None, elected: ChangeReason) -> None:
         """Take over what the rules make of a record; ``None``: delete the queue. ``elected``: why the epoch rose."""
@@ -503,6 +525,7 @@ class MetadataState:
             self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
         self._requests.end_lives(node, self.admissions.forgotten[node])
         self.members.pop(node, None)
+        self.versions.forget(node)
         deleted = tuple(str(event.queue.queue_name) for event in self._events if isinstance(event, QueueDeleted))
         self._events.append(MemberChanged(node, None))
         return deleted
@@ -546,29 +569,28 @@ class MetadataState:
         """What `snapshot` gives, piece by piece: the state as it was at this call, whatever is applied meanwhile."""
         return encode_in_pieces(
             {
-                "version": SNAPSHOT_VERSION,
+                **self.versions.snapshot(),
                 "applied_index": self.applied_index,
                 "rules_version": self.rules_version,
                 "is_founded": self.is_founded,
                 "topology": self.topology.snapshot(),
                 "users": self.users.snapshot(),
-                "members": _sorted_values(self.members),
+                "members": sorted_values(self.members),
                 "admissions": self.admissions.snapshot(),
-                "policies": _sorted_values(self.policies),
-                "masterships": _sorted_values(self.masterships),
+                "policies": sorted_values(self.policies),
+                "masterships": sorted_values(self.masterships),
                 "mirror_since": self._table.mirror_since_snapshot(),
-                "left": self._table.left_snapshot(),
+                **({} if self.protocol == FIRST_PROTOCOL else {"left": self._table.left_snapshot()}),
                 "requests": self._requests.snapshot(),
             }
         )
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none."""
+        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none, `NewerReleaseError`."""
         content = decode(data)
-        version = content["version"]
-        assert version in (1, SNAPSHOT_VERSION), f"snapshot version {version} is not supported by this release"
+        version = self.versions.check_snapshot(content)
         self.applied_index = content["applied_index"]
-        self.rules_version = content["rules_version"] if version >= SNAPSHOT_VERSION else 1
+        self.rules_version = content["rules_version"] if version > 1 else 1
         self.topology.restore(content["topology"])
         self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
         self.users.restore(content["users"])
@@ -576,10 +598,11 @@ class MetadataState:
         self.admissions.restore(content.get("admissions", [[], []]))
         self._matches.restore(content["policies"])
         records = content["masterships"]
-        if version < SNAPSHOT_VERSION:
+        if version == 1:
             records = [rules.as_in_version_1(record) for record in records]
         self._table.restore(records, content["mirror_since"], content.get("left", ()))
         self._requests.restore(content["requests"])
+        self.versions.restore(content)
         self._history = History(data, self.applied_index)
 
     def check_invariants(self) -> None:
@@ -588,8 +611,5 @@ class MetadataState:
         self._requests.check_invariants()
         self._table.check_invariants()
         self._matches.check_invariants()
+        self.versions.check_invariants(self.members)
         check_together(self.topology, self.masterships, self.members, self.policies)
-
-
-def _sorted_values(table: Mapping[Any, Any]) -> list[Any]:
-    return [value for _, value in sorted(table.items())]

@@ -26,6 +26,7 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
+from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
 from cluster.runtime.admin_peers import AdminPeers
@@ -225,8 +226,10 @@ class NodeAdmin:
             "disk_nodes": configured,
             "running_nodes": running,
             "versions": {
-                node: {name: document.get(name) for name in self._versions()} for node, document in statuses.items()
+                node: {name: document.get(name) for name in self._versions()} | {"protocol": _protocol_of(document)}
+                for node, document in statuses.items()
             },
+            "protocol": {"version": self._state.protocol, "held_back_by": self._runtime.metadata.held_back_by()},
             "alarms": self._runtime.alarms.listing(),
             "paused": {node: document["paused"] for node, document in statuses.items() if document.get("paused")},
             "partitions": {node: cut for node, document in statuses.items() if (cut := document.get("cut_off"))},
@@ -260,8 +263,12 @@ class NodeAdmin:
         linked = {self._runtime.node, *self._runtime.links.linked_nodes()}
         return sorted(each.node for each in self._state.members.values() if each.is_up and each.node not in linked)
 
-    def _versions(self) -> dict[str, str]:
-        return {"warren_version": self._system.version, "python_version": self._system.python_version}
+    def _versions(self) -> dict[str, Any]:
+        return {
+            "warren_version": self._system.version,
+            "python_version": self._system.python_version,
+            "protocol": self._runtime.metadata.spoken,
+        }
 
     def _listeners(self) -> list[dict[str, Any]]:
         config = self._runtime.config
@@ -443,6 +450,11 @@ def _is_selected(record: MastershipRecord, selection: QueueSelection, node: Node
     if selection.online == selection.offline:
         return True
     return record.is_down if selection.offline else not record.is_down
+
+
+def _protocol_of(status: Mapping[str, Any]) -> int:
+    """What a node speaks, by what it says of itself; the first releases say nothing."""
+    return int(status.get("protocol", FIRST_PROTOCOL))
 
 
 def _listener(host: str, port: int, protocol: str, purpose: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
 from cluster.runtime.group_members import group_members, meant_identity
 from cluster.runtime.identity import IdentityFile, ways_out
-from cluster.transport.mesh_port import HandshakeError
+from cluster.transport.mesh_port import HandshakeError, Spoken
 from cluster.wire.convert_handshake import Credentials
 from node.errors import ConfigError
 from node.ids import Incarnation, NodeName
@@ -77,13 +77,15 @@ class Admission:
         identity: IdentityFile,
         cluster_address: str,
         state: MetadataState,
+        spoken: int,
         *,
         on_refused: Callable[[str], None],
         count_on_from: Callable[[Incarnation], None],
         admit_node: Callable[[AdmitNode], Coroutine[Any, Any, Any]],
         spawn: Callable[[Coroutine[Any, Any, Any], str], object],
     ) -> None:
-        """``members`` by the configuration, this node among them; ``state``: what is committed.
+        """``members`` by the configuration, this node among them; ``state``: what is committed. ``spoken``: its
+        protocol.
 
         ``on_refused``: this node has no place in its group, and must end. ``count_on_from``: it must begin again, as a
         start above this one. ``admit_node``: have the group let a node in; ``spawn`` does so in the background.
@@ -95,6 +97,7 @@ class Admission:
         self._file = identity
         self._cluster_address = cluster_address
         self._state = state
+        self._spoken = spoken
         self._on_refused = on_refused
         self._count_on_from = count_on_from
         self._admit_node = admit_node
@@ -167,6 +170,9 @@ class Admission:
     @property
     def _group_members(self) -> tuple[NodeName, ...]:
         return group_members(self._group.core, self._state)
+
+    def spoken(self) -> Spoken:
+        return Spoken(self._state.protocol, self._spoken)
 
     def credentials(self, peer: NodeName) -> Credentials:
         return Credentials(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from cluster.runtime.membership import Membership
 from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.standing import Pause
-from node.errors import StorageError
+from cluster.transport.admin_port import ExitCode, exit_code_of
+from node.errors import ConfigError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class ConsensusEvents:
     ``has_served``: clients were served in this life of the node, or would have been but for a pause.
     ``lacks``: members that this node has no link with.
     ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
-    ``on_fatal``: the node must stop, for this reason.
+    ``on_fatal``: the node must stop, for this reason, with this exit code.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class ConsensusEvents:
         lacks: Callable[[], Sequence[NodeName]],
         after_applied: Callable[[], None],
         on_pause: Callable[[Pause | None], None],
-        on_fatal: Callable[[str], None],
+        on_fatal: Callable[[str, ExitCode], None],
     ) -> None:
         self._queues = queues
         self._membership = membership
@@ -76,5 +77,5 @@ class ConsensusEvents:
             names = ", ".join(self._lacks()) or "what the cluster has decided"
             log.info("clients are not served yet: %s; this node waits for %s", pause.reason, names)
 
-    def on_storage_failed(self, error: StorageError) -> None:
-        self._on_fatal(f"the metadata group failed here, this node stops: {error}")
+    def on_storage_failed(self, error: StorageError | ConfigError) -> None:
+        self._on_fatal(f"the metadata group failed here, this node stops: {error}", exit_code_of(error))

@@ -86,6 +86,8 @@ class GroupMembers:
         self._links: PeerLinks
         self._peers: tuple[NodeName, ...] | None = None
         self._votes = asyncio.Event()
+        #: Called after `follow`.
+        self.on_followed: Callable[[], None] = lambda: None
 
     def join(self, group: Voting, links: PeerLinks) -> None:
         self._group = group
@@ -106,6 +108,7 @@ class GroupMembers:
         if core.is_leader:
             with suppress(ProposalRefusedError):  # the change before is not committed yet, for instance
                 self._change_voters(core)
+        self.on_followed()
 
     def _follow_links(self, peers: tuple[NodeName, ...]) -> None:
         if peers == self._peers:

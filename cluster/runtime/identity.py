@@ -7,6 +7,15 @@
                         log = begun          once the log of the metadata exists
 ```
 
+From protocol 3 on (`cluster.metadata.protocol`) the file begins with what older releases are to say when they find it,
+and the identity has another name, so that they do not take the directory for theirs:
+
+```
+                        protocol = <number>  the lowest that a release must speak to use the directory
+                        note = <what to do>
+                        directory = <hex>    what was ``identity``
+```
+
 A name says where a node is, the identity says that it remembers: its term, its votes, what it acknowledged, its queues.
 Whoever comes under a known name with another identity has lost all that (`cluster.runtime.admission`).
 """
@@ -16,6 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from cluster.metadata.errors import NewerReleaseError
+from cluster.metadata.kinds import FIRST_PROTOCOL
 from node.errors import ConfigError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
@@ -24,6 +35,8 @@ IDENTITY_FILE = "identity"
 IDENTITY_BYTES = 16
 #: Of every group that was founded by a release without identities.
 EARLIER_GROUP = "0" * 2 * IDENTITY_BYTES
+#: For whoever starts an older release with the directory: it shows the file.
+_NOTE = "a newer release of Warren uses this directory: start that one, or a later one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,8 @@ class Identity:
     identity: str
     group: str = ""
     has_log: bool = False
+    #: That a release must speak to use the directory.
+    protocol: int = FIRST_PROTOCOL
 
 
 class IdentityFile:
@@ -69,6 +84,16 @@ class IdentityFile:
         """Belong to ``group`` from now on. Durable on return. Raises `StorageError`."""
         self._write(replace(self.current, group=group))
 
+    def require(self, spoken: int) -> None:
+        """Raises `NewerReleaseError` if a release that speaks this must not use the directory."""
+        if self.current.protocol > spoken:
+            raise NewerReleaseError(self._path, f"protocol {self.current.protocol}", spoken)
+
+    def need(self, protocol: int) -> None:
+        """No release that speaks less may use the directory any more. Durable on return. Raises `StorageError`."""
+        if self.current.protocol < protocol:
+            self._write(replace(self.current, protocol=protocol))
+
     def note_log(self) -> None:
         """The log of the metadata exists. Durable on return. Raises `StorageError`."""
         if not self.current.has_log:
@@ -76,6 +101,12 @@ class IdentityFile:
 
     def _write(self, identity: Identity) -> None:
         lines = [f"identity = {identity.identity}", f"group = {identity.group}"]
+        if identity.protocol > FIRST_PROTOCOL:
+            lines[:1] = [
+                f"protocol = {identity.protocol}",
+                f"note = {_NOTE}",
+                f"directory = {identity.identity}",
+            ]
         if identity.has_log:
             lines.append("log = begun")
         write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
@@ -95,8 +126,9 @@ def _parse(text: str, path: str) -> Identity:
     for line in text.splitlines():
         name, _, value = line.partition(" = ")
         values[name] = value
-    identity = values.get("identity", "")
-    if len(identity) != 2 * IDENTITY_BYTES:
+    identity = values.get("identity") or values.get("directory", "")
+    protocol = values.get("protocol", str(FIRST_PROTOCOL))
+    if not protocol.isdecimal() or len(identity) != 2 * IDENTITY_BYTES:
         raise StorageError(f"{path} should hold the identity of this data directory and holds {text!r}")
     group = values.get("group", "")
-    return Identity(identity, group, values.get("log") == "begun")
+    return Identity(identity, group, values.get("log") == "begun", int(protocol))

@@ -23,7 +23,6 @@ from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import NodeDown, NodeUp
 from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.events import MemberChanged
-from cluster.metadata.state import RULES_VERSION
 from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.presence import Presence
@@ -103,6 +102,7 @@ class Membership:
         metadata: MetadataGroup,
         background: Background,
         now_ms: Callable[[], int],
+        spoken: int,
         *,
         links: Links,
         queues: LinkedQueues,
@@ -111,7 +111,10 @@ class Membership:
         alarms: PeerAlarms,
         dropped: DroppedMirrors,
     ) -> None:
-        """Those named are told of peers that come and go, in an order of which parts depend on it."""
+        """``spoken``: the protocol of this node.
+
+        Those named are told of peers that come and go, in an order of which parts depend on it.
+        """
         self.node = config.node_name
         self.incarnation = incarnation
         self._config = config
@@ -119,6 +122,7 @@ class Membership:
         self._metadata = metadata
         self._background = background
         self._now_ms = now_ms
+        self._spoken = spoken
         self._links = links
         self._queues = queues
         self._channels = channels
@@ -164,7 +168,7 @@ class Membership:
                 self.incarnation,
                 str(self._config.cluster_advertised_address),
                 str(self._config.amqp_advertised_address),
-                RULES_VERSION,
+                self._spoken,
             )
         )
 

@@ -6,10 +6,17 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
-from cluster.metadata.codec import CodecError, decode_request, encode_request
+from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode_request
 from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
-from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoQuorumError, RefusedChangeError
+from cluster.metadata.errors import (
+    ChangeFailedError,
+    MalformedCommandError,
+    NewerReleaseError,
+    NoQuorumError,
+    RefusedChangeError,
+)
 from cluster.metadata.events import Event
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
@@ -83,14 +90,19 @@ class MetadataGroup:
         node: NodeName,
         incarnation: Incarnation,
         users: UserDirectory,
+        spoken: int = NEWEST_PROTOCOL,
     ) -> None:
+        #: The protocol of this node.
+        self.spoken = spoken
         self._node = node
         self._incarnation = incarnation
         self._last_request = 0
-        self.state = MetadataState(users)
+        self.state = MetadataState(users, spoken)
         self._listener: MetadataListener | None = None
         self._consensus: Consensus | None = None
         self._refusals = ThrottledLog(log)
+        #: What keeps the protocol of the cluster below that of this node, in words.
+        self.held_back_by: Callable[[], Sequence[str]] = lambda: ()
 
     def follow(self, listener: MetadataListener) -> None:
         """Who hears of the changes from now on; whoever follows them also reads and makes some."""
@@ -122,8 +134,10 @@ class MetadataGroup:
     async def change(self, command: Command) -> Any:
         """Commit a command; returns after this node has applied it.
 
-        Raises what the state machine refused it with, `NoQuorumError`, or `CodecError` if it cannot be written down.
+        Raises what the state machine refused it with, `NoQuorumError`, `TooNewCommandError` if a member may not know
+        it, or `CodecError` if it cannot be written down.
         """
+        self.state.versions.check_kind(command, self.held_back_by)
         consensus = self.consensus
         request_id = RequestId(self._node, self._incarnation, self._last_request + 1)
         payload = encode_request(Request(request_id, command))
@@ -155,6 +169,8 @@ class MetadataGroup:
     def apply(self, index: int, payload: bytes) -> Applied:
         try:
             request = decode_request(payload)
+        except NewerKindError as error:
+            raise NewerReleaseError(f"entry {index} of the metadata log ({error})", "a protocol", self.spoken) from None
         except CodecError as error:
             log.error("entry %d of the metadata log is no command and is passed over: %s", index, error)
             self.state.pass_over(index)
@@ -174,6 +190,9 @@ class MetadataGroup:
         self.state.begin_history(data, index)
 
     def restore(self, data: bytes) -> None:
-        self.state.restore(data)
+        try:
+            self.state.restore(data)
+        except NewerKindError as error:
+            raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", self.spoken) from None
         if self._listener is not None:
             self._listener.on_restored()

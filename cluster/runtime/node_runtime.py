@@ -74,6 +74,9 @@ class Surroundings(Protocol):
     @property
     def worker(self) -> Callable[[str], Worker]: ...
 
+    @property
+    def spoken(self) -> int: ...
+
 
 class NodeRuntime:
     """See the top of this module. The parts are attributes, for those who compose, administer or test a node."""
@@ -103,7 +106,7 @@ class NodeRuntime:
 
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
-        self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users))
+        self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users), surroundings.spoken)
         self.records = Records(config, self.metadata.state)
         self.flow = _flow_control(config)
         self.sync_thread = SyncThread(
@@ -144,9 +147,9 @@ class NodeRuntime:
         self.effects.connect(self.gateway, self.sessions)
         self.alarms = ResourceAlarms.as_configured(config, surroundings.probe, self.queues)
         self.alarms.on_own_change = self.links.send_to_all
-        self._join_parts(clock)
+        self._join_parts(clock, surroundings.spoken)
 
-    def _join_parts(self, clock: Callable[[], float]) -> None:
+    def _join_parts(self, clock: Callable[[], float], spoken: int) -> None:
         """Those that know the others."""
         self.membership = Membership(
             self.config,
@@ -154,6 +157,7 @@ class NodeRuntime:
             self.metadata,
             self.background,
             self._now_ms,
+            spoken,
             links=self.links,
             queues=self.queues,
             channels=self.gateway,

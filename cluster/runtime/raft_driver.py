@@ -50,7 +50,7 @@ from cluster.runtime.applied_watch import AppliedWatch
 from cluster.runtime.outside import Worker
 from cluster.runtime.snapshot_taker import SnapshotSource, SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
-from node.errors import DiskFullError, StorageError
+from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -93,8 +93,9 @@ class RaftListener(Protocol):
     def on_pause(self, pause: Pause | None) -> None:
         """This node is no longer current enough to serve clients; ``None``: it is again."""
 
-    def on_storage_failed(self, error: StorageError) -> None:
-        """The driver has stopped for good: its disk failed, or what is committed cannot be carried out."""
+    def on_storage_failed(self, error: StorageError | ConfigError) -> None:
+        """The driver has stopped for good: its disk failed, or what is committed cannot be carried out, or not by this
+        release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class RaftDriver:
         self._is_retry_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
-        self._failure: StorageError | None = None
+        self._failure: StorageError | ConfigError | None = None
         #: What a full disk did not take.
         self._stalled: Ready | None = None
         self._refused: DiskFullError | None = None
@@ -243,7 +244,8 @@ class RaftDriver:
 
         ``request_id`` must be what the state machine finds in ``payload``, and its counter that of the call before,
         plus one. Raises `TimeoutError` (the command may
-        still be applied later), `ProposalRefusedError` if too many wait, `StorageError` if this node's disk failed.
+        still be applied later), `ProposalRefusedError` if too many wait, `StorageError` if this node's disk failed,
+        `ConfigError` if this release does not know what is committed.
         """
         if self._failure is not None:
             raise self._failure
@@ -414,7 +416,7 @@ class RaftDriver:
             if self._is_running:
                 self._finish_unsynced()
                 self._report_leader()
-        except StorageError as error:
+        except (StorageError, ConfigError) as error:
             self._fail(error)
         except Exception as error:
             # A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice.
@@ -515,7 +517,7 @@ class RaftDriver:
         if leader is not None:
             self._retry_proposals(self._now_ms(), is_leader_new=True)
 
-    def _fail(self, error: StorageError) -> None:
+    def _fail(self, error: StorageError | ConfigError) -> None:
         self._failure = error
         for proposal in self._waiting.values():
             if not proposal.future.done():

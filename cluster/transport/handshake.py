@@ -25,9 +25,10 @@ that reached the wrong place hears it before it proves anything itself.
 What this cannot do: hide what is said later, or keep somebody between the two from changing that. Who must fear that
 configures TLS. And a secret that can be guessed can be guessed from a recorded proof: it has to be a long random one.
 
-**Protocols** are numbered. A node speaks all from `OLDEST_PROTOCOL` to `NEWEST_PROTOCOL`; two nodes speak the newest
-that both know, and both streams of a link the same (`Link.protocol`). Nodes that have none in common refuse each other,
-and say so. Protocol 1 sent the secret in its hello, and is not spoken any more.
+**Protocols** are numbered. A node speaks all from that of its cluster (`cluster.metadata.protocol`) to that of its
+release; two nodes speak the newest that both know, and both streams of a link the same (`Link.protocol`). Nodes that
+have none in common refuse each other, and say so: a release that does not know what its cluster uses finds no way in.
+Protocol 1 sent the secret in its hello, and is not spoken any more.
 
 Sources: RFC 2104 (HMAC); ISO/IEC 9798-4, three-pass mutual authentication, which this follows.
 """
@@ -38,13 +39,12 @@ import hmac
 import struct
 from enum import Enum
 
+from cluster.metadata.errors import older_release
 from cluster.transport.carrier import StreamKind
-from cluster.transport.mesh_port import HandshakeError
+from cluster.transport.mesh_port import HandshakeError, Spoken
 from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_hello
 from node.ids import Incarnation, NodeName
 
-OLDEST_PROTOCOL = 2
-NEWEST_PROTOCOL = 2
 NONCE_BYTES = 32
 #: Of a text that somebody has sent who proved nothing yet, so many characters are looked at.
 _STRANGER_TEXT_MAX = 200
@@ -83,17 +83,22 @@ def prove(
 
 
 def challenge(
-    secret: bytes, kind: StreamKind, hello_frame: bytes, node: NodeName, incarnation: Incarnation, nonce: bytes
+    secret: bytes,
+    kind: StreamKind,
+    hello_frame: bytes,
+    node: NodeName,
+    incarnation: Incarnation,
+    nonce: bytes,
+    spoken: Spoken,
 ) -> tuple[Hello, Challenge]:
-    """The acceptor's answer to a hello.
+    """The answer of an acceptor that has this ``spoken`` to a hello.
 
     Raises `HandshakeError` if it is for somebody else, or speaks nothing that we do, and `WireError`.
     """
     hello = decode_hello(hello_frame)
-    protocol = min(hello.newest_protocol, NEWEST_PROTOCOL)
-    if protocol < max(hello.oldest_protocol, OLDEST_PROTOCOL):
-        spoken = _spoken(hello.oldest_protocol, hello.newest_protocol)
-        raise HandshakeError(f"{printable(hello.sender)} speaks {spoken}, {node} {_spoken()}: {_UPGRADE}")
+    protocol = min(hello.newest_protocol, spoken.newest)
+    if protocol < max(hello.oldest_protocol, spoken.oldest):
+        raise HandshakeError(_nothing_in_common(hello, node, spoken))
     if hello.receiver != node:
         raise HandshakeError(f"this is {node}, not {printable(hello.receiver)}: an address is wrong")
     if len(hello.nonce) != NONCE_BYTES:
@@ -103,10 +108,11 @@ def challenge(
 
 
 def answer(secret: bytes, kind: StreamKind, hello_frame: bytes, said: Challenge | Verdict) -> bytes:
-    """The dialer's proof, if the acceptor's is right. Raises `HandshakeError`."""
+    """The proof of the dialer, whose hello this is, if the acceptor's is right. Raises `HandshakeError`."""
     if isinstance(said, Verdict):
         raise HandshakeError(refusal_of(said) or "the peer accepts us without a proof that it is one of us")
-    if not OLDEST_PROTOCOL <= said.protocol <= NEWEST_PROTOCOL:
+    offered = decode_hello(hello_frame)
+    if not offered.oldest_protocol <= said.protocol <= offered.newest_protocol:
         raise HandshakeError(f"the peer wants to speak protocol {said.protocol}, which was not offered")
     terms = (kind, hello_frame, said.node, said.incarnation, said.protocol, said.nonce)
     if not hmac.compare_digest(said.proof, prove(secret, Side.ACCEPTOR, *terms)):
@@ -148,7 +154,19 @@ def refusal_of(said: Verdict) -> str:
     return f"refused by the peer: {printable(said.refused)}"
 
 
-def _spoken(oldest: int = OLDEST_PROTOCOL, newest: int = NEWEST_PROTOCOL) -> str:
-    if not newest:
-        return "protocol 1"
+def _nothing_in_common(hello: Hello, node: NodeName, spoken: Spoken) -> str:
+    """In words, and what to do: of two releases the older one has to go."""
+    theirs, sender = Spoken(hello.oldest_protocol, hello.newest_protocol), printable(hello.sender)
+    if not theirs.newest:
+        return f"{sender} speaks protocol 1, {node} {_in_words(spoken)}: {_UPGRADE}"
+    older, newest, lowest = (
+        (sender, theirs.newest, spoken.oldest)
+        if theirs.newest < spoken.oldest
+        else (node, spoken.newest, theirs.oldest)
+    )
+    return older_release(older, newest, lowest)
+
+
+def _in_words(spoken: Spoken) -> str:
+    oldest, newest = spoken
     return f"protocol {newest}" if oldest == newest else f"protocols {oldest} to {newest}"

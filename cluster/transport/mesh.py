@@ -23,7 +23,7 @@ from typing import Any
 from cluster.raft.messages import Message as RaftMessage
 from cluster.transport.admin_port import AdminPort
 from cluster.transport.carrier import AdminEndpoint, Carrier, IncomingStream, StreamBroken, StreamKind
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, challenge, check, printable
+from cluster.transport.handshake import NONCE_BYTES, challenge, check, printable
 from cluster.transport.link import Link
 from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming, OpenGate, QuestionAnswered
 from cluster.transport.outbox import OutboxLimits
@@ -165,6 +165,14 @@ class Mesh:
         """Peers whose link is up."""
         return [peer.name for peer in self._peers.values() if self._up_link(peer.name) is not None]
 
+    def spoken_with(self, peer: NodeName) -> tuple[Incarnation, int]:
+        """The start of the peer with which there is a link now, and the protocol of that link; zeros if there is none.
+
+        The protocol is the newest that both know.
+        """
+        link = self._up_link(peer)
+        return (Incarnation(0), 0) if link is None else (link.peer_incarnation, link.protocol)
+
     def is_congested(self, peer: NodeName) -> bool:
         """True if much waits to be sent to the peer: whoever can wait should (see `OutboxLimits`)."""
         link = self._up_link(peer)
@@ -244,7 +252,9 @@ class Mesh:
     def _verdict(self, refused: str, sender: NodeName | None) -> Verdict:
         """``sender``: if it has proved itself."""
         credentials = Credentials() if sender is None else self._home.gate.credentials(sender)
-        return Verdict(self.node, self.incarnation, refused, NEWEST_PROTOCOL if refused else 0, credentials)
+        return Verdict(
+            self.node, self.incarnation, refused, self._home.gate.spoken().newest if refused else 0, credentials
+        )
 
     async def _shake_hands(self, kind: StreamKind, stream: IncomingStream, task: asyncio.Task[Any]) -> Link | None:
         """The link that the stream now belongs to, if whoever dialed proves to be one of us in time."""
@@ -275,7 +285,7 @@ class Mesh:
             return None
         home = self._home
         nonce = home.random_bytes(NONCE_BYTES)
-        hello, said = challenge(home.secret, kind, first, self.node, self.incarnation, nonce)
+        hello, said = challenge(home.secret, kind, first, self.node, self.incarnation, nonce, home.gate.spoken())
         await stream.write(encode_challenge(said))
         second = await stream.read()
         if second is None:

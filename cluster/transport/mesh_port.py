@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.raft.messages import Message as RaftMessage
 from cluster.wire.convert import QueueFrameMessage
 from cluster.wire.convert_handshake import Credentials
@@ -19,8 +20,19 @@ class QuestionAnswered(HandshakeError):
     """A hello that only asked: it gets its answer, and no link."""
 
 
+class Spoken(NamedTuple):
+    """The protocols that a node speaks, these two among them."""
+
+    #: That of its cluster: whoever speaks no newer one does not know what the cluster uses.
+    oldest: int = FIRST_PROTOCOL
+    newest: int = NEWEST_PROTOCOL
+
+
 class Gatekeeper(Protocol):
     """Who decides which nodes a mesh links with. Called on the loop, at handshakes only."""
+
+    def spoken(self) -> Spoken:
+        """Which protocols links may have now."""
 
     def credentials(self, peer: NodeName) -> Credentials:
         """What this node says of itself to a peer."""
@@ -43,6 +55,9 @@ class Gatekeeper(Protocol):
 
 class OpenGate:
     """A gatekeeper for whom names will do."""
+
+    def spoken(self) -> Spoken:
+        return Spoken()
 
     def credentials(self, peer: NodeName) -> Credentials:
         return Credentials()

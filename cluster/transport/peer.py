@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.transport.carrier import Carrier, ProbeResult, StreamBroken, StreamKind
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, OLDEST_PROTOCOL, answer, verdict_of
+from cluster.transport.handshake import NONCE_BYTES, answer, verdict_of
 from cluster.transport.link import Link
 from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler, MeshTiming
 from cluster.transport.outbox import OutboxLimits
@@ -215,8 +215,7 @@ class Peer:
             self.name,
             peer_incarnation,
             number,
-            OLDEST_PROTOCOL,
-            NEWEST_PROTOCOL,
+            *home.gate.spoken(),
             home.random_bytes(NONCE_BYTES),
             home.gate.credentials(self.name),
         )

@@ -11,15 +11,17 @@ from cluster.metadata.commands import (
     MirrorSynchronised,
     NodeDown,
     NodeUp,
+    RaiseProtocol,
     Request,
     RequestId,
     SetPolicy,
     TakeService,
 )
 from cluster.metadata.events import Applied, MastershipChanged
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
-from cluster.metadata.state import RULES_VERSION, MetadataState
+from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import CreateVhost, DeclareQueue
 
@@ -27,9 +29,12 @@ PROPOSER = NodeName("proposer")
 
 
 class StateUnderTest:
-    """The state after a log of commands, one index each."""
+    """The state after a log of commands, one index each.
 
-    def __init__(self, *up: str) -> None:
+    The nodes of ``up`` make a cluster of ``protocol``.
+    """
+
+    def __init__(self, *up: str, protocol: int = NEWEST_PROTOCOL) -> None:
         self.state = MetadataState()
         self.index = 0
         self.log: list[tuple[int, Request]] = []
@@ -37,6 +42,8 @@ class StateUnderTest:
         self.apply(ChangeTopology(CreateVhost("/"), NodeName("n1")))
         for node in up:
             self.up(node)
+        if up and protocol > FIRST_PROTOCOL:
+            self.raise_protocol()
 
     def apply(self, command: Command) -> Applied:
         self.index += 1
@@ -50,7 +57,14 @@ class StateUnderTest:
         return self.last
 
     def up(self, node: str, incarnation: int = 1) -> Applied:
-        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", RULES_VERSION))
+        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", NEWEST_PROTOCOL))
+
+    def raise_protocol(self) -> Applied:
+        """All members are up, and speak the newest."""
+        members = sorted((name, member.incarnation) for name, member in self.state.members.items())
+        applied = self.apply(RaiseProtocol(NEWEST_PROTOCOL, tuple(members)))
+        assert applied.error is None, applied.error
+        return applied
 
     def down(self, node: str, incarnation: int = 1, reason: Any = "failure") -> Applied:
         return self.apply(NodeDown(NodeName(node), Incarnation(incarnation), reason))

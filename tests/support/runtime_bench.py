@@ -16,6 +16,7 @@ from cluster.metadata.commands import (
     RequestId,
     SetPolicy,
 )
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.node_runtime import NodeRuntime
@@ -119,6 +120,7 @@ class RuntimeBench:
         self.disk = SimulatedDisk()
         group_commit = GroupCommit()
         self.probe = FakeProbe()
+        self.spoken = NEWEST_PROTOCOL
         self.now_s = self.look_s = 0.0
         self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig(), self.clock)
         self.mesh = FakeMesh()

@@ -135,7 +135,7 @@ class Node:
     def on_pause(self, pause: Pause | None) -> None:
         self.reports.append("quorum regained" if pause is None else pause.hindrance.value)
 
-    def on_storage_failed(self, error: StorageError) -> None:
+    def on_storage_failed(self, error: Exception) -> None:
         self.reports.append(f"failed: {error}")
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from cluster.metadata.commands import DropMirror, NodeUp
+from cluster.metadata.mastership import TAKING_SERVICE
 from cluster.metadata.records import MastershipRecord
-from cluster.metadata.state import RULES_VERSION, MetadataState
+from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName
 from tests.support.metadata_state import N2, StateUnderTest, follows, show
 
@@ -72,14 +73,14 @@ def test_the_first_node_of_the_new_release_brings_the_new_rules() -> None:
     cluster = old_cluster()
     cluster.down("n1")
     cluster.up("n2", 2)
-    assert cluster.state.rules_version == RULES_VERSION
+    assert cluster.state.rules_version == TAKING_SERVICE
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
     cluster.up("n1", 2)
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
     assert show(cluster.record("alone")) == "n1 | - | epoch 2"
 
 
-@pytest.mark.parametrize(("announced", "version"), [(2, 2), (3, 3), (7, 3)])
+@pytest.mark.parametrize(("announced", "version"), [(2, 2), (3, 2), (7, 2)])
 def test_the_version_only_rises_and_is_one_that_is_known(announced: int, version: int) -> None:
     cluster = old_cluster()
     cluster.apply(NodeUp(NodeName("n4"), Incarnation(1), "n4:1", "n4:2", announced))
@@ -91,9 +92,9 @@ def test_the_version_only_rises_and_is_one_that_is_known(announced: int, version
 
 
 def cluster_of_version(version: int) -> StateUnderTest:
-    cluster = StateUnderTest()
-    for node in ("n1", "n2", "n3"):
-        cluster.apply(NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2", version))
+    """From 3 on the version is the protocol that all speak."""
+    cluster = StateUnderTest("n1", "n2", "n3", protocol=version)
+    assert cluster.state.mastership_rules == version
     return cluster
 
 

@@ -22,6 +22,7 @@ from cluster.metadata.commands import (
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
 from cluster.metadata.events import Applied
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
@@ -91,7 +92,7 @@ def run_until_whole(cluster: StateUnderTest, command: Command, after_each: Calla
         (ChangeTopology(CreateVhost("v"), N1), 1),
         (SetPolicy(PolicyRecord("/", "all", "^", {"ha-mode": "all"}, 1, "all")), 5),
         (NodeDown(N2, Incarnation(1)), 3),
-        (NodeUp(NodeName("n4"), Incarnation(2), "n4:1", "n4:2"), 2),
+        (NodeUp(NodeName("n4"), Incarnation(2), "n4:1", "n4:2", NEWEST_PROTOCOL), 2),
         (ForgetNode(NodeName("n4")), 2),
         (AddUser("bob", "hash"), 1),
         (SetPermissions("/", "alice", ".*", "", ""), 1),

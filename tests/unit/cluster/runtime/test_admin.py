@@ -199,7 +199,12 @@ def admin_in_cluster(peers: AnsweringPeers, *up: str, pause: Pause | None = None
         state.apply(index, Request(request_id, NodeUp(NodeName(node), Incarnation(1), f"{node}:1", f"{node}:2")))
     runtime = SimpleNamespace(
         node=NodeName("n1"),
-        metadata=SimpleNamespace(state=state, consensus=SimpleNamespace(leader="n1", pause=pause)),
+        metadata=SimpleNamespace(
+            state=state,
+            consensus=SimpleNamespace(leader="n1", pause=pause),
+            spoken=3,
+            held_back_by=lambda: ["n2 still runs protocol 2"],
+        ),
         config=build_config(parse_settings(CONFIG, "n1.conf")),
         alarms=SimpleNamespace(listing=list),
         links=SimpleNamespace(linked_nodes=lambda: [NodeName(node) for node in peers.documents]),
@@ -218,9 +223,10 @@ async def test_the_status_of_a_cluster_shows_versions_and_listeners_of_every_run
     document = await cluster_status(AnsweringPeers(n2=n2), "n2")
     assert document["running_nodes"] == ["n1", "n2"]
     assert document["versions"] == {
-        "n1": {"warren_version": "0.1.0", "python_version": "3.12.1"},
-        "n2": {"warren_version": "0.2.0", "python_version": "3.13.1"},
-    }
+        "n1": {"warren_version": "0.1.0", "python_version": "3.12.1", "protocol": 3},
+        "n2": {"warren_version": "0.2.0", "python_version": "3.13.1", "protocol": 2},
+    }, "a release that does not say what it speaks speaks protocol 2"
+    assert document["protocol"] == {"version": 2, "held_back_by": ["n2 still runs protocol 2"]}
     assert document["listeners"]["n2"] == [AMQP_OF_N2]
     assert [(each["port"], each["protocol"]) for each in document["listeners"]["n1"]] == [
         (5001, "amqp"),

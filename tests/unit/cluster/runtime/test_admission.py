@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.metadata.commands import AdmitNode, ForgetNode
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import MemberRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import RaftConfig, founding_state
@@ -61,6 +62,7 @@ class Node:
             self.file,
             f"{self.name}:1",
             self.state,
+            NEWEST_PROTOCOL,
             on_refused=self.refusals.append,
             count_on_from=self.begun_again_after.append,
             admit_node=self.admit_node,

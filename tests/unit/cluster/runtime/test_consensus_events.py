@@ -28,7 +28,7 @@ class Bench:
             lacks=lambda: [NodeName("n2"), NodeName("n3")],
             after_applied=lambda: None,
             on_pause=self.told.append,
-            on_fatal=lambda _reason: None,
+            on_fatal=lambda _reason, _exit_code: None,
         )
 
 

@@ -14,6 +14,7 @@ from cluster.membership.messages import NodeAlarms
 from cluster.metadata.commands import NodeDown, NodeUp
 from cluster.metadata.errors import NoQuorumError
 from cluster.metadata.events import MemberChanged
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import MemberRecord
 from cluster.metadata.state import MetadataState
 from cluster.runtime import membership as module
@@ -84,6 +85,7 @@ class Bench:
             cast(Any, self.metadata),
             Background(asyncio.get_running_loop()),
             lambda: 0,
+            NEWEST_PROTOCOL,
             **{name: part for name, part in self.parts.items() if name != "consensus"},
         )
 

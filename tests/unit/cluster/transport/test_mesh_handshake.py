@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.sessions.messages import SessionReply
 from cluster.transport.carrier import IncomingStream, OutgoingStream, StreamKind
-from cluster.transport.handshake import NEWEST_PROTOCOL, NONCE_BYTES, Side, answer, challenge, prove
+from cluster.transport.handshake import NONCE_BYTES, Side, answer, challenge, prove
 from cluster.transport.mesh import Mesh
-from cluster.transport.mesh_port import HandshakeError
+from cluster.transport.mesh_port import HandshakeError, Spoken
 from cluster.wire import mesh_pb2
 from cluster.wire.convert import PART_BYTES
 from cluster.wire.convert_handshake import (
@@ -269,20 +270,28 @@ def test_a_verdict_without_a_challenge_is_not_believed() -> None:
     ("oldest", "newest", "spoken"),
     [
         (2, 2, 2),
-        (1, 5, 2),
-        (2, 9, 2),
-        (3, 9, "n1 speaks protocols 3 to 9, n2 protocol 2"),
-        (0, 0, "n1 speaks protocol 1"),
+        (1, 5, 3),
+        (2, 9, 3),
+        (1, 1, "n1 speaks protocol 1, and the cluster needs 2 at least: start n1 with the release of the other nodes"),
+        (4, 9, "n2 speaks protocol 3, and the cluster needs 4 at least: start n2 with the release of the other nodes"),
+        (0, 0, "n1 speaks protocol 1, n2 protocols 2 to 3: these releases cannot be mixed"),
     ],
 )
 def test_two_nodes_speak_the_newest_protocol_that_both_know(oldest: int, newest: int, spoken: int | str) -> None:
     hello = replace(HELLO, oldest_protocol=oldest, newest_protocol=newest)
-    terms = (b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES))
+    terms = (b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES), Spoken(2, 3))
     if isinstance(spoken, int):
         assert challenge(*terms)[1].protocol == spoken
         return
     with pytest.raises(HandshakeError, match=spoken):
         challenge(*terms)
+
+
+def test_a_node_that_does_not_speak_the_protocol_of_the_cluster_is_refused() -> None:
+    """It speaks one that this release knows, and does not know what the cluster uses."""
+    frame = encode_hello(replace(HELLO, oldest_protocol=2, newest_protocol=2))
+    with pytest.raises(HandshakeError, match="n1 speaks protocol 2, and the cluster needs 3 at least: start n1 with"):
+        challenge(b"secret", StreamKind.QUEUES, frame, N2, Incarnation(1), bytes(NONCE_BYTES), Spoken(3, 3))
 
 
 async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: MeshNodes) -> None:
@@ -295,7 +304,7 @@ async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: 
     await stream.write(mesh_pb2.LinkFrame(hello=mesh_pb2.Hello.FromString(b"\x0a\x06secret")).SerializeToString())
     said = await hear(stream)
     assert isinstance(said, Verdict)
-    assert "speaks protocol 1, n2 protocol 2: these releases cannot be mixed" in said.refused
+    assert "speaks protocol 1, n2 protocols 2 to 3: these releases cannot be mixed" in said.refused
 
 
 def test_the_refusal_of_a_node_of_protocol_1_says_what_may_be_behind_it() -> None:
@@ -307,7 +316,7 @@ def test_the_refusal_of_a_node_of_protocol_1_says_what_may_be_behind_it() -> Non
 def test_what_a_stranger_says_reaches_the_log_short_and_in_one_line() -> None:
     hello = replace(HELLO, receiver=NodeName("n1\nERROR all is lost" + "x" * 10_000))
     with pytest.raises(HandshakeError) as caught:
-        challenge(b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES))
+        challenge(b"secret", StreamKind.QUEUES, encode_hello(hello), N2, Incarnation(1), bytes(NONCE_BYTES), Spoken())
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

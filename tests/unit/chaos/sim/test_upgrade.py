@@ -1,0 +1,197 @@
+"""Whole simulated clusters on their way from the release before to this one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from chaos.sim.cluster import SimulatedCluster
+from chaos.sim.convergence import why_not_converged
+from chaos.sim.drawing import draw_personality, draw_schedule
+from chaos.sim.loop import SimulatedLoop, simulated_loop
+from chaos.sim.machine import DATA_DIR
+from chaos.sim.run import run_schedule
+from chaos.sim.schedule import Step
+from cluster.metadata.commands import RaiseProtocol
+from cluster.runtime.identity import IDENTITY_FILE
+from node.ids import Incarnation, NodeName
+from node.store.disk.disk import read_whole, write_durably
+
+NAMES = ("n1", "n2", "n3")
+IDENTITY_PATH = f"{DATA_DIR}/{IDENTITY_FILE}"
+#: Virtual: longer than any timeout of a cluster.
+PATIENCE_S = 60.0
+
+
+class Lab:
+    """Three nodes, those of ``earlier`` with the release before, and what they say when they end."""
+
+    def __init__(self, loop: SimulatedLoop, earlier: tuple[str, ...] = NAMES) -> None:
+        self.loop = loop
+        self.cluster = SimulatedCluster(loop, replace(draw_personality(Random(1), 3), earlier=earlier), 1)
+        self.story: list[str] = []
+        self.cluster.on_event = self.story.append
+        for name in NAMES:
+            self.cluster.start(name)
+        self.until_converged()
+
+    def pass_time(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.now_s + seconds)
+
+    def until_converged(self) -> None:
+        end_s = self.loop.now_s + PATIENCE_S
+        while (reason := why_not_converged(self.cluster)) and self.loop.now_s < end_s:
+            self.pass_time(0.1)
+        assert not reason
+        for node in self.cluster.nodes.values():
+            node.check_invariants()
+
+    def upgrade(self, name: str) -> None:
+        self.cluster.upgrade(name)
+        self.pass_time(5)
+        self.until_converged()
+
+    def downgrade(self, name: str) -> None:
+        self.cluster.downgrade(name)
+        self.pass_time(5)
+        self.until_converged()
+
+    def protocols(self) -> set[int]:
+        return {node.runtime.metadata.state.protocol for node in self.cluster.nodes.values()}
+
+    def held_back_by(self, name: str) -> list[str]:
+        return list(self.cluster.nodes[name].runtime.metadata.held_back_by())
+
+    def identity(self, name: str) -> bytes:
+        return read_whole(self.cluster.machines[name].disk, IDENTITY_PATH)
+
+    def last_end_of(self, name: str) -> str:
+        return [line for line in self.story if line.startswith(f"end of {name}")][-1]
+
+
+@pytest.fixture
+def loop() -> Iterator[SimulatedLoop]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        yield loop
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def test_the_protocol_rises_with_the_last_node(loop: SimulatedLoop) -> None:
+    lab = Lab(loop)
+    assert lab.protocols() == {2}
+    lab.upgrade("n2")
+    assert lab.held_back_by("n2") == ["n1 still runs protocol 2", "n3 still runs protocol 2"]
+    lab.upgrade("n3")
+    assert lab.protocols() == {2}
+    assert lab.held_back_by("n3") == ["n1 still runs protocol 2"]
+    lab.upgrade("n1")
+    assert lab.protocols() == {3}
+    assert lab.held_back_by("n1") == []
+
+
+def test_a_new_cluster_has_the_newest_protocol_at_once(loop: SimulatedLoop) -> None:
+    assert Lab(loop, earlier=()).protocols() == {3}
+
+
+def test_a_node_that_is_away_holds_it_back(loop: SimulatedLoop) -> None:
+    """It may come back with any release."""
+    lab = Lab(loop)
+    lab.cluster.stop("n3")
+    lab.cluster.upgrade("n1")
+    lab.cluster.upgrade("n2")
+    lab.pass_time(PATIENCE_S)
+    assert lab.protocols() == {2}
+    assert lab.held_back_by("n1") == ["n3 is not running"]
+    lab.cluster.upgrade("n3")
+    lab.cluster.start("n3")
+    lab.until_converged()
+    assert lab.protocols() == {3}
+
+
+def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) -> None:
+    lab = Lab(loop)
+    for name in ("n1", "n2"):
+        lab.upgrade(name)
+    for name in ("n2", "n1"):
+        lab.downgrade(name)
+    assert lab.protocols() == {2}
+    assert lab.cluster.machines["n1"].spoken == 2
+
+
+def test_then_nobody_can(loop: SimulatedLoop) -> None:
+    """The directory itself says so, before anything else of the node is seen by others."""
+    lab = Lab(loop, earlier=())
+    machine = lab.cluster.machines["n3"]
+    assert b"protocol = 3\n" in lab.identity("n3")
+    machine.spoken = 2
+    lab.cluster.stop("n3")
+    lab.pass_time(PATIENCE_S)
+    lab.cluster.start("n3")
+    lab.pass_time(PATIENCE_S)
+    assert "cannot start" in lab.last_end_of("n3")
+    assert "needs protocol 3, of a newer release of Warren" in lab.last_end_of("n3")
+    assert machine.process is None
+
+
+def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
+    """As after a loss of power just before the directory could have it noted."""
+    lab = Lab(loop, earlier=())
+    machine = lab.cluster.machines["n3"]
+    lab.cluster.kill("n3")
+    identity = lab.identity("n3").decode().splitlines()[2:]
+    identity[0] = identity[0].replace("directory", "identity")
+    write_durably(machine.disk, IDENTITY_PATH, "".join(f"{line}\n" for line in identity).encode())
+    machine.spoken = 2
+    lab.cluster.start("n3")
+    lab.pass_time(PATIENCE_S)
+    assert "the log of the metadata needs protocol 3" in lab.last_end_of("n3")
+    machine.spoken = 3
+    lab.cluster.start("n3")
+    lab.until_converged()
+    assert b"protocol = 3\n" in lab.identity("n3")
+
+
+def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: SimulatedLoop) -> None:
+    lab = Lab(loop, earlier=())
+    for name in ("n1", "n2"):
+        lab.cluster.machines[name].spoken = 4
+        lab.cluster.stop(name)
+        lab.pass_time(1)
+        lab.cluster.start(name)
+        lab.pass_time(PATIENCE_S)
+    assert lab.protocols() == {3}
+    node, process = lab.cluster.nodes["n1"], lab.cluster.machines["n1"].process
+    assert process is not None
+    members = node.runtime.metadata.state.members
+    lives = tuple((NodeName(name), Incarnation(members[NodeName(name)].incarnation)) for name in NAMES)
+    process.create_task(node.runtime.metadata.change(RaiseProtocol(4, lives)))
+    lab.pass_time(PATIENCE_S)
+    assert "the log of the metadata needs protocol 4" in lab.last_end_of("n3")
+    assert "upgrade this node" in lab.last_end_of("n3")
+    assert sorted(lab.cluster.nodes) == ["n1", "n2"]
+    assert lab.protocols() == {4}
+    assert all(node.clients.is_serving for node in lab.cluster.nodes.values())
+    lab.cluster.machines["n3"].spoken = 4
+    lab.cluster.start("n3")
+    lab.until_converged()
+
+
+@pytest.mark.parametrize("seed", [5, 16])
+def test_nothing_is_lost_on_the_way(seed: int) -> None:
+    """A seed of the campaign in which all nodes are upgraded, one after the other, among faults."""
+    schedule = draw_schedule(seed)
+    assert schedule.personality.earlier == NAMES
+    upgrades = tuple(Step(at_ms, "upgrade", (name,)) for at_ms, name in ((4_000, "n2"), (8_000, "n1"), (12_000, "n3")))
+    kept = tuple(step for step in schedule.steps if step.kind not in ("upgrade", "downgrade"))
+    steps = tuple(sorted((*kept, *upgrades), key=lambda step: step.at_ms))
+    outcome = run_schedule(replace(schedule, steps=steps))
+    assert outcome.violations == []
+    assert "the protocol of the cluster was raised" in outcome.sightings
