@@ -45,6 +45,8 @@ class SimulatedCluster:
         self.note: Callable[[str], None] = lambda _name: None
         self._slowness: dict[tuple[str, str], float] = {}
         self._is_healed = False
+        #: Processes that stop together with their hosts.
+        self._stopping_hosts: dict[str, Process] = {}
         #: Told what happens, in a line.
         self.on_event: Callable[[str], None] = lambda _text: None
         #: Told what a node has died of, which no fault explains.
@@ -103,7 +105,7 @@ class SimulatedCluster:
         if machine.process is process:
             self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
             is_suspect = machine.is_disk_suspect
-            self._end(machine)
+            self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
             if reason and not is_suspect and machine.disk_before is None:
                 self.on_failure(machine.name, reason)
             if self._is_healed:
@@ -155,12 +157,20 @@ class SimulatedCluster:
 
         machine.crash_in(operations, end_it)
 
-    def stop(self, name: str) -> None:
-        """SIGTERM."""
+    def stop(self, name: str, is_with_host: int = 0) -> None:
+        """SIGTERM. ``is_with_host``: its address goes with it, as that of a container does; nobody is refused then."""
         node, process = self.nodes.get(name), self.machines[name].process
         if node is not None and process is not None:
             self.on_event(f"stop {name}")
+            if is_with_host:
+                self._stopping_hosts[name] = process
             process.call_soon(node.stop)
+
+    def stop_leader(self, is_with_host: int = 0) -> None:
+        """SIGTERM for the node that leads the metadata group."""
+        for name, node in list(self.nodes.items()):
+            if node.raft.core.is_leader:
+                self.stop(name, is_with_host)
 
     def _end(self, machine: Machine, *, is_silent: bool = False) -> None:
         process = machine.process

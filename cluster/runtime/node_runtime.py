@@ -14,8 +14,9 @@ Three circles cannot be closed by constructors, because both sides call each oth
 (`QueueEffects.connect`), the node and its mesh (`OutgoingFrames.connect`), the metadata group with those who follow and
 decide its changes (`MetadataGroup.follow` and `join`). The first is closed here, the others by `NodeRuntime.connect`.
 
-Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; what runs
-in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
+Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; if it leads
+the metadata group another takes over; what runs in the background ends, the queues are closed, what they wrote is synced,
+and the files are closed last.
 """
 
 from __future__ import annotations
@@ -220,6 +221,7 @@ class NodeRuntime:
         self.housekeeping.stop()
         await self._end_masterships()
         await self.membership.say_goodbye()
+        await self.metadata.hand_over()
         await self.background.stop()
         self.roles.give_up_all()
         self._recovery_worker.close()
