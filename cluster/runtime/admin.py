@@ -51,6 +51,7 @@ from cluster.runtime.admin_standing import AdminStanding
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts
 from cluster.runtime.queue_role import MasterRole
+from cluster.runtime.rebalancing import Rebalancing
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
@@ -58,6 +59,7 @@ from node.auth import SALT_BYTES, hash_password
 from node.broker.deletion import delete_queue
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
+from node.patterns import pattern_problem
 from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
 
@@ -193,6 +195,17 @@ class NodeAdmin:
         return await delete_queue(
             self._runtime.gateway, self._change_topology, queue, if_unused=if_unused, if_empty=if_empty
         )
+
+    async def rebalance_queues(
+        self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        self._standing.require()
+        for pattern in (vhost_pattern, queue_pattern):
+            if problem := pattern_problem(pattern):
+                raise AdminRefused(ExitCode.USAGE, f"'{pattern}' is no regular expression: {problem}")
+        rebalancing = Rebalancing(self._state, self._change, vhost_pattern, queue_pattern)
+        async for report in rebalancing.run(is_dry_run=is_dry_run):
+            yield report
 
     # --- node and cluster ---
 

@@ -1,10 +1,10 @@
 """A leader of the metadata group that stops in order hands over first, so that nobody waits for an election timeout.
 
-The others would notice by themselves, at once if the process is gone and its host is not, else after an election timeout;
-and while a node with many queues closes them it sends no heartbeats. So the most caught-up voter is asked to take over
-(`RaftCore.transfer_leadership`: Raft thesis, 3.10). What is proposed meanwhile is refused for as long as that takes, a
-round trip as a rule, and repeated by its proposers. It is for comfort only: who does not take over in time is not waited
-for, and the others elect somebody as after a crash.
+The others would notice by themselves: at once if the process is gone and its host is not, else after an election
+timeout; and while a node with many queues closes them it sends no heartbeats. So the most caught-up voter is asked to
+take over (`RaftCore.transfer_leadership`: Raft thesis, 3.10). What is proposed meanwhile is refused for as long as that
+takes, a round trip as a rule, and repeated by its proposers. It is for comfort only: who does not take over in time is
+not waited for, and the others elect somebody as after a crash.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ Three circles cannot be closed by constructors, because both sides call each oth
 (`QueueEffects.connect`), the node and its mesh (`OutgoingFrames.connect`), the metadata group with those who follow and
 decide its changes (`MetadataGroup.follow` and `join`). The first is closed here, the others by `NodeRuntime.connect`.
 
-Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; if it leads
-the metadata group another takes over; what runs in the background ends, the queues are closed, what they wrote is synced,
-and the files are closed last.
+Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops, which makes
+masters of synchronised mirrors; when they serve, another node takes over the metadata group, if this one leads it; what
+runs in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.group_commit import GroupCommit
 from node.store.steps import Job
 from node.topology.records import QueueRecord
@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 #: A stop waits so long for the mirrors to know how far messages were delivered, and for masters that stop as well.
 END_KNOWN_S = 0.5
 END_LOOK_S = 0.01
+#: And so long for those who take over its queues: they need a commit, while it may lead.
+HANDED_OVER_S = 1.0
 
 
 class Surroundings(Protocol):
@@ -220,7 +222,9 @@ class NodeRuntime:
         self.membership.begin_stop()
         self.housekeeping.stop()
         await self._end_masterships()
+        masters = self.queues.mastered()
         await self.membership.say_goodbye()
+        await self._masters_handed_over(masters)
         await self.metadata.hand_over()
         await self.background.stop()
         self.roles.give_up_all()
@@ -236,6 +240,20 @@ class NodeRuntime:
         self.queues.begin_end()
         deadline_s = self._loop.time() + END_KNOWN_S
         while not self.queues.is_end_known and self.links.linked_nodes() and self._loop.time() < deadline_s:  # noqa: ASYNC110 - many queues
+            await asyncio.sleep(END_LOOK_S)
+
+    async def _masters_handed_over(self, queue_ids: Sequence[QueueId]) -> None:
+        """Until others serve the queues that were served here, as far as the goodbye has made masters of others."""
+        records = self.metadata.state.masterships
+        deadline_s = self._loop.time() + HANDED_OVER_S
+        while (
+            queue_ids := [
+                queue_id
+                for queue_id in queue_ids
+                if (record := records.get(queue_id)) is not None
+                and not (record.in_service or record.is_down or record.master == self.node)
+            ]
+        ) and self._loop.time() < deadline_s:
             await asyncio.sleep(END_LOOK_S)
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:

@@ -86,5 +86,3 @@ class Lab:
     def identity(self, name: str) -> bytes:
         disk = self.cluster.machines[name].disk
         return read_whole(disk, f"/data/{IDENTITY_FILE}")
-
-

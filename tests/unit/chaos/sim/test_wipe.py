@@ -14,6 +14,7 @@ from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from tests.support.sim_lab import NAMES, Lab
 
+
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     loop = simulated_loop()
