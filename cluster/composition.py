@@ -313,6 +313,7 @@ def _admission(
         runtime.metadata.state,
         on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
         count_on_from=begin_again,
+        begin_again=ending.begin_again,
         admit_node=runtime.metadata.change,
         spawn=runtime.background.spawn,
     )

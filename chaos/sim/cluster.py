@@ -11,10 +11,11 @@ from functools import partial
 from random import Random
 
 from chaos.sim.loop import Process, SimulatedLoop
-from chaos.sim.machine import AMQP_PORT, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
+from chaos.sim.machine import AMQP_PORT, DATA_DIR, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
+from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
 from node.errors import ConfigError, StorageError
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
@@ -298,6 +299,16 @@ class SimulatedCluster:
             self.on_event(f"restore the disk of {name}")
             machine.restore_disk()
             self.start(name)
+
+    # --- members ---
+
+    def forget_offline(self, at: str, *names: str) -> None:
+        """`warrenctl forget_cluster_node --offline` on a node that is down. Raises `ConfigError` if it is refused."""
+        machine = self.machines[at]
+        if machine.process is None:
+            plan = plan_forgetting(machine.disk, DATA_DIR, names)
+            self.on_event(f"{at} forgets {', '.join(names)} offline: {', '.join(plan.remaining)} are left")
+            carry_out(machine.disk, DATA_DIR, plan, Random(f"{self._seed} forgetting {at} {self.loop.now_s}"))
 
     # --- ends ---
 

@@ -48,7 +48,7 @@ async def hand_over(group: Leading, now_ms: Callable[[], int], may_lead: Callabl
         with suppress(ProposalRefusedError):
             group.transfer(heir)
         deadline_s = loop.time() + HEIR_TIMEOUT_S
-        while (group.core.is_leader or group.core.leader is None) and loop.time() < deadline_s:
+        while (group.core.is_leader or group.core.leader is None) and loop.time() < deadline_s:  # noqa: ASYNC110 - bounded
             await asyncio.sleep(_LOOK_S)
         if not group.core.is_leader:
             log.info("the metadata group is led by %s from now on", group.core.leader or "whom it elects")

@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from cluster.metadata.records import MastershipRecord
 from cluster.raft.messages import Message
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import Housekeeping, RoomWatch
@@ -245,16 +246,15 @@ class NodeRuntime:
     async def _masters_handed_over(self, queue_ids: Sequence[QueueId]) -> None:
         """Until others serve the queues that were served here, as far as the goodbye has made masters of others."""
         records = self.metadata.state.masterships
+        waiting = list(queue_ids)
         deadline_s = self._loop.time() + HANDED_OVER_S
-        while (
-            queue_ids := [
-                queue_id
-                for queue_id in queue_ids
-                if (record := records.get(queue_id)) is not None
-                and not (record.in_service or record.is_down or record.master == self.node)
-            ]
-        ) and self._loop.time() < deadline_s:
+        while waiting and self._loop.time() < deadline_s:
             await asyncio.sleep(END_LOOK_S)
+            waiting = [queue_id for queue_id in waiting if self._is_on_its_way(records.get(queue_id))]
+
+    def _is_on_its_way(self, record: MastershipRecord | None) -> bool:
+        """Another node is to serve the queue, and does not yet."""
+        return record is not None and not (record.in_service or record.is_down or record.master == self.node)
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)

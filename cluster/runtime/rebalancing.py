@@ -97,8 +97,8 @@ class Rebalancing:
             if not record.is_down:
                 queues.append(MovableQueue(queue.queue_id, record.master, self._heirs(queue, record)))
         plan = RebalancePlan(self._running(), queues)
-        while plan.advance():
-            await asyncio.sleep(0)  # noqa: ASYNC110 - a long plan is made in many turns of the loop
+        while plan.advance():  # noqa: ASYNC110 - a long plan is made in many turns of the loop
+            await asyncio.sleep(0)
         return plan
 
     # --- carrying it out

@@ -63,6 +63,7 @@ class Node:
             self.state,
             on_refused=self.refusals.append,
             count_on_from=self.begun_again_after.append,
+            begin_again=lambda: self.begun_again_after.append(self.incarnation),
             admit_node=self.admit_node,
             spawn=carry_out,
         )
