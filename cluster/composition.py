@@ -252,7 +252,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     admission.join(raft)
     members.join(raft, mesh)
     runtime.connect(mesh, raft)
-    peers = AdminPeers(addresses.__getitem__, world.admin_caller)
+    peers = AdminPeers(mesh.address_of, world.admin_caller)
     admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
     return Node(
         config,

@@ -194,8 +194,17 @@ class Admission:
         )
 
     def must_ask(self) -> bool:
-        """The others may have removed this node, or not know it yet: then nobody calls it."""
-        return self._is_empty or not self.linked_identities
+        """The others may have removed this node, or not know it yet, or not know where it is: then nobody calls it."""
+        own = self._state.members.get(self._node)
+        has_moved = own is not None and own.cluster_address != self._cluster_address
+        return self._is_empty or has_moved or not self.linked_identities
+
+    def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
+        return (
+            credentials.group == self._file.current.group
+            and self._meant(peer) in ("", credentials.identity)
+            and incarnation >= self._committed_incarnation(peer)
+        )
 
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
         """Whether this node still is whom the group means by its name."""
@@ -259,8 +268,9 @@ class Admission:
     def _admit_to_founding(self, peer: NodeName, credentials: Credentials) -> None:
         """Nothing is here yet: only who is, or will be, of the same group can be spoken to."""
         own = self._file.current
-        is_empty = _configuration_of(credentials) == (0, 0)
-        if peer == self._founder and credentials.group != own.group and is_empty:
+        # One that joins another group, as yet with an empty log, founds nothing.
+        founds = _configuration_of(credentials) == (0, 0) and credentials.group == credentials.identity
+        if peer == self._founder and credentials.group != own.group and founds:
             self._require_same_members(peer, credentials)
             self._file.bind(credentials.group)
             log.info("%s is of the cluster that %s founds", self._node, peer)
