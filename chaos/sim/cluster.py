@@ -6,9 +6,11 @@ schedule from which steps were taken out is still one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
+from typing import Any
 
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.machine import AMQP_PORT, DATA_DIR, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
@@ -16,7 +18,8 @@ from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
 from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
-from node.errors import ConfigError, StorageError
+from cluster.transport.admin_port import AdminPort
+from node.errors import ConfigError, StorageError, WarrenError
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 #: Delays above the drawn ones of a link that is slow now and then.
@@ -301,6 +304,43 @@ class SimulatedCluster:
             self.start(name)
 
     # --- members ---
+
+    def add_machine(self, name: str) -> None:
+        """A new one, whose node knows nobody."""
+        self.machines[name] = Machine(name, self.loop, self.network, self.personality, self._seed, self.admin_doors)
+        self.deaths[name], self.powers[name] = [], []
+
+    def operate(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> asyncio.Task[None] | None:
+        """Have an operator ask a node for something, once, whatever comes of it."""
+        node, process = self.nodes.get(at), self.machines[at].process
+        if node is None or process is None:
+            return None
+
+        async def ask() -> None:
+            try:
+                await request(node.admin)
+            except WarrenError as error:
+                self.on_event(f"{at} refuses: {error}")
+
+        return process.create_task(ask())
+
+    def forget(self, at: str, name: str) -> None:
+        """`warrenctl forget_cluster_node`."""
+        self.operate(at, lambda admin: admin.forget_cluster_node(name))
+
+    def join(self, name: str, existing: str) -> None:
+        """`warrenctl join_cluster`, for a node that is alone."""
+        address = str(self.machines[existing].config.cluster_advertised_address)
+        self.operate(name, lambda admin: admin.join_cluster(address))
+
+    def rebalance(self, at: str) -> None:
+        """`warrenctl rebalance_queues`."""
+
+        async def rebalance(admin: AdminPort) -> None:
+            async for report in admin.rebalance_queues("", "", is_dry_run=False):
+                self.on_event(f"rebalancing: {report}")
+
+        self.operate(at, rebalance)
 
     def forget_offline(self, at: str, *names: str) -> None:
         """`warrenctl forget_cluster_node --offline` on a node that is down. Raises `ConfigError` if it is refused."""

@@ -48,6 +48,7 @@ from cluster.runtime.admin_rows import (
     table,
 )
 from cluster.runtime.admin_standing import AdminStanding
+from cluster.runtime.joining import Joining
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts
 from cluster.runtime.queue_role import MasterRole
@@ -93,8 +94,10 @@ class NodeAdmin:
         probe: ResourceProbe,
         system: SystemFacts,
         chance: Random,
+        joining: Joining,
     ) -> None:
         self._runtime = runtime
+        self._joining = joining
         self._state = runtime.metadata.state
         self._peers = peers
         self._clients = clients
@@ -216,6 +219,13 @@ class NodeAdmin:
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
         return {"deleted_queues": list(deleted or ())}
 
+    async def join_cluster(self, address: str) -> Mapping[str, Any]:
+        self._standing.require()
+        return await self._joining.join(address)
+
+    async def reset(self) -> None:
+        self._joining.reset()
+
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
         names = {member.name for member in self._runtime.config.members} | {member.node for member in members}
@@ -239,6 +249,7 @@ class NodeAdmin:
             "partitions": {},
             "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.metadata.consensus.leader,
+            **self._joining.document(),
         }
 
     async def status(self) -> Mapping[str, Any]:

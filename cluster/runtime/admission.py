@@ -86,6 +86,7 @@ class Admission:
         cluster_address: str,
         state: MetadataState,
         *,
+        told_to_join: str = "",
         on_refused: Callable[[str], None],
         count_on_from: Callable[[Incarnation], None],
         begin_again: Callable[[], None],
@@ -93,6 +94,9 @@ class Admission:
         spawn: Callable[[Coroutine[Any, Any, Any], str], object],
     ) -> None:
         """``members`` by the configuration, this node among them; ``state``: what is committed.
+
+        ``told_to_join``: the group that an operator has named, if one has; while this node has nothing it waits for
+        that one only, whoever its members are by then, and founds none.
 
         ``on_refused``: this node has no place in its group, and must end. ``count_on_from``: it must begin again, as a
         start above this one; ``begin_again``: it must begin again. ``admit_node``: have the group let a node in;
@@ -102,6 +106,7 @@ class Admission:
         self._incarnation = incarnation
         self._members = tuple(sorted(members))
         self._founder = self._members[0]
+        self._told_to_join = told_to_join
         self._file = identity
         self._cluster_address = cluster_address
         self._state = state
@@ -126,14 +131,16 @@ class Admission:
                 f"the data directory of {self._node} was put together from several: its log belongs to another "
                 f"identity; {ways_out(self._node)}"
             )
-        if self._is_empty and self._node == self._founder and self._file.current.group != self._identity:
+        if self._may_found and self._file.current.group != self._identity:
             self._file.bind(self._identity)
 
     def start(self) -> None:
         """Begin to take part; a cluster of one founds itself."""
         if self._file.current.superseded:
             log.warning("this cluster goes on for one whose other members were forgotten while %s was down", self._node)
-        if self._is_empty and len(self._members) > 1:
+        if self._is_empty and self._told_to_join:
+            log.info("%s is new, and joins the cluster of %s", self._node, ", ".join(self._members))
+        elif self._is_empty and len(self._members) > 1:
             log.info(
                 "%s is new: a cluster is founded when all of its nodes have started (%s)",
                 self._node,
@@ -151,6 +158,10 @@ class Admission:
     def _is_empty(self) -> bool:
         """Nothing of the group is here yet."""
         return self._group.core.log.last_index == 0
+
+    @property
+    def _may_found(self) -> bool:
+        return self._is_empty and self._node == self._founder and not self._told_to_join
 
     def may_answer(self, peer: NodeName) -> bool:
         """What comes from the peer now comes from whom the log means by that name."""
@@ -217,6 +228,8 @@ class Admission:
         is_of_group = credentials.group == self._file.current.group
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
+        if self._is_empty and self._told_to_join and theirs != (0, 0):
+            self._follow_list(peer, credentials)
         meant = credentials.receiver_identity
         if self._node not in credentials.members:
             self._not_a_member(peer, credentials.members)
@@ -232,6 +245,16 @@ class Admission:
                 f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
                 f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
             )
+
+    def _follow_list(self, peer: NodeName, credentials: Credentials) -> None:
+        """This node has nothing yet, and was told which cluster to join: its members are what they are now."""
+        if self._told_to_join not in (credentials.group, *credentials.superseded_groups):
+            self._on_refused(
+                f"{peer} is of another cluster than the one that {self._node} was told to join: start it with an empty "
+                "data directory, and run `warrenctl join_cluster` again"
+            )
+        else:
+            self._members = tuple(sorted({*self._members, *credentials.members}))
 
     def _is_superseded_by(self, credentials: Credentials) -> bool:
         own = self._file.current.group
@@ -270,7 +293,7 @@ class Admission:
         own = self._file.current
         # One that joins another group, as yet with an empty log, founds nothing.
         founds = _configuration_of(credentials) == (0, 0) and credentials.group == credentials.identity
-        if peer == self._founder and credentials.group != own.group and founds:
+        if peer == self._founder and credentials.group != own.group and founds and not self._told_to_join:
             self._require_same_members(peer, credentials)
             self._file.bind(credentials.group)
             log.info("%s is of the cluster that %s founds", self._node, peer)
@@ -371,7 +394,7 @@ class Admission:
     # --- founding ---
 
     def _found_if_complete(self) -> None:
-        if not self._is_empty or self._node != self._founder:
+        if not self._may_found:
             return
         identities = {self._node: self._identity, **self.linked_identities}
         if all(member in identities for member in self._members):
