@@ -57,11 +57,11 @@ def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Colle
     """Write down, durably, that the directory is this node's.
 
     ``voters`` are those of the metadata's log, by which a directory without a name (of an older version) is known; none
-    if it is empty. Raises `ConfigError` if ``node`` is none of them, `StorageError`.
+    if it is empty. Raises `ConfigError` if ``node`` is none of those, `StorageError`.
     """
-    if voters and node not in voters:
-        raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
-    if not owner_of(disk, data_dir):
+    if not owner_of(disk, data_dir):  # whose name is there may be learning the log, and has no vote yet
+        if voters and node not in voters:
+            raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
         write_durably(disk, f"{data_dir}/{NAME_FILE}", f"{node}\n".encode())
 
 
