@@ -49,8 +49,10 @@ from cluster.runtime.data_directory import (
 )
 from cluster.runtime.ending import Ending, Failure
 from cluster.runtime.founding import found
+from cluster.runtime.fresh_start import JoinedCluster, as_joined, carry_out_reset, joined_cluster
 from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IdentityFile
+from cluster.runtime.joining import Joining
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.protocol_watch import ProtocolWatch
@@ -217,6 +219,9 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     """
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    carry_out_reset(world.disk, data_dir)
+    joined = joined_cluster(world.disk, data_dir)
+    config = as_joined(config, joined)
     identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
     identity.require(world.spoken)
     incarnation = next_incarnation(world.disk, data_dir)
@@ -233,7 +238,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     )
     runtime.roles.on_access_ended = lambda: clients.access_ended(broker.objection)
     addresses = {NodeName(member.name): str(member.cluster_address) for member in config.members}
-    admission = _admission(config, world, runtime, identity, incarnation, ending)
+    admission = _admission(config, world, runtime, identity, incarnation, ending, joined)
     mesh = _mesh(config, world, runtime, addresses, incarnation, admission)
     members = GroupMembers(
         config.node_name,
@@ -262,8 +267,11 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     members.join(raft, mesh)
     protocol.join(raft, mesh)
     runtime.connect(mesh, raft)
-    peers = AdminPeers(addresses.__getitem__, world.admin_caller)
-    admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance)
+    peers = AdminPeers(mesh.address_of, world.admin_caller)
+    joining = Joining(
+        config, world.disk, raft, runtime.metadata.state, identity, world.admin_caller, ending.begin_again
+    )
+    admin = NodeAdmin(runtime, peers, clients, ending.stop, world.probe, world.system, world.chance, joining)
     return Node(
         config,
         world,
@@ -309,6 +317,7 @@ def _admission(
     identity: IdentityFile,
     incarnation: Incarnation,
     ending: Ending,
+    joined: JoinedCluster | None,
 ) -> Admission:
     def begin_again(after: Incarnation) -> None:
         count_on_from(world.disk, str(config.data_dir), after)
@@ -322,8 +331,10 @@ def _admission(
         str(config.cluster_advertised_address),
         runtime.metadata.state,
         world.spoken,
+        told_to_join="" if joined is None else joined.group,
         on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
         count_on_from=begin_again,
+        begin_again=ending.begin_again,
         admit_node=runtime.metadata.change,
         spawn=runtime.background.spawn,
     )

@@ -6,17 +6,21 @@ schedule from which steps were taken out is still one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
+from typing import Any
 
 from chaos.sim.loop import Process, SimulatedLoop
-from chaos.sim.machine import AMQP_PORT, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
+from chaos.sim.machine import AMQP_PORT, DATA_DIR, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
 from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
-from node.errors import ConfigError, StorageError
+from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
+from cluster.transport.admin_port import AdminPort
+from node.errors import ConfigError, StorageError, WarrenError
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 #: Delays above the drawn ones of a link that is slow now and then.
@@ -46,6 +50,8 @@ class SimulatedCluster:
         self.note: Callable[[str], None] = lambda _name: None
         self._slowness: dict[tuple[str, str], float] = {}
         self._is_healed = False
+        #: Processes that stop together with their hosts.
+        self._stopping_hosts: dict[str, Process] = {}
         #: Told what happens, in a line.
         self.on_event: Callable[[str], None] = lambda _text: None
         #: Told what a node has died of, which no fault explains.
@@ -109,7 +115,7 @@ class SimulatedCluster:
         if machine.process is process:
             self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
             is_suspect = machine.is_disk_suspect
-            self._end(machine)
+            self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
             if reason and machine.is_downgraded and "upgrade this node" in reason:
                 self._install(machine, NEWEST_PROTOCOL)
                 machine.is_restarting = True
@@ -164,11 +170,13 @@ class SimulatedCluster:
 
         machine.crash_in(operations, end_it)
 
-    def stop(self, name: str) -> None:
-        """SIGTERM."""
+    def stop(self, name: str, is_with_host: int = 0) -> None:
+        """SIGTERM. ``is_with_host``: its address goes with it, as that of a container does; nobody is refused then."""
         node, process = self.nodes.get(name), self.machines[name].process
         if node is not None and process is not None:
             self.on_event(f"stop {name}")
+            if is_with_host:
+                self._stopping_hosts[name] = process
             process.call_soon(node.stop)
 
     # --- releases ---
@@ -201,6 +209,12 @@ class SimulatedCluster:
         for machine in self.machines.values():
             if machine.spoken < needed:
                 self._change_release(machine, NEWEST_PROTOCOL)
+
+    def stop_leader(self, is_with_host: int = 0) -> None:
+        """SIGTERM for the node that leads the metadata group."""
+        for name, node in list(self.nodes.items()):
+            if node.raft.core.is_leader:
+                self.stop(name, is_with_host)
 
     def _end(self, machine: Machine, *, is_silent: bool = False) -> None:
         process = machine.process
@@ -328,6 +342,53 @@ class SimulatedCluster:
             self.on_event(f"restore the disk of {name}")
             machine.restore_disk()
             self.start(name)
+
+    # --- members ---
+
+    def add_machine(self, name: str) -> None:
+        """A new one, whose node knows nobody."""
+        self.machines[name] = Machine(name, self.loop, self.network, self.personality, self._seed, self.admin_doors)
+        self.deaths[name], self.powers[name] = [], []
+
+    def operate(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> asyncio.Task[None] | None:
+        """Have an operator ask a node for something, once, whatever comes of it."""
+        node, process = self.nodes.get(at), self.machines[at].process
+        if node is None or process is None:
+            return None
+
+        async def ask() -> None:
+            try:
+                await request(node.admin)
+            except WarrenError as error:
+                self.on_event(f"{at} refuses: {error}")
+
+        return process.create_task(ask())
+
+    def forget(self, at: str, name: str) -> None:
+        """`warrenctl forget_cluster_node`."""
+        self.operate(at, lambda admin: admin.forget_cluster_node(name))
+
+    def join(self, name: str, existing: str) -> None:
+        """`warrenctl join_cluster`, for a node that is alone."""
+        address = str(self.machines[existing].config.cluster_advertised_address)
+        self.operate(name, lambda admin: admin.join_cluster(address))
+
+    def rebalance(self, at: str) -> None:
+        """`warrenctl rebalance_queues`."""
+
+        async def rebalance(admin: AdminPort) -> None:
+            async for report in admin.rebalance_queues("", "", is_dry_run=False):
+                self.on_event(f"rebalancing: {report}")
+
+        self.operate(at, rebalance)
+
+    def forget_offline(self, at: str, *names: str) -> None:
+        """`warrenctl forget_cluster_node --offline` on a node that is down. Raises `ConfigError` if it is refused."""
+        machine = self.machines[at]
+        if machine.process is None:
+            plan = plan_forgetting(machine.disk, DATA_DIR, names)
+            self.on_event(f"{at} forgets {', '.join(names)} offline: {', '.join(plan.remaining)} are left")
+            carry_out(machine.disk, DATA_DIR, plan, Random(f"{self._seed} forgetting {at} {self.loop.now_s}"))
 
     # --- ends ---
 

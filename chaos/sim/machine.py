@@ -195,6 +195,9 @@ class MemoryAdminCaller:
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         return dict(await self._ask(address, status_of, timeout_s))
 
+    async def cluster_status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        return dict(await self._ask(address, cluster_status_of, timeout_s))
+
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         """What it says of its progress comes with the end of it, or with its refusal."""
         door = await self._door(address)
@@ -229,6 +232,11 @@ async def _note_progress(port: AdminPort, vhost: str, name: str, said: list[Sync
 async def status_of(port: AdminPort) -> Mapping[str, Any]:
     """What a node says of itself."""
     return await port.status()
+
+
+async def cluster_status_of(port: AdminPort) -> Mapping[str, Any]:
+    """What a node says of its cluster."""
+    return await port.cluster_status()
 
 
 async def sync_queue(port: AdminPort, vhost: str, name: str) -> None:
@@ -397,7 +405,7 @@ class Machine:
 
 
 def node_config(name: str, personality: Personality) -> NodeConfig:
-    """As an operator would write it."""
+    """As an operator would write it. A node that is none of the cluster's is alone."""
     lines = [
         f"node_name = {name}",
         f"data_dir = {Path(DATA_DIR)}",
@@ -418,10 +426,12 @@ def node_config(name: str, personality: Personality) -> NodeConfig:
         names = ("credit_flow_default_credit", "msg_store_credit_disc_bound", "cluster.credit")
         initial, more_after = personality.credit
         lines += [f"{name}.{key}" for name in names for key in (f"initial = {initial}", f"more_after = {more_after}")]
-    lines += [
-        f"cluster_formation.classic_config.nodes.{number} = {node_name(number)}@{node_name(number)}:{CLUSTER_PORT}"
-        for number in range(1, personality.nodes + 1)
-    ]
+    names_of_cluster = [node_name(number) for number in range(1, personality.nodes + 1)]
+    if name in names_of_cluster:
+        lines += [
+            f"cluster_formation.classic_config.nodes.{number} = {member}@{member}:{CLUSTER_PORT}"
+            for number, member in enumerate(names_of_cluster, 1)
+        ]
     # Files smaller than an operator may have them, so that few messages meet what otherwise takes millions.
     return replace(
         build_config(parse_settings("\n".join(lines), "simulation")),

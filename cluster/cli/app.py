@@ -10,7 +10,14 @@ from pathlib import Path
 
 import click
 
-from cluster.cli import access_commands, listing_commands, node_commands, policy_commands, queue_commands
+from cluster.cli import (
+    access_commands,
+    listing_commands,
+    member_commands,
+    node_commands,
+    policy_commands,
+    queue_commands,
+)
 from cluster.cli.formatters import to_json
 from cluster.cli.framework import (
     PROGRAM,
@@ -112,7 +119,7 @@ def _program(connect: Connect) -> ToolGroup:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     click.version_option(package_name="warren-mq", prog_name=PROGRAM, help="Show the version.")(program)
-    for module in (policy_commands, queue_commands, listing_commands, access_commands, node_commands):
+    for module in (policy_commands, queue_commands, listing_commands, access_commands, node_commands, member_commands):
         for command in module.COMMANDS:
             program.add_command(command)
     program.add_command(_help_command(program))

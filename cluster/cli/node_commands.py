@@ -54,25 +54,9 @@ def await_startup(call: Call) -> None:
         hindrance = _hindrance(call)
         return not hindrance
 
-    if not _wait_until(serves, timeout_s):
+    if not wait_until(serves, timeout_s):
         text = f"{call.target.name} did not start within {timeout_s:g} seconds: {hindrance}"
         raise AdminError(ExitCode.TEMPORARY, text)
-    call.done()
-
-
-@tool_command("forget_cluster_node", usage="<node>")
-@click.argument("member", metavar="<node>")
-def forget_cluster_node(call: Call, member: str) -> None:
-    """Remove a node that is stopped and will not return with what it has.
-
-    What only it had is lost: queues without another copy are deleted, queues that wait for it are served with what
-    the other copies have. The node may join again with an empty data directory, as a new one.
-    """
-    call.banner(f"Removing node {member} from the cluster")
-    with call.client() as client:
-        document = client.forget_cluster_node(member)
-    for queue in document["deleted_queues"]:
-        call.remark(f"{queue} is deleted: nobody else had anything of it")
     call.done()
 
 
@@ -82,7 +66,7 @@ def stop(call: Call) -> None:
     call.banner(f"Stopping and halting node {call.target.name} ...")
     with call.client() as client:
         client.shutdown()
-    if not _wait_until(lambda: not _answers(call), call.timeout_s):
+    if not wait_until(lambda: not _answers(call), call.timeout_s):
         raise AdminError(ExitCode.TEMPORARY, f"{call.target.name} still runs after {call.timeout_s:g} seconds")
     call.done()
 
@@ -186,7 +170,8 @@ def _is_number(text: str, high: float) -> bool:
     return False
 
 
-def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Ask now and then; false if it did not come true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -224,7 +209,6 @@ COMMANDS: tuple[ToolCommand, ...] = (
     cluster_status,
     status,
     await_startup,
-    forget_cluster_node,
     stop,
     set_vm_memory_high_watermark,
     set_disk_free_limit,

@@ -1,15 +1,19 @@
-"""Queues: list, synchronise, promote, purge, delete."""
+"""Queues: list, synchronise, promote, purge, delete, spread."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import click
 
+from cluster.cli.formatters import to_json
 from cluster.cli.framework import Call, ToolCommand
 from cluster.cli.options import tool_command, vhost_option
-from cluster.transport.admin_port import QueueSelection, SyncProgress
+from cluster.transport.admin_client import AdminError
+from cluster.transport.admin_port import ExitCode, QueueSelection, SyncProgress
 
 
 @tool_command("list_queues", usage="[--vhost <vhost>] [--online] [--offline] [--local] [<column> ...]")
@@ -109,6 +113,41 @@ def delete_queue(call: Call, queue: str, vhost: str, *, if_empty: bool, if_unuse
     call.done()
 
 
+@tool_command("rebalance_queues", usage="[--vhost <vhost>] [--pattern <pattern>] [--dry-run]")
+@click.option("-p", "--vhost", default=None, help="Only queues of this virtual host.")
+@click.option("--pattern", default="", help="Only queues whose names this regular expression finds.")
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="Only tell what would be moved.")
+def rebalance_queues(call: Call, vhost: str | None, pattern: str, *, is_dry_run: bool) -> None:
+    """Move masters so that each node serves nearly as many queues as any other.
+
+    Only to synchronised mirrors, so nothing is copied and nothing lost; some at a time. Exit code 75 if not every
+    planned move was possible.
+    """
+    call.banner("Planning how masters would be moved ..." if is_dry_run else "Moving masters ...")
+    vhost_pattern = "" if vhost is None else f"^{re.escape(vhost)}$"
+    refused = 0
+    with call.client() as client:
+        reports = client.rebalance_queues(
+            vhost_pattern, pattern, is_dry_run=is_dry_run, timeout_s=call.options.timeout_s
+        )
+        for report in reports:
+            if call.formatter == "json":
+                click.echo(to_json(report))
+            elif report.get("is_finished"):
+                masters = ", ".join(f"{node}: {count}" for node, count in report["masters"].items())
+                call.remark(f"{report['moves']} {'to be moved' if is_dry_run else 'moved'}; masters {masters}")
+            else:
+                refused += report["state"] == "refused"
+                click.echo(_move_text(report))
+    if refused:
+        raise AdminError(ExitCode.TEMPORARY, f"{refused} queues could not be moved: ask again")
+
+
+def _move_text(report: Mapping[str, Any]) -> str:
+    where = f"queue '{report['queue']}' in vhost '{report['vhost']}': {report['from']} -> {report['to']}"
+    return f"{where} {report['state']}" + (f" ({report['reason']})" if report["reason"] else "")
+
+
 COMMANDS: tuple[ToolCommand, ...] = (
     list_queues,
     sync_queue,
@@ -116,4 +155,5 @@ COMMANDS: tuple[ToolCommand, ...] = (
     force_promote,
     purge_queue,
     delete_queue,
+    rebalance_queues,
 )

@@ -238,6 +238,12 @@ class RaftCore:
         """At the leader: a learner holds everything that is committed."""
         return self._leadership is not None and self._leadership.has_learned(learner)
 
+    def heirs(self, now_ms: int) -> list[NodeName]:
+        """At the leader: who could take over now, the most caught-up first. Nobody at any other node."""
+        if self._leadership is None:
+            return []
+        return self._leadership.heirs(now_ms - self.config.election_timeout_min_ms)
+
     def transfer_leadership(self, now_ms: int, target: NodeName) -> None:
         """Hand over to ``target`` as soon as it has the whole log; until then proposals are refused.
 

@@ -136,6 +136,15 @@ class Leadership:
         """It holds everything that is committed."""
         return learner in self._learners and self._progress[learner].match >= self._log.commit
 
+    def heirs(self, since_ms: int) -> list[NodeName]:
+        """Other voters heard since then, those with most of the log first."""
+        heard = [
+            peer
+            for peer in self._log.voters
+            if peer != self.node and (at_ms := self._progress[peer].last_heard_ms) is not None and at_ms >= since_ms
+        ]
+        return sorted(heard, key=lambda peer: -self._progress[peer].match)
+
     def transfer(self, now_ms: int, target: NodeName) -> None:
         """See `RaftCore.transfer_leadership`."""
         if target not in self._progress or target not in self._log.voters:

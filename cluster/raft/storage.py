@@ -115,6 +115,23 @@ class RaftStorage:
         snapshot = snapshot or Snapshot(0, 0, ())
         return storage, RestoredState(snapshot, tuple(content.entries), content.hard_state)
 
+    @classmethod
+    def read(cls, disk: Disk, directory: str) -> RestoredState | None:
+        """What `open` would start from, without a change to anything; ``None`` if nothing is there.
+
+        Raises `StorageError`.
+        """
+        log_path = f"{directory}/log"
+        if not disk.exists(log_path):
+            return None
+        snapshot = _read_snapshot(disk, f"{directory}/snapshot") or Snapshot(0, 0, ())
+        content, _ = _read_log(read_whole(disk, log_path), log_path)
+        if snapshot.index < content.base_index:
+            raise StorageError(f"{directory}/snapshot is missing although {log_path} continues it: restore it")
+        if snapshot.index > content.base_index:
+            content.entries = _entries_behind(snapshot, content)
+        return RestoredState(snapshot, tuple(content.entries), content.hard_state)
+
     @property
     def log_bytes(self) -> int:
         """Length of the log file; grows until the next `save_snapshot`."""
@@ -170,14 +187,19 @@ class RaftStorage:
     def _continue_from(self, snapshot: Snapshot) -> None:
         """Begin a new log file behind ``snapshot``, which is on disk."""
         content = self._content
-        position = snapshot.index - content.base_index - 1
-        has_it = 0 <= position < len(content.entries) and content.entries[position].term == snapshot.term
-        content.entries = content.entries[position + 1 :] if has_it else []
+        content.entries = _entries_behind(snapshot, content)
         content.base_index, content.base_term = snapshot.index, snapshot.term
         old = self._file
         self._file = _write_log(self._disk, f"{self._directory}/log", content)
         self._durable = (self._file, self._file.size)
         old.abandon()
+
+
+def _entries_behind(snapshot: Snapshot, content: _LogContent) -> list[Entry]:
+    """Those of a log that still count behind a newer snapshot."""
+    position = snapshot.index - content.base_index - 1
+    has_it = 0 <= position < len(content.entries) and content.entries[position].term == snapshot.term
+    return content.entries[position + 1 :] if has_it else []
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:

@@ -49,9 +49,11 @@ from cluster.runtime.admin_rows import (
     table,
 )
 from cluster.runtime.admin_standing import AdminStanding
+from cluster.runtime.joining import Joining
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts
 from cluster.runtime.queue_role import MasterRole
+from cluster.runtime.rebalancing import Rebalancing
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
@@ -59,6 +61,7 @@ from node.auth import SALT_BYTES, hash_password
 from node.broker.deletion import delete_queue
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
+from node.patterns import pattern_problem
 from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
 from node.topology.records import QueueRecord
 
@@ -92,8 +95,10 @@ class NodeAdmin:
         probe: ResourceProbe,
         system: SystemFacts,
         chance: Random,
+        joining: Joining,
     ) -> None:
         self._runtime = runtime
+        self._joining = joining
         self._state = runtime.metadata.state
         self._peers = peers
         self._clients = clients
@@ -196,6 +201,17 @@ class NodeAdmin:
             self._runtime.gateway, self._change_topology, queue, if_unused=if_unused, if_empty=if_empty
         )
 
+    async def rebalance_queues(
+        self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        self._standing.require()
+        for pattern in (vhost_pattern, queue_pattern):
+            if problem := pattern_problem(pattern):
+                raise AdminRefused(ExitCode.USAGE, f"'{pattern}' is no regular expression: {problem}")
+        rebalancing = Rebalancing(self._state, self._change, vhost_pattern, queue_pattern)
+        async for report in rebalancing.run(is_dry_run=is_dry_run):
+            yield report
+
     # --- node and cluster ---
 
     async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
@@ -204,6 +220,13 @@ class NodeAdmin:
         for queue in deleted or ():
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
         return {"deleted_queues": list(deleted or ())}
+
+    async def join_cluster(self, address: str) -> Mapping[str, Any]:
+        self._standing.require()
+        return await self._joining.join(address)
+
+    async def reset(self) -> None:
+        self._joining.reset()
 
     async def cluster_status(self) -> Mapping[str, Any]:
         members = sorted(self._state.members.values(), key=lambda member: member.node)
@@ -235,6 +258,7 @@ class NodeAdmin:
             "partitions": {node: cut for node, document in statuses.items() if (cut := document.get("cut_off"))},
             "listeners": {node: document.get("listeners", []) for node, document in statuses.items()},
             "leader": self._runtime.metadata.consensus.leader,
+            **self._joining.document(),
         }
 
     async def status(self) -> Mapping[str, Any]:

@@ -45,7 +45,8 @@ class AdminStanding:
         if pause is None and has_roles:
             return None
         linked = runtime.links.linked_nodes()
-        members = [member.name for member in runtime.config.members]
+        state = runtime.metadata.state
+        members = dict.fromkeys((*(member.name for member in runtime.config.members), *state.members))
         if pause is None:
             kind, seconds = _STARTING, None
             reason = "it has not joined the cluster yet, which takes a majority of the members"
@@ -60,7 +61,9 @@ class AdminStanding:
             "reason": reason,
             "seconds": seconds,
             "reaches": sorted(linked),
-            "lacks": sorted(name for name in members if name != runtime.node and name not in linked),
+            "lacks": sorted(
+                name for name in members if name not in (runtime.node, *linked, *state.admissions.forgotten)
+            ),
             "serves_clients": has_roles and not runtime.config.pauses_minority,
         }
 

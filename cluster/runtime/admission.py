@@ -29,6 +29,14 @@ then nobody has anything of the first group, or ever will: links are between nod
 itself to the second refuses what is left of the first. If one of the others has the log, it is not empty; it refuses
 the new founder, by the rule above. Who was wiped before the founder wrote the log has voted for nobody.
 
+**A majority that is gone for good.** `warrenctl forget_cluster_node --offline` makes what one node has the truth, and
+the node the first of a *new group*, whose credentials name the groups that were given up for it (*superseded*). Nodes
+of two groups have no links, so those that were given up cannot elect anybody together with it, or be heard. Who hears
+that its group was superseded, and follows no leader, cannot go on: it ends if it was forgotten, and if it was not it
+drops its log, keeps its queues, and begins again as a voter of the new group that has not voted yet; whatever it had
+promised, it had promised the old group. Who does follow a leader stays: a majority that lives is not to be ended by a
+node that somebody took for its last one. Then there are two clusters, which refuse each other and say so.
+
 **Groups of an earlier release** all have the same name. Their nodes make identities at their next start, and the leader
 has the group note them, one by one, as changes of voters.
 """
@@ -79,27 +87,35 @@ class Admission:
         state: MetadataState,
         spoken: int,
         *,
+        told_to_join: str = "",
         on_refused: Callable[[str], None],
         count_on_from: Callable[[Incarnation], None],
+        begin_again: Callable[[], None],
         admit_node: Callable[[AdmitNode], Coroutine[Any, Any, Any]],
         spawn: Callable[[Coroutine[Any, Any, Any], str], object],
     ) -> None:
         """``members`` by the configuration, this node among them; ``state``: what is committed. ``spoken``: its
         protocol.
 
+        ``told_to_join``: the group that an operator has named, if one has; while this node has nothing it waits for
+        that one only, whoever its members are by then, and founds none.
+
         ``on_refused``: this node has no place in its group, and must end. ``count_on_from``: it must begin again, as a
-        start above this one. ``admit_node``: have the group let a node in; ``spawn`` does so in the background.
+        start above this one; ``begin_again``: it must begin again. ``admit_node``: have the group let a node in;
+        ``spawn`` does so in the background.
         """
         self._node = node
         self._incarnation = incarnation
         self._members = tuple(sorted(members))
         self._founder = self._members[0]
+        self._told_to_join = told_to_join
         self._file = identity
         self._cluster_address = cluster_address
         self._state = state
         self._spoken = spoken
         self._on_refused = on_refused
         self._count_on_from = count_on_from
+        self._begin_again = begin_again
         self._admit_node = admit_node
         self._spawn = spawn
         self._group: Group
@@ -118,12 +134,16 @@ class Admission:
                 f"the data directory of {self._node} was put together from several: its log belongs to another "
                 f"identity; {ways_out(self._node)}"
             )
-        if self._is_empty and self._node == self._founder and self._file.current.group != self._identity:
+        if self._may_found and self._file.current.group != self._identity:
             self._file.bind(self._identity)
 
     def start(self) -> None:
         """Begin to take part; a cluster of one founds itself."""
-        if self._is_empty and len(self._members) > 1:
+        if self._file.current.superseded:
+            log.warning("this cluster goes on for one whose other members were forgotten while %s was down", self._node)
+        if self._is_empty and self._told_to_join:
+            log.info("%s is new, and joins the cluster of %s", self._node, ", ".join(self._members))
+        elif self._is_empty and len(self._members) > 1:
             log.info(
                 "%s is new: a cluster is founded when all of its nodes have started (%s)",
                 self._node,
@@ -141,6 +161,10 @@ class Admission:
     def _is_empty(self) -> bool:
         """Nothing of the group is here yet."""
         return self._group.core.log.last_index == 0
+
+    @property
+    def _may_found(self) -> bool:
+        return self._is_empty and self._node == self._founder and not self._told_to_join
 
     def may_answer(self, peer: NodeName) -> bool:
         """What comes from the peer now comes from whom the log means by that name."""
@@ -183,20 +207,35 @@ class Admission:
             self._meant(peer) or "",
             self._committed_incarnation(peer),
             self._cluster_address,
+            self._file.current.superseded,
         )
 
     def must_ask(self) -> bool:
-        """The others may have removed this node, or not know it yet: then nobody calls it."""
-        return self._is_empty or not self.linked_identities
+        """The others may have removed this node, or not know it yet, or not know where it is: then nobody calls it."""
+        own = self._state.members.get(self._node)
+        has_moved = own is not None and own.cluster_address != self._cluster_address
+        return self._is_empty or has_moved or not self.linked_identities
+
+    def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
+        return (
+            credentials.group == self._file.current.group
+            and self._meant(peer) in ("", credentials.identity)
+            and incarnation >= self._committed_incarnation(peer)
+        )
 
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
         """Whether this node still is whom the group means by its name."""
         theirs = _configuration_of(credentials)
+        if self._is_superseded_by(credentials):
+            self._given_up(peer, credentials)
+            return
         if theirs == (0, 0) and not self._is_empty:
             self._consider(peer, credentials)
         is_of_group = credentials.group == self._file.current.group
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
+        if self._is_empty and self._told_to_join and theirs != (0, 0):
+            self._follow_list(peer, credentials)
         meant = credentials.receiver_identity
         if self._node not in credentials.members:
             self._not_a_member(peer, credentials.members)
@@ -213,6 +252,39 @@ class Admission:
                 f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
             )
 
+    def _follow_list(self, peer: NodeName, credentials: Credentials) -> None:
+        """This node has nothing yet, and was told which cluster to join: its members are what they are now."""
+        if self._told_to_join not in (credentials.group, *credentials.superseded_groups):
+            self._on_refused(
+                f"{peer} is of another cluster than the one that {self._node} was told to join: start it with an empty "
+                "data directory, and run `warrenctl join_cluster` again"
+            )
+        else:
+            self._members = tuple(sorted({*self._members, *credentials.members}))
+
+    def _is_superseded_by(self, credentials: Credentials) -> bool:
+        own = self._file.current.group
+        return own in credentials.superseded_groups and own != credentials.group
+
+    def _given_up(self, peer: NodeName, credentials: Credentials) -> None:
+        """An operator has made what the peer has the truth, in place of what this node's group has."""
+        if self._group.core.leader is not None:
+            text = (
+                f"{peer} is of a cluster for which this one was given up offline, and this one lives: stop one of them"
+            )
+            if self._reported != text:
+                self._reported = text
+                log.error("%s", text)
+        elif self._node in credentials.members and credentials.receiver_identity == self._identity:
+            log.warning("%s goes on as a member of the cluster of %s, with what that one knows", self._node, peer)
+            self._file.adopt(credentials.group, credentials.superseded_groups)
+            self._begin_again()
+        else:
+            self._on_refused(
+                f"{self._node} was forgotten while {peer} was down, which goes on without it: delete its data "
+                "directory and start it again, to join as a new node"
+            )
+
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         """Raises `HandshakeError`."""
         if not credentials.identity:
@@ -225,8 +297,9 @@ class Admission:
     def _admit_to_founding(self, peer: NodeName, credentials: Credentials) -> None:
         """Nothing is here yet: only who is, or will be, of the same group can be spoken to."""
         own = self._file.current
-        is_empty = _configuration_of(credentials) == (0, 0)
-        if peer == self._founder and credentials.group != own.group and is_empty:
+        # One that joins another group, as yet with an empty log, founds nothing.
+        founds = _configuration_of(credentials) == (0, 0) and credentials.group == credentials.identity
+        if peer == self._founder and credentials.group != own.group and founds and not self._told_to_join:
             self._require_same_members(peer, credentials)
             self._file.bind(credentials.group)
             log.info("%s is of the cluster that %s founds", self._node, peer)
@@ -244,6 +317,10 @@ class Admission:
     def _admit_to_group(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         known = self._meant(peer)
         theirs = _configuration_of(credentials)
+        if credentials.group in self._file.current.superseded and credentials.group != self._file.current.group:
+            raise HandshakeError(f"{peer} is of the cluster that was given up for that of {self._node}, offline")
+        if self._is_superseded_by(credentials):
+            raise HandshakeError(f"{self._node} is of the cluster that was given up for that of {peer}, offline")
         if credentials.group == self._file.current.group and theirs > self._configuration:
             return  # it knows of changes that this node has yet to hear of
         if known is None:
@@ -288,7 +365,7 @@ class Admission:
             log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
             self._count_on_from(credentials.receiver_incarnation)
         else:
-            self._file.bind(credentials.group)
+            self._file.bind(credentials.group, credentials.superseded_groups)
             log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))
 
     def _consider(self, peer: NodeName, credentials: Credentials) -> None:
@@ -323,7 +400,7 @@ class Admission:
     # --- founding ---
 
     def _found_if_complete(self) -> None:
-        if not self._is_empty or self._node != self._founder:
+        if not self._may_found:
             return
         identities = {self._node: self._identity, **self.linked_identities}
         if all(member in identities for member in self._members):

@@ -46,7 +46,7 @@ def claim_data_directory(
             f"data_dir {data_dir} {what}: set `data_dir` to a directory that this user may write, or to one that does "
             "not exist yet"
         ) from None
-    owner = _owner(disk, data_dir)
+    owner = owner_of(disk, data_dir)
     if owner not in ("", node):
         lock.release()
         raise _foreign(data_dir, f"node {owner}", node, owner)
@@ -57,25 +57,30 @@ def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Colle
     """Write down, durably, that the directory is this node's.
 
     ``voters`` are those of the metadata's log, by which a directory without a name (of an older version) is known; none
-    if it is empty. Raises `ConfigError` if ``node`` is none of them, `StorageError`.
+    if it is empty. Raises `ConfigError` if ``node`` is none of those, `StorageError`.
     """
-    if voters and node not in voters:
-        raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
-    if not _owner(disk, data_dir):
+    if not owner_of(disk, data_dir):  # whose name is there may be learning the log, and has no vote yet
+        if voters and node not in voters:
+            raise _foreign(data_dir, f"a cluster of {', '.join(sorted(voters))}", node, min(voters, default=node))
         write_durably(disk, f"{data_dir}/{NAME_FILE}", f"{node}\n".encode())
 
 
 def next_incarnation(disk: Disk, data_dir: str) -> Incarnation:
     """Count a start of this node, durably, before anything else of it can be seen by others. Raises `StorageError`."""
-    path = f"{data_dir}/incarnation"
-    number = 1
-    if disk.exists(path):
-        text = read_whole(disk, path).decode(errors="replace").strip()
-        if not text.isdigit():
-            raise StorageError(f"{path} should hold the number of starts of this node and holds {text!r}")
-        number = int(text) + 1
-    write_durably(disk, path, str(number).encode())
+    number = incarnation_of(disk, data_dir) + 1
+    write_durably(disk, f"{data_dir}/incarnation", str(number).encode())
     return Incarnation(number)
+
+
+def incarnation_of(disk: Disk, data_dir: str) -> Incarnation:
+    """The last start of this node, 0 if there was none. Raises `StorageError`."""
+    path = f"{data_dir}/incarnation"
+    if not disk.exists(path):
+        return Incarnation(0)
+    text = read_whole(disk, path).decode(errors="replace").strip()
+    if not text.isdigit():
+        raise StorageError(f"{path} should hold the number of starts of this node and holds {text!r}")
+    return Incarnation(int(text))
 
 
 def count_on_from(disk: Disk, data_dir: str, incarnation: Incarnation) -> None:
@@ -83,7 +88,8 @@ def count_on_from(disk: Disk, data_dir: str, incarnation: Incarnation) -> None:
     write_durably(disk, f"{data_dir}/incarnation", str(incarnation).encode())
 
 
-def _owner(disk: Disk, data_dir: str) -> str:
+def owner_of(disk: Disk, data_dir: str) -> str:
+    """Name of the node whose directory it is, empty if that is not written down. Raises `StorageError`."""
     path = f"{data_dir}/{NAME_FILE}"
     return read_whole(disk, path).decode(errors="replace").strip() if disk.exists(path) else ""
 

@@ -2,15 +2,15 @@
 
 The leader brings the voters into agreement with the records, one change at a time: who was forgotten loses the vote,
 who was let in is taught the log and gets the vote once it has it, and a group of a release without identities notes
-those of its voters. Every node keeps links with the members that its log and its records name, and with no others; the
-configuration only says where the founding ones are.
+those of its voters. Every node keeps links with the members that its log and its records name, and with no others.
+Where they are they have announced themselves (`NodeUp`); the configuration is believed where nobody is found there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -43,7 +43,7 @@ class PeerLinks(Protocol):
     @property
     def peers(self) -> Sequence[NodeName]: ...
 
-    def add_peer(self, name: NodeName, address: str) -> None: ...
+    def add_peer(self, name: NodeName, *addresses: str) -> None: ...
 
     def remove_peer(self, name: NodeName) -> None: ...
 
@@ -64,13 +64,13 @@ def group_members(core: RaftCore, state: MetadataState) -> tuple[NodeName, ...]:
 
 
 class GroupMembers:
-    """See the top of this module. ``addresses``: where the members are, kept up to date."""
+    """See the top of this module. ``addresses``: where the members are, by the configuration."""
 
     def __init__(
         self,
         node: NodeName,
         state: MetadataState,
-        addresses: MutableMapping[NodeName, str],
+        addresses: Mapping[NodeName, str],
         own_identity: Callable[[], str],
         linked: Mapping[NodeName, str],
         watch: Callable[[Sequence[NodeName]], None],
@@ -85,6 +85,8 @@ class GroupMembers:
         self._group: Voting
         self._links: PeerLinks
         self._peers: tuple[NodeName, ...] | None = None
+        #: Where they may be, as the links were last told.
+        self._told: dict[NodeName, tuple[str, ...]] = {}
         self._votes = asyncio.Event()
         #: Called after `follow`.
         self.on_followed: Callable[[], None] = lambda: None
@@ -111,24 +113,31 @@ class GroupMembers:
         self.on_followed()
 
     def _follow_links(self, peers: tuple[NodeName, ...]) -> None:
-        if peers == self._peers:
+        places = {name: self._places(name) for name in peers}
+        if places == self._told:
             return
-        self._peers = peers
+        self._told = places
         for name in self._links.peers:
             if name not in peers:
                 log.info("%s is no member any more: no link is kept with it", name)
                 self._links.remove_peer(name)
-        for name in peers:
-            admitted = self._state.admissions.admitted.get(name)
-            if admitted is not None:
-                self._addresses[name] = admitted.cluster_address
-            elif name not in self._addresses and name in self._state.members:
-                self._addresses[name] = self._state.members[name].cluster_address
-            if name in self._addresses:
-                self._links.add_peer(name, self._addresses[name])
-            else:
-                self._peers = None  # its record is yet to be applied
-        self._watch(peers)
+        for name, addresses in places.items():
+            if addresses:  # otherwise its record is yet to be applied
+                self._links.add_peer(name, *addresses)
+        if peers != self._peers:
+            self._peers = peers
+            self._watch(peers)
+
+    def _places(self, name: NodeName) -> tuple[str, ...]:
+        """Where a member may be: as it has announced, as it was let in, as this node's configuration says."""
+        member = self._state.members.get(name)
+        admitted = self._state.admissions.admitted.get(name)
+        addresses = (
+            "" if member is None else member.cluster_address,
+            "" if admitted is None or member is not None else admitted.cluster_address,
+            self._addresses.get(name, ""),
+        )
+        return tuple(dict.fromkeys(address for address in addresses if address))
 
     def _change_voters(self, core: RaftCore) -> None:
         admissions = self._state.admissions

@@ -4,7 +4,10 @@
 <data_dir>/identity     identity = <hex>     of the directory; made before anything of the node is seen by others
                         group = <hex>        identity of the founder of its group; zeros if it was founded before
                                              directories had identities, empty if it is of none yet
-                        log = begun          once the log of the metadata exists
+                        log = begun          once the log of the metadata exists;
+                              dropped        it is of a group that was given up: the next start removes it
+                        superseded = <hex> ...   groups that were given up for this one, newest first
+                        forgetting = <hex>   `forget_cluster_node --offline` began to make this the group
 ```
 
 From protocol 3 on (`cluster.metadata.protocol`) the file begins with what older releases are to say when they find it,
@@ -22,6 +25,7 @@ Whoever comes under a known name with another identity has lost all that (`clust
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -32,6 +36,7 @@ from node.ids import NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
 
 IDENTITY_FILE = "identity"
+RAFT_DIRECTORY = "raft"
 IDENTITY_BYTES = 16
 #: Of every group that was founded by a release without identities.
 EARLIER_GROUP = "0" * 2 * IDENTITY_BYTES
@@ -48,6 +53,15 @@ class Identity:
     has_log: bool = False
     #: That a release must speak to use the directory.
     protocol: int = FIRST_PROTOCOL
+    is_log_dropped: bool = False
+    superseded: tuple[str, ...] = ()
+    forgetting: str = ""
+
+
+#: The first protocol whose releases know that groups are given up.
+GIVING_UP_GROUPS = 3
+#: Groups of which a cluster remembers that it has given them up.
+SUPERSEDED_MAX = 64
 
 
 class IdentityFile:
@@ -65,24 +79,51 @@ class IdentityFile:
 
         Raises `ConfigError` if a part of the directory is missing, `StorageError` for a file that cannot be read.
         """
-        path = f"{data_dir}/{IDENTITY_FILE}"
-        has_log = disk.exists(f"{data_dir}/raft/log")
-        if not disk.exists(path):
+        identity = read_identity(disk, data_dir)
+        raft = f"{data_dir}/{RAFT_DIRECTORY}"
+        has_log = disk.exists(f"{raft}/log")
+        if identity is None:
             group = EARLIER_GROUP if has_log else ""
             file = cls(disk, data_dir, Identity(chance.randbytes(IDENTITY_BYTES).hex(), group, has_log))
             file._write(file.current)
             return file
-        identity = _parse(read_whole(disk, path).decode(errors="replace"), path)
+        if identity.forgetting:
+            raise ConfigError(
+                f"`warrenctl forget_cluster_node --offline` was interrupted on {node}: run it again, for the same nodes"
+            )
         if identity.has_log and not has_log:
             raise ConfigError(
                 f"data_dir {data_dir} has lost the log of the metadata (raft/log), without which {node} does not know "
                 f"how it has voted: {ways_out(node)}"
             )
-        return cls(disk, data_dir, identity)
+        file = cls(disk, data_dir, identity)
+        if identity.is_log_dropped:
+            if disk.exists(raft):
+                for name in disk.list(raft):
+                    disk.unlink(f"{raft}/{name}")
+                disk.sync_directory(raft)
+            file._write(replace(identity, is_log_dropped=False))
+        return file
 
-    def bind(self, group: str) -> None:
+    def bind(self, group: str, superseded: Sequence[str] = ()) -> None:
         """Belong to ``group`` from now on. Durable on return. Raises `StorageError`."""
-        self._write(replace(self.current, group=group))
+        self._write(replace(self.current, group=group, superseded=tuple(superseded)[:SUPERSEDED_MAX]))
+
+    def adopt(self, group: str, superseded: Sequence[str]) -> None:
+        """Belong to the group that goes on for this one's, from the next start on, and with an empty log."""
+        superseded = tuple(superseded)[:SUPERSEDED_MAX]
+        current = replace(self.current, group=group, superseded=superseded, has_log=False, is_log_dropped=True)
+        self._write(current)
+
+    def begin_forgetting(self, group: str) -> None:
+        """The log is about to be rewritten for a new group: without `end_forgetting` no node may start from it."""
+        self._write(replace(self.current, forgetting=group))
+
+    def end_forgetting(self) -> None:
+        """It is rewritten: this is the group now, and goes on for the one before."""
+        own = self.current
+        superseded = (own.group, *own.superseded)[:SUPERSEDED_MAX]
+        self._write(replace(own, group=own.forgetting, superseded=superseded, forgetting=""))
 
     def require(self, spoken: int) -> None:
         """Raises `NewerReleaseError` if a release that speaks this must not use the directory."""
@@ -100,6 +141,9 @@ class IdentityFile:
             self._write(replace(self.current, has_log=True))
 
     def _write(self, identity: Identity) -> None:
+        if identity.superseded or identity.forgetting or identity.is_log_dropped:
+            # A release that does not know of it would go back to the group that was given up.
+            identity = replace(identity, protocol=max(identity.protocol, GIVING_UP_GROUPS))
         lines = [f"identity = {identity.identity}", f"group = {identity.group}"]
         if identity.protocol > FIRST_PROTOCOL:
             lines[:1] = [
@@ -107,10 +151,20 @@ class IdentityFile:
                 f"note = {_NOTE}",
                 f"directory = {identity.identity}",
             ]
-        if identity.has_log:
-            lines.append("log = begun")
+        if identity.has_log or identity.is_log_dropped:
+            lines.append(f"log = {'begun' if identity.has_log else 'dropped'}")
+        if identity.superseded:
+            lines.append(f"superseded = {' '.join(identity.superseded)}")
+        if identity.forgetting:
+            lines.append(f"forgetting = {identity.forgetting}")
         write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
         self.current = identity
+
+
+def read_identity(disk: Disk, data_dir: str) -> Identity | None:
+    """What the file says, if there is one. Raises `StorageError`."""
+    path = f"{data_dir}/{IDENTITY_FILE}"
+    return _parse(read_whole(disk, path).decode(errors="replace"), path) if disk.exists(path) else None
 
 
 def ways_out(node: NodeName) -> str:
@@ -131,4 +185,12 @@ def _parse(text: str, path: str) -> Identity:
     if not protocol.isdecimal() or len(identity) != 2 * IDENTITY_BYTES:
         raise StorageError(f"{path} should hold the identity of this data directory and holds {text!r}")
     group = values.get("group", "")
-    return Identity(identity, group, values.get("log") == "begun", int(protocol))
+    return Identity(
+        identity,
+        group,
+        has_log=values.get("log") == "begun",
+        protocol=int(protocol),
+        is_log_dropped=values.get("log") == "dropped",
+        superseded=tuple(values.get("superseded", "").split()),
+        forgetting=values.get("forgetting", ""),
+    )

@@ -183,7 +183,7 @@ class Membership:
 
     async def say_goodbye(self) -> None:
         """Have the cluster note the shutdown, unless too few are left to decide anything: then nobody is waited for."""
-        if not self._config.is_clustered or not self._has_joined:
+        if not self._peers or not self._has_joined:
             return
         goodbye = self._loop.create_task(self._metadata.change(NodeDown(self.node, self.incarnation, "shutdown")))
         deadline_s = self._loop.time() + GOODBYE_TIMEOUT_S

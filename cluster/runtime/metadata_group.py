@@ -57,6 +57,9 @@ class Consensus(Protocol):
     async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
         """Until all of ``peers()`` have applied what is applied here now, or too much time has passed."""
 
+    async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:
+        """This node stops: have another one lead, if it leads; returns which. Bounded."""
+
     def receive(self, messages: Sequence[Message]) -> None:
         """What peers say."""
 
@@ -160,6 +163,10 @@ class MetadataGroup:
     async def wait_visible(self) -> bool:
         """Until all peers that are up have applied what is applied here; false if one has not in time."""
         return await self.consensus.wait_visible(self._live_peers)
+
+    async def hand_over(self) -> None:
+        """This node stops: have another that is up lead, if it leads."""
+        await self.consensus.hand_over(self._live_peers().__contains__)
 
     def _live_peers(self) -> Collection[NodeName]:
         return [member.node for member in self.state.members.values() if member.is_up and member.node != self._node]

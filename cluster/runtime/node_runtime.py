@@ -14,8 +14,9 @@ Three circles cannot be closed by constructors, because both sides call each oth
 (`QueueEffects.connect`), the node and its mesh (`OutgoingFrames.connect`), the metadata group with those who follow and
 decide its changes (`MetadataGroup.follow` and `join`). The first is closed here, the others by `NodeRuntime.connect`.
 
-Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops; what runs
-in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
+Order of stop: the mirrors are told how far messages were delivered, then the cluster that this node stops, which makes
+masters of synchronised mirrors; when they serve, another node takes over the metadata group, if this one leads it; what
+runs in the background ends, the queues are closed, what they wrote is synced, and the files are closed last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from cluster.metadata.records import MastershipRecord
 from cluster.raft.messages import Message
 from cluster.runtime.background import Background
 from cluster.runtime.housekeeping import Housekeeping, RoomWatch
@@ -60,6 +62,8 @@ log = logging.getLogger(__name__)
 #: A stop waits so long for the mirrors to know how far messages were delivered, and for masters that stop as well.
 END_KNOWN_S = 0.5
 END_LOOK_S = 0.01
+#: And so long for those who take over its queues: they need a commit, while it may lead.
+HANDED_OVER_S = 1.0
 
 
 class Surroundings(Protocol):
@@ -223,7 +227,10 @@ class NodeRuntime:
         self.membership.begin_stop()
         self.housekeeping.stop()
         await self._end_masterships()
+        masters = self.queues.mastered()
         await self.membership.say_goodbye()
+        await self._masters_handed_over(masters)
+        await self.metadata.hand_over()
         await self.background.stop()
         self.roles.give_up_all()
         self._recovery_worker.close()
@@ -239,6 +246,19 @@ class NodeRuntime:
         deadline_s = self._loop.time() + END_KNOWN_S
         while not self.queues.is_end_known and self.links.linked_nodes() and self._loop.time() < deadline_s:  # noqa: ASYNC110 - many queues
             await asyncio.sleep(END_LOOK_S)
+
+    async def _masters_handed_over(self, queue_ids: Sequence[QueueId]) -> None:
+        """Until others serve the queues that were served here, as far as the goodbye has made masters of others."""
+        records = self.metadata.state.masterships
+        waiting = list(queue_ids)
+        deadline_s = self._loop.time() + HANDED_OVER_S
+        while waiting and self._loop.time() < deadline_s:
+            await asyncio.sleep(END_LOOK_S)
+            waiting = [queue_id for queue_id in waiting if self._is_on_its_way(records.get(queue_id))]
+
+    def _is_on_its_way(self, record: MastershipRecord | None) -> bool:
+        """Another node is to serve the queue, and does not yet."""
+        return record is not None and not (record.in_service or record.is_down or record.master == self.node)
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)

@@ -251,6 +251,10 @@ class QueueSet:
         if self._opening.pop(queue_id, None) is not None:
             self._recoveries.forget(queue_id)
 
+    def mastered(self) -> list[QueueId]:
+        """Queues that have their process here."""
+        return list(self._processes)
+
     def held_queues(self) -> list[QueueRecord]:
         """Queues of which this node has a copy in service, or is opening one."""
         return [*(role.queue for role in self.roles.values()), *(queue for queue, _ in self._opening.values())]

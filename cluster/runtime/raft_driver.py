@@ -47,6 +47,7 @@ from cluster.raft.messages import (
 )
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
+from cluster.runtime.handing_over import hand_over
 from cluster.runtime.outside import Worker
 from cluster.runtime.snapshot_taker import SnapshotSource, SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
@@ -324,6 +325,15 @@ class RaftDriver:
         """Send the log to these, too; at the leader. Raises `ProposalRefusedError`."""
         self.core.set_learners(self._now_ms(), learners)
         self._schedule_pump()
+
+    def transfer(self, target: NodeName) -> None:
+        """Ask another voter to lead; at the leader. Raises `ProposalRefusedError`."""
+        self.core.transfer_leadership(self._now_ms(), target)
+        self._schedule_pump()
+
+    async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:
+        """Before this node leaves: see `cluster.runtime.handing_over`."""
+        return await hand_over(self, self._now_ms, may_lead) if self._is_running else None
 
     def peer_down(self, peer: NodeName) -> None:
         """The process of ``peer`` is known to be gone (`MeshHandler.on_peer_refused`)."""

@@ -26,6 +26,9 @@ class AdminCaller(Protocol):
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         """What the node says about itself, see `AdminPort.status`."""
 
+    async def cluster_status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        """What the node says about its cluster, see `AdminPort.cluster_status`."""
+
     def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         """See `AdminPort.sync_queue`; no time limit."""
 

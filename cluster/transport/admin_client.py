@@ -167,6 +167,26 @@ class AdminClient:
         document: dict[str, Any] = json.loads(self._call(self._stub.ForgetNode, pb.NodeRef(node=node)).json)
         return document
 
+    def rebalance_queues(
+        self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool, timeout_s: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """A report for each move, and a last one (`AdminPort.rebalance_queues`); no time limit by default."""
+        request = pb.RebalanceRequest(vhost_pattern=vhost_pattern, queue_pattern=queue_pattern, is_dry_run=is_dry_run)
+        try:
+            for document in self._stub.RebalanceQueues(request, timeout=timeout_s):
+                yield json.loads(document.json)
+        except grpc.RpcError as error:
+            raise self._admin_error(error) from None
+
+    def join_cluster(self, address: str) -> dict[str, Any]:
+        """Begin to join the cluster of the node at ``address``; ``cluster`` names its members."""
+        document: dict[str, Any] = json.loads(self._call(self._stub.JoinCluster, pb.JoinRequest(address=address)).json)
+        return document
+
+    def reset(self) -> None:
+        """Begin again with an empty directory, alone; returns before the node has."""
+        self._call(self._stub.Reset, pb.Nothing())
+
     def shutdown(self) -> None:
         """Begin an orderly stop; returns before the node is gone."""
         self._call(self._stub.Shutdown, pb.Nothing())

@@ -125,6 +125,16 @@ class AdminPort(Protocol):
         `ExitCode.SOFTWARE` if the queue is served, or if the node is not up or no member.
         """
 
+    def rebalance_queues(
+        self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Move masters to synchronised mirrors until the nodes serve nearly as many of these queues each.
+
+        One JSON object for each move (``vhost``, ``queue``, ``from``, ``to``, ``state``: planned, moved or refused,
+        ``reason``), then one with ``is_finished``, ``moves`` and ``masters`` (node -> number). A pattern that is no
+        regular expression is `ExitCode.USAGE`; an empty one finds everything.
+        """
+
     async def purge_queue(self, vhost: str, name: str) -> int:
         """Number of ready messages that were removed."""
 
@@ -135,6 +145,19 @@ class AdminPort(Protocol):
         """Remove a node that is down and will not return; ``deleted_queues`` names those that went with it.
 
         `ExitCode.SOFTWARE` if it is up, or no member.
+        """
+
+    async def join_cluster(self, address: str) -> Mapping[str, Any]:
+        """Have the node asked, which is alone and has no data, join the cluster of the node at ``address``.
+
+        Returns before it has; ``cluster`` names the members that it joins. The node begins again with an empty
+        directory. `ExitCode.SOFTWARE` if it has data or is of a cluster, or if that cluster has its name already.
+        """
+
+    async def reset(self) -> None:
+        """Begin again with an empty directory, as a node that is alone; returns before it has.
+
+        `ExitCode.SOFTWARE` if it is of a cluster of several.
         """
 
     async def cluster_status(self) -> Mapping[str, Any]:

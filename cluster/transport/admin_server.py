@@ -122,6 +122,24 @@ class AdminService(AdminServicer):
     async def ForgetNode(self, request: pb.NodeRef, context: _Context) -> pb.Document:
         return await self._document(self._port.forget_cluster_node(request.node), context)
 
+    async def RebalanceQueues(self, request: pb.RebalanceRequest, context: _Context) -> AsyncIterator[pb.Document]:
+        reports = self._port.rebalance_queues(
+            request.vhost_pattern, request.queue_pattern, is_dry_run=request.is_dry_run
+        )
+        try:
+            async for report in reports:
+                yield pb.Document(json=json.dumps(dict(report)))
+        except WarrenError as error:
+            await _refuse(
+                context, exit_code_of(error), error.message if isinstance(error, AdminRefused) else str(error)
+            )
+
+    async def JoinCluster(self, request: pb.JoinRequest, context: _Context) -> pb.Document:
+        return await self._document(self._port.join_cluster(request.address), context)
+
+    async def Reset(self, request: pb.Nothing, context: _Context) -> pb.Done:
+        return await self._done(self._port.reset(), context)
+
     async def Shutdown(self, request: pb.Nothing, context: _Context) -> pb.Done:
         return await self._done(self._port.shutdown(), context)
 

@@ -45,6 +45,11 @@ class GrpcAdminCaller:
         document: dict[str, Any] = json.loads(answer.json)
         return document
 
+    async def cluster_status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        answer = await self._ask(address, "ClusterStatus", pb.Nothing(), timeout_s)
+        document: dict[str, Any] = json.loads(answer.json)
+        return document
+
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         metadata = await self._prove(address, "SyncQueue", CHALLENGE_TIMEOUT_S)
         call = self._stub(address).SyncQueue(pb.QueueRef(vhost=vhost, name=name), metadata=metadata)

@@ -100,7 +100,7 @@ class Mesh:
             self._spawn,
         )
         self._refusals = ThrottledLog(logger)
-        self._peers = {name: Peer(self._home, name, address) for name, address in peers.items() if name != node}
+        self._peers = {name: Peer(self._home, name, [address]) for name, address in peers.items() if name != node}
         self._encoder = QueueEncoder()
         self._is_turn_end_scheduled = False
         self._is_started = False
@@ -136,16 +136,19 @@ class Mesh:
         while self._tasks or self._serving:
             await asyncio.gather(*self._tasks, *self._serving, return_exceptions=True)
 
-    def add_peer(self, name: NodeName, address: str) -> None:
-        """A node joined, or moved to another address."""
+    def add_peer(self, name: NodeName, *addresses: str) -> None:
+        """A node joined, or may have moved: it is at one of these, the likeliest first."""
         known = self._peers.get(name)
-        if name == self.node or (known is not None and known.address == address):
-            return
         if known is not None:
-            known.drop(is_silent=self._is_stopping)
-        peer = self._peers[name] = Peer(self._home, name, address)
-        if self._is_started:
-            peer.keep()
+            known.may_be_at(addresses)
+        elif name != self.node:
+            peer = self._peers[name] = Peer(self._home, name, addresses)
+            if self._is_started:
+                peer.keep()
+
+    def address_of(self, name: NodeName) -> str:
+        """Where a peer is, as far as is known. Raises `KeyError` if it is none."""
+        return self._peers[name].address
 
     def remove_peer(self, name: NodeName) -> None:
         """A node left: close its link and answer it no longer."""
@@ -334,6 +337,8 @@ class Mesh:
         if peer is None:
             raise HandshakeError(f"{hello.sender} is no member that {self.node} knows")
         if hello.link == QUESTION:
+            if self._home.gate.is_known(hello.sender, hello.sender_incarnation, hello.credentials):
+                peer.says_it_is_at(hello.credentials.cluster_address)
             raise QuestionAnswered(f"{hello.sender} asks what it is to this cluster")
         self._home.gate.admit(hello.sender, hello.sender_incarnation, hello.credentials)
         link = peer.link_of(hello)

@@ -43,6 +43,9 @@ class Gatekeeper(Protocol):
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         """Then, a node that says this of itself wants a link, or accepts ours. Raises `HandshakeError`."""
 
+    def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
+        """Whether a node that says this of itself is the one that is meant by its name: then it is where it says."""
+
     def must_ask(self) -> bool:
         """Whether peers are to be asked for their credentials also by a node that does not open links to them."""
 
@@ -65,6 +68,9 @@ class OpenGate:
     def heed(self, peer: NodeName, credentials: Credentials) -> None: ...
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None: ...
+
+    def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
+        return True
 
     def must_ask(self) -> bool:
         return False

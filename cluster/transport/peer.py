@@ -7,13 +7,18 @@ Words of an earlier link or an earlier start may arrive late. Links that the pee
 opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello
 must name our own start and the present number. The starts of a node are counted in its data directory, so under another
 identity the count begins again.
+
+**Where it is** is not certain: the configuration may say one thing, the log of the metadata another, and the peer
+itself a third. So a peer has one address or several, the likeliest first. They are tried in turn until there is a link,
+and the one that led to it is kept. That nobody listens is news of the peer's death only where it was met last, or, if
+it was not met yet, if it is so everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +57,15 @@ class HomeNode:
 
 
 class Peer:
-    """Node ``name`` at ``address`` (``host:port``), a peer of ``home``."""
+    """Node ``name`` at one of ``addresses`` (``host:port``, the likeliest first), a peer of ``home``."""
 
-    def __init__(self, home: HomeNode, name: NodeName, address: str) -> None:
+    def __init__(self, home: HomeNode, name: NodeName, addresses: Sequence[str]) -> None:
         self.name = name
-        self.address = address
+        #: Where it may be. The first is tried first, and the one in use.
+        self._addresses = list(addresses)
+        self._given = tuple(addresses)
+        #: Where a link to it was up; empty if none was, or it is known to have moved.
+        self._met_at = ""
         #: The present link, in whatever state; ``None`` between links.
         self.link: Link | None = None
         self._home = home
@@ -73,6 +82,30 @@ class Peer:
         #: Nothing of it is of interest any more, see `drop`.
         self._is_dropped = False
         self._is_silent = False
+
+    # --- where it is ---
+
+    @property
+    def address(self) -> str:
+        """Where it is, as far as is known."""
+        return self._addresses[0]
+
+    def may_be_at(self, addresses: Sequence[str]) -> None:
+        """These are its addresses from now on, the likeliest first."""
+        if self._given != tuple(addresses):
+            self._given = tuple(addresses)
+            kept = [self._met_at] if self._met_at in addresses and self.link is not None and self.link.is_up else []
+            self._addresses = list(dict.fromkeys((*kept, *addresses)))
+            self._met_at = self._met_at if self._met_at in self._addresses else ""
+            self._link_changed.set()  # so that the keeper looks now
+
+    def says_it_is_at(self, address: str) -> None:
+        """The peer has proved who it is, and said so. What is tried already keeps its turn: it may be wrong."""
+        if address and address not in self._addresses:
+            logger.info("%s has moved to %s", self.name, address)
+            self._addresses = list(dict.fromkeys((address, *self._given)))
+            self._met_at = ""
+            self._link_changed.set()
 
     # --- life ---
 
@@ -111,17 +144,29 @@ class Peer:
     async def _look_after(self) -> None:
         """Without a link: is the peer there? If so and if it is ours to open, open one."""
         home = self._home
-        result = await home.carrier.probe(self.address, home.timing.probe_timeout_ms / 1000)
-        if result is ProbeResult.REFUSED and not self._is_refusal_reported:
-            self._is_refusal_reported = True
-            logger.info("%s at %s refuses connections", self.name, self.address)
-            home.handler.on_peer_refused(self.name)
+        refused = []
+        for address in list(self._addresses):
+            result = await home.carrier.probe(address, home.timing.probe_timeout_ms / 1000)
+            if result is ProbeResult.ACCEPTED or self.link is not None:
+                break
+            if result is ProbeResult.REFUSED:
+                refused.append(address)
+        self._note_refusals(refused)
         if result is not ProbeResult.ACCEPTED or self.link is not None:
             return
+        if address in self._addresses:
+            self._addresses = list(dict.fromkeys((address, *self._addresses)))
         if home.name < self.name:
             self._dial(self._new_link(next(home.link_numbers)))
         elif home.gate.must_ask():
             await self._ask()
+
+    def _note_refusals(self, refused: Sequence[str]) -> None:
+        is_gone = self._met_at in refused if self._met_at else len(refused) == len(self._addresses)
+        if is_gone and not self._is_refusal_reported:
+            self._is_refusal_reported = True
+            logger.info("%s at %s refuses connections", self.name, self._met_at or ", ".join(refused))
+            self._home.handler.on_peer_refused(self.name)
 
     async def _ask(self) -> None:
         """Hear what the peer says of itself, who may not know that this node is there."""
@@ -180,6 +225,7 @@ class Peer:
         self._last_link = stamp
         if link is not None:
             link.close(f"{self.name} opened a new link")
+        self.says_it_is_at(hello.credentials.cluster_address)
         link = self._new_link(hello.link)
         link.note_start(hello.sender_incarnation, hello.credentials.identity)
         self._dial(link)
@@ -223,6 +269,7 @@ class Peer:
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False
         self._last_trouble = ""
+        self._met_at = self.address
         logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)
         self._home.gate.linked(link.peer, link.peer_identity)
         self._home.handler.on_link_up(link.peer, link.peer_incarnation)
@@ -236,6 +283,7 @@ class Peer:
         if self._is_silent:
             return
         if not link.is_up:
+            self._addresses.append(self._addresses.pop(0))  # perhaps it is another's
             self._log_trouble(reason)
         else:
             logger.warning("link %d to %s is down: %s", link.number, link.peer, reason)

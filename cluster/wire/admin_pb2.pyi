@@ -334,6 +334,53 @@ class DeleteQueueRequest(_message.Message):
 Global___DeleteQueueRequest: _TypeAlias = DeleteQueueRequest  # noqa: Y015
 
 @_typing.final
+class RebalanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VHOST_PATTERN_FIELD_NUMBER: _builtins.int
+    QUEUE_PATTERN_FIELD_NUMBER: _builtins.int
+    IS_DRY_RUN_FIELD_NUMBER: _builtins.int
+    vhost_pattern: _builtins.str
+    """Regular expressions of the vhosts and queues concerned; empty: all."""
+    queue_pattern: _builtins.str
+    is_dry_run: _builtins.bool
+    """Only tell what would be moved."""
+    def __init__(
+        self,
+        *,
+        vhost_pattern: _builtins.str = ...,
+        queue_pattern: _builtins.str = ...,
+        is_dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_dry_run", b"is_dry_run", "queue_pattern", b"queue_pattern", "vhost_pattern", b"vhost_pattern"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceRequest: _TypeAlias = RebalanceRequest  # noqa: Y015
+
+@_typing.final
+class JoinRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """Of the cluster listener of a member, host:port."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
 class MessageCount(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -99,6 +99,21 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
                 _registered_method=True)
+        self.RebalanceQueues = channel.unary_stream(
+                '/warren.admin.Admin/RebalanceQueues',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
+                _registered_method=True)
+        self.JoinCluster = channel.unary_unary(
+                '/warren.admin.Admin/JoinCluster',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.JoinRequest.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
+                _registered_method=True)
+        self.Reset = channel.unary_unary(
+                '/warren.admin.Admin/Reset',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/warren.admin.Admin/Shutdown',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
@@ -278,6 +293,26 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForgetNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceQueues(self, request, context):
+        """One document for each move that is planned, refused or done, and one at the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinCluster(self, request, context):
+        """Of the node asked, which is alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reset(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -471,6 +506,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ForgetNode,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.NodeRef.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
+            ),
+            'RebalanceQueues': grpc.unary_stream_rpc_method_handler(
+                    servicer.RebalanceQueues,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.RebalanceRequest.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
+            ),
+            'JoinCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinCluster,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.JoinRequest.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
+            ),
+            'Reset': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reset,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.Nothing.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -924,6 +974,87 @@ class Admin:
             '/warren.admin.Admin/ForgetNode',
             cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/warren.admin.Admin/RebalanceQueues',
+            cluster_dot_wire_dot_admin__pb2.RebalanceRequest.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/JoinCluster',
+            cluster_dot_wire_dot_admin__pb2.JoinRequest.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/Reset',
+            cluster_dot_wire_dot_admin__pb2.Nothing.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,11 @@ class AdminStub:
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]
+    RebalanceQueues: _grpc.UnaryStreamMultiCallable[_admin_pb2.RebalanceRequest, _admin_pb2.Document]
+    """One document for each move that is planned, refused or done, and one at the end."""
+    JoinCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.JoinRequest, _admin_pb2.Document]
+    """Of the node asked, which is alone."""
+    Reset: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]
     Shutdown: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]
     SetMemoryWatermark: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]
     """Of the node asked, until it stops."""
@@ -88,6 +93,11 @@ class AdminAsyncStub(AdminStub):
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]  # type: ignore[assignment]
+    RebalanceQueues: _aio.UnaryStreamMultiCallable[_admin_pb2.RebalanceRequest, _admin_pb2.Document]  # type: ignore[assignment]
+    """One document for each move that is planned, refused or done, and one at the end."""
+    JoinCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.JoinRequest, _admin_pb2.Document]  # type: ignore[assignment]
+    """Of the node asked, which is alone."""
+    Reset: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]  # type: ignore[assignment]
     Shutdown: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Done]  # type: ignore[assignment]
     SetMemoryWatermark: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResourceLimit, _admin_pb2.Done]  # type: ignore[assignment]
     """Of the node asked, until it stops."""
@@ -202,6 +212,29 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.NodeRef,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def RebalanceQueues(
+        self,
+        request: _admin_pb2.RebalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.Document], _abc.AsyncIterator[_admin_pb2.Document]]:
+        """One document for each move that is planned, refused or done, and one at the end."""
+
+    @_abc_1.abstractmethod
+    def JoinCluster(
+        self,
+        request: _admin_pb2.JoinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]:
+        """Of the node asked, which is alone."""
+
+    @_abc_1.abstractmethod
+    def Reset(
+        self,
+        request: _admin_pb2.Nothing,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -26,6 +26,7 @@ class Credentials:
     receiver_identity: str = ""
     receiver_incarnation: Incarnation = field(default=Incarnation(0))
     cluster_address: str = ""
+    superseded_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def _credentials_to_wire(m: Credentials) -> pb.Credentials:
         receiver_identity=m.receiver_identity,
         receiver_incarnation=m.receiver_incarnation,
         cluster_address=m.cluster_address,
+        superseded_groups=m.superseded_groups,
     )
 
 
@@ -169,6 +171,7 @@ def _credentials_from_wire(w: pb.Credentials) -> Credentials:
         w.receiver_identity,
         Incarnation(w.receiver_incarnation),
         w.cluster_address,
+        tuple(w.superseded_groups),
     )
 
 

@@ -135,6 +135,7 @@ class Credentials(_message.Message):
     RECEIVER_IDENTITY_FIELD_NUMBER: _builtins.int
     RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
     CLUSTER_ADDRESS_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_GROUPS_FIELD_NUMBER: _builtins.int
     identity: _builtins.str
     """Of its data directory."""
     group: _builtins.str
@@ -152,6 +153,10 @@ class Credentials(_message.Message):
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The members by that entry, or by its configuration file while its log is empty."""
 
+    @_builtins.property
+    def superseded_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Groups that an operator has given up for the present one (warrenctl forget_cluster_node --offline), newest first."""
+
     def __init__(
         self,
         *,
@@ -163,10 +168,11 @@ class Credentials(_message.Message):
         receiver_identity: _builtins.str = ...,
         receiver_incarnation: _builtins.int = ...,
         cluster_address: _builtins.str = ...,
+        superseded_groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation", "superseded_groups", b"superseded_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

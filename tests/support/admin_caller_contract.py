@@ -47,8 +47,9 @@ class AdminCallerContract:
 
     async def test_status_and_cancel(self, office: Office) -> None:
         assert await office.caller.status(office.address, timeout_s=TIMEOUT_S) == {"pid": 1}
+        assert await office.caller.cluster_status(office.address, timeout_s=TIMEOUT_S) == {"n": [1]}
         await office.caller.cancel_sync_queue(office.address, "v", "q", timeout_s=TIMEOUT_S)
-        assert office.port.calls == [("status",), ("cancel_sync_queue", "v", "q")]
+        assert office.port.calls == [("status",), ("cluster_status",), ("cancel_sync_queue", "v", "q")]
 
     async def test_synchronisation_streams_its_progress(self, office: Office) -> None:
         assert [each async for each in office.caller.sync_queue(office.address, "v", "q")] == [

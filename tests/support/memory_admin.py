@@ -58,6 +58,11 @@ class MemoryAdminCaller:
         document: dict[str, Any] = json.loads(json.dumps(dict(status)))
         return document
 
+    async def cluster_status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        status = await self._ask(address, lambda port: port.cluster_status(), timeout_s)
+        document: dict[str, Any] = json.loads(json.dumps(dict(status)))
+        return document
+
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         listener = await self._reach(address)
         try:

@@ -100,6 +100,9 @@ class FakeLog:
     async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
         return True
 
+    async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:
+        return None
+
     def receive(self, messages: Sequence[object]) -> None: ...
 
     def peer_down(self, peer: NodeName) -> None: ...

@@ -4,84 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 
-from chaos.sim.cluster import SimulatedCluster
-from chaos.sim.convergence import why_not_converged
-from chaos.sim.drawing import draw_personality
-from chaos.sim.loop import SimulatedLoop, simulated_loop
+from chaos.sim.loop import simulated_loop
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
-from cluster.runtime.identity import IDENTITY_FILE
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from tests.support.amounts import few_fast
-
-NAMES = ("n1", "n2", "n3")
-#: Virtual: longer than any timeout of a cluster.
-PATIENCE_S = 60.0
-
-
-class Lab:
-    """Three nodes and what they say when they end."""
-
-    def __init__(self, loop: SimulatedLoop, seed: int = 1) -> None:
-        self.loop = loop
-        self.cluster = SimulatedCluster(loop, draw_personality(Random(seed), 3), seed)
-        self.story: list[str] = []
-        self.cluster.on_event = self.story.append
-
-    def start(self, *names: str) -> None:
-        for name in names:
-            self.cluster.start(name)
-
-    def pass_time(self, seconds: float) -> None:
-        self.loop.run_until(self.loop.now_s + seconds)
-
-    def until_converged(self) -> None:
-        end_s = self.loop.now_s + PATIENCE_S
-        while (reason := why_not_converged(self.cluster)) and self.loop.now_s < end_s:
-            self.pass_time(0.1)
-        assert not reason
-        self.check_invariants()
-
-    def check_invariants(self) -> None:
-        for node in self.cluster.nodes.values():
-            node.check_invariants()
-
-    def found(self) -> None:
-        self.start(*NAMES)
-        self.until_converged()
-
-    def ends_of(self, name: str) -> list[str]:
-        return [line for line in self.story if line.startswith(f"end of {name}")]
-
-    def leader(self) -> str:
-        return next(name for name, node in self.cluster.nodes.items() if node.raft.core.is_leader)
-
-    def is_founded(self, name: str) -> bool:
-        return name in self.cluster.nodes and self.cluster.nodes[name].raft.core.log.last_index > 0
-
-    def forget(self, name: str, at: str) -> None:
-        """As an operator has it done, to the end; raises what it is refused with."""
-        process = self.cluster.machines[at].process
-        assert process is not None
-        task = process.create_task(self.cluster.nodes[at].admin.forget_cluster_node(name))
-        while not task.done():
-            self.pass_time(0.1)
-        task.result()
-
-    def lose_disk(self, name: str) -> None:
-        """For ever."""
-        self.cluster.kill(name)
-        self.cluster.machines[name].wipe_disk()
-        self.cluster.machines[name].disk_before = None
-
-    def identity(self, name: str) -> bytes:
-        disk = self.cluster.machines[name].disk
-        return read_whole(disk, f"/data/{IDENTITY_FILE}")
+from tests.support.sim_lab import NAMES, Lab
 
 
 @pytest.fixture

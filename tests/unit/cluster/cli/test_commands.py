@@ -16,6 +16,11 @@ from cluster.transport.admin_port import SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 
 AMOUNT = "write a number of bytes, with a unit if you like: 1073741824, 1GiB, 500MB"
+REBALANCED: list[dict[str, Any]] = [
+    {"vhost": "/", "queue": "a", "from": "n1", "to": "n2", "state": "moved", "reason": ""},
+    {"vhost": "/", "queue": "b", "from": "n1", "to": "n3", "state": "refused", "reason": "n3 is not up"},
+    {"is_finished": True, "moves": 1, "masters": {"n1": 2, "n2": 1}},
+]
 TABLE = Table(("name", "messages"), (("q", 5),))
 
 
@@ -46,6 +51,8 @@ class RecordingClient:
                 "delete_queue": 5,
                 "sync_queue": iter([SyncProgress(1, 1, True)]),
                 "forget_cluster_node": {"deleted_queues": ["queue 'q' in vhost '/'"]},
+                "join_cluster": {"cluster": ["n1"]},
+                "rebalance_queues": iter(REBALANCED),
             }.get(name)
 
         return answer
@@ -211,6 +218,41 @@ def test_forget_cluster_node_names_what_went_with_the_node(tool: Tool, client: R
         "Removing node n3 from the cluster\nqueue 'q' in vhost '/' is deleted: nobody else had anything of it\n"
     )
     assert client.calls == [("forget_cluster_node", ("n3",), {})]
+
+
+def test_rebalance_queues_tells_of_every_move_and_why_one_was_refused(tool: Tool, client: RecordingClient) -> None:
+    assert tool("rebalance_queues", "--vhost", "a.b", "--pattern", "^q") == (
+        75,
+        "Moving masters ...\nqueue 'a' in vhost '/': n1 -> n2 moved\n"
+        "queue 'b' in vhost '/': n1 -> n3 refused (n3 is not up)\n1 moved; masters n1: 2, n2: 1\n",
+        "Error:\n1 queues could not be moved: ask again\n",
+    )
+    assert client.calls == [
+        ("rebalance_queues", (r"^a\.b$", "^q"), {"is_dry_run": False, "timeout_s": None}),
+    ]
+
+
+def test_join_cluster_waits_until_the_node_is_of_the_cluster(tool: Tool, client: RecordingClient) -> None:
+    client.document = {"is_serving": True, "members": {"n1": "h:1", "n4": "h:4"}}
+    assert tool("-n", "h:4", "join_cluster", "h:1") == (0, "Clustering node h:4 with h:1\n", "")
+    assert client.calls[0] == ("join_cluster", ("h:1",), {})
+
+
+def test_what_gives_data_up_must_be_meant(tool: Tool, client: RecordingClient, tmp_path: Path) -> None:
+    assert tool("reset").exit_code == 64
+    assert tool("forget_cluster_node", "--offline", "--data-dir", str(tmp_path), "n3").exit_code == 64
+    assert tool("forget_cluster_node", "--dry-run", "n3").exit_code == 64
+    assert tool("forget_cluster_node", "n2", "n3").exit_code == 64
+    assert client.calls == []
+    assert tool("reset", "--confirm").exit_code == 0
+    assert client.calls == [("reset", (), {})]
+
+
+def test_forgetting_offline_needs_the_directory_of_a_node(tool: Tool, tmp_path: Path) -> None:
+    code, _, error = tool("forget_cluster_node", "--offline", "--dry-run", "n3")
+    assert (code, "give its --data-dir" in error) == (78, True)
+    code, _, error = tool("forget_cluster_node", "--offline", "--dry-run", "--data-dir", str(tmp_path), "n3")
+    assert (code, "holds nothing of a cluster" in error) == (78, True)
 
 
 def test_add_user_reminds_of_permissions(tool: Tool, client: RecordingClient) -> None:

@@ -398,6 +398,19 @@ def test_a_transfer_waits_until_the_target_has_the_whole_log() -> None:
     assert TimeoutNow(N1, N2, core.term) in drain(core)
 
 
+def test_the_heirs_of_a_leader_are_the_voters_that_were_heard_the_most_caught_up_first() -> None:
+    core = make_leader(make_core())
+    assert make_core().heirs(0) == [], "only a leader has any"
+    core.propose(5000, [b"x"])
+    drain(core)
+    core.step(5100, AppendResponse(N3, N1, core.term, True, core.log.last_index))
+    assert core.heirs(5100) == [N3, N2]
+    core.peer_down(5200, N3)
+    assert core.heirs(5200) == [N2]
+    later_ms = 5000 + core.config.election_timeout_min_ms + 1
+    assert core.heirs(later_ms) == []
+
+
 def test_a_removed_node_is_told_that_its_removal_is_committed() -> None:
     """Otherwise it would ask for votes for ever, and wonder why nobody talks to it."""
     core = make_leader(make_core())

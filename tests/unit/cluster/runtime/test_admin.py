@@ -87,6 +87,7 @@ def node_admin(
         FakeProbe(),
         SystemFacts(1, "Linux", "3.12.1", version),
         Random(1),
+        cast(Any, SimpleNamespace(document=dict)),
     )
 
 

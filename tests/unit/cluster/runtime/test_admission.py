@@ -65,6 +65,7 @@ class Node:
             NEWEST_PROTOCOL,
             on_refused=self.refusals.append,
             count_on_from=self.begun_again_after.append,
+            begin_again=lambda: self.begun_again_after.append(self.incarnation),
             admit_node=self.admit_node,
             spawn=carry_out,
         )

@@ -1,0 +1,185 @@
+"""Nodes that are alone, and join a cluster that their configuration does not name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.sim.loop import simulated_loop
+from cluster.metadata.commands import ChangeTopology
+from cluster.transport.admin_port import AdminRefused
+from node.ids import NodeName
+from node.topology.commands import DeclareQueue
+from tests.support.sim_lab import Lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        yield Lab(loop)
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def address(lab: Lab, name: str) -> str:
+    return str(lab.cluster.machines[name].config.cluster_advertised_address)
+
+
+def alone(lab: Lab, *names: str) -> None:
+    for name in names:
+        lab.cluster.add_machine(name)
+        lab.start(name)
+    lab.pass_time(5)
+    for name in names:
+        assert lab.cluster.nodes[name].clients.is_serving
+
+
+def join(lab: Lab, name: str, existing: str) -> None:
+    lab.ask(name, lambda admin: admin.join_cluster(address(lab, existing)))
+
+
+def declare(lab: Lab, at: str, name: str) -> None:
+    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
+    assert process is not None
+    command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
+    task = process.create_task(node.runtime.metadata.change(command))
+    while not task.done():
+        lab.pass_time(0.02)
+    task.result()
+
+
+def voters(lab: Lab, at: str) -> set[str]:
+    return set(lab.cluster.nodes[at].raft.core.voters)
+
+
+def restart(lab: Lab, *names: str) -> None:
+    for name in names:
+        lab.cluster.stop(name)
+    while any(name in lab.cluster.nodes for name in names):
+        lab.pass_time(0.1)
+    lab.start(*names)
+
+
+@pytest.mark.parametrize("name", ["a1", "n4"])
+def test_a_node_alone_joins_without_a_word_in_any_configuration(lab: Lab, name: str) -> None:
+    """Whether its name sorts before those of the members, so that it is the one to dial, or behind."""
+    lab.found()
+    declare(lab, "n1", "q")
+    alone(lab, name)
+    join(lab, name, "n2")
+    lab.until_converged()
+    lab.pass_time(5)
+    everybody = {"n1", "n2", "n3", name}
+    for node in everybody:
+        assert voters(lab, node) == everybody
+    restart(lab, *everybody)
+    lab.until_converged()
+    lab.cluster.kill("n1")
+    lab.pass_time(10)
+    assert len([node for node in lab.cluster.nodes.values() if node.raft.core.is_leader]) == 1, "three of four"
+
+
+def test_a_cluster_grows_out_of_nodes_that_were_alone(lab: Lab) -> None:
+    names = ("b1", "b2", "b3")
+    alone(lab, *names)
+    for name in list(lab.cluster.machines):
+        if name not in names:
+            del lab.cluster.machines[name]
+    join(lab, "b3", "b1")
+    lab.pass_time(10)
+    join(lab, "b2", "b3")
+    lab.until_converged()
+    lab.pass_time(5)
+    for name in names:
+        assert voters(lab, name) == set(names)
+    lab.cluster.stop("b1")
+    lab.pass_time(5)
+    members = lab.cluster.nodes["b2"].runtime.metadata.state.members
+    assert not members[NodeName("b1")].is_up, "who founded it alone says goodbye like any other"
+
+
+def test_two_join_at_once(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "a1", "n4")
+    join(lab, "n4", "n1")
+    join(lab, "a1", "n1")
+    lab.until_converged()
+    lab.pass_time(5)
+    assert voters(lab, "n1") == {"a1", "n1", "n2", "n3", "n4"}
+
+
+def test_who_has_data_is_told_to_give_it_up_first(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    declare(lab, "n4", "mine")
+    with pytest.raises(AdminRefused, match=r"n4 has 1 queues, which would be lost: `warrenctl reset --confirm`"):
+        join(lab, "n4", "n1")
+    lab.ask("n4", lambda admin: admin.reset())
+    lab.pass_time(5)
+    state = lab.cluster.nodes["n4"].runtime.metadata.state
+    assert list(state.topology.all_queues()) == []
+    join(lab, "n4", "n1")
+    lab.until_converged()
+    with pytest.raises(AdminRefused, match="n4 is a member of the cluster of n4, n1, n2, n3 and cannot be reset"):
+        lab.ask("n4", lambda admin: admin.reset())
+    with pytest.raises(AdminRefused, match="is a member of the cluster"):
+        join(lab, "n4", "n1")
+
+
+def test_who_cannot_join_is_told_why_and_loses_nothing(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    with pytest.raises(AdminRefused, match="is n4 itself"):
+        join(lab, "n4", "n4")
+    with pytest.raises(AdminRefused, match="bad address 'nowhere'"):
+        lab.ask("n4", lambda admin: admin.join_cluster("nowhere"))
+    with pytest.raises(AdminRefused, match="does not answer"):
+        lab.ask("n4", lambda admin: admin.join_cluster("n9:25672"))
+    lab.cluster.kill("n2")
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    with pytest.raises(AdminRefused, match="has no majority now"):
+        join(lab, "n4", "n1")
+    assert lab.cluster.nodes["n4"].clients.is_serving
+    assert voters(lab, "n4") == {"n4"}
+
+
+def test_a_node_that_is_killed_while_it_joins_joins_at_its_next_start(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    for after_ms in (0, 1, 5, 20, 100, 400):
+        join(lab, "n4", "n1")
+        lab.pass_time(after_ms / 1000)
+        lab.cluster.kill("n4")
+        lab.pass_time(2)
+        lab.start("n4")
+        lab.until_converged()
+        lab.pass_time(5)
+        assert "n4" in voters(lab, "n1")
+        lab.lose_disk("n4")
+        lab.pass_time(10)
+        lab.forget("n4", at="n1")
+        lab.pass_time(3)
+        lab.start("n4")
+        lab.pass_time(5)
+
+
+def test_who_joined_and_was_forgotten_joins_again_under_its_name(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    for _ in range(2):
+        join(lab, "n4", "n1")
+        lab.until_converged()
+        lab.pass_time(5)
+        lab.lose_disk("n4")
+        lab.pass_time(10)
+        lab.forget("n4", at="n2")
+        lab.pass_time(2)
+        lab.start("n4")
+        lab.pass_time(5)
+        assert voters(lab, "n4") == {"n4"}, "with an empty directory it is alone again"

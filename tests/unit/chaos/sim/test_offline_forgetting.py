@@ -1,0 +1,206 @@
+"""A majority that is gone for good, and what becomes of it when it is not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from chaos.sim.loop import simulated_loop
+from chaos.sim.machine import DATA_DIR
+from cluster.metadata.commands import ChangeTopology
+from cluster.runtime.identity import read_identity
+from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
+from node.errors import ConfigError, StorageError
+from node.ids import NodeName
+from node.topology.commands import DeclareQueue
+from tests.support.sim_lab import NAMES, Lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        lab = Lab(loop)
+        lab.found()
+        yield lab
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def declare(lab: Lab, at: str, name: str) -> None:
+    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
+    assert process is not None
+    command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
+    task = process.create_task(node.runtime.metadata.change(command))
+    while not task.done():
+        lab.pass_time(0.02)
+    task.result()
+
+
+def queues(lab: Lab, at: str) -> list[str]:
+    return sorted(queue.name for queue in lab.cluster.nodes[at].runtime.metadata.state.topology.all_queues())
+
+
+def leaders(lab: Lab) -> list[str]:
+    return sorted(name for name, node in lab.cluster.nodes.items() if node.raft.core.is_leader)
+
+
+def kill_all(lab: Lab) -> None:
+    for name in NAMES:
+        lab.cluster.kill(name)
+
+
+def test_the_survivor_goes_on_alone_and_those_that_it_forgot_end_when_they_come_back_together(lab: Lab) -> None:
+    declare(lab, "n3", "kept")
+    declare(lab, "n1", "lost")
+    kill_all(lab)
+    plan = plan_forgetting(lab.cluster.machines["n3"].disk, DATA_DIR, ["n1", "n2"])
+    assert (plan.node, plan.remaining) == ("n3", ("n3",))
+    assert plan.deleted_queues == ("queue 'lost' in vhost '/'",)
+    lab.cluster.forget_offline("n3", "n1", "n2")
+    lab.start("n3")
+    lab.pass_time(5)
+    assert leaders(lab) == ["n3"]
+    assert queues(lab, "n3") == ["kept"]
+    declare(lab, "n3", "new")
+    lab.start("n1", "n2")
+    lab.pass_time(20)
+    assert list(lab.cluster.nodes) == ["n3"]
+    for name in ("n1", "n2"):
+        assert f"{name} was forgotten while n3 was down, which goes on without it" in lab.ends_of(name)[-1]
+    assert queues(lab, "n3") == ["kept", "new"]
+
+
+def test_whom_a_survivor_forgot_joins_again_with_an_empty_directory(lab: Lab) -> None:
+    kill_all(lab)
+    lab.cluster.forget_offline("n2", "n1", "n3")
+    for name in ("n1", "n3"):
+        lab.lose_disk(name)
+    lab.start(*NAMES)
+    lab.until_converged()
+    lab.pass_time(5)
+    assert set(lab.cluster.nodes["n1"].raft.core.voters) == set(NAMES)
+    groups = {read_identity(lab.cluster.machines[name].disk, DATA_DIR) for name in NAMES}
+    assert len({(each.group, each.superseded) for each in groups if each is not None}) == 1
+
+
+def test_a_forgotten_majority_that_lives_apart_and_the_survivor_never_link(lab: Lab) -> None:
+    """Nobody can keep it from electing somebody while the survivor is away. Then there are two clusters, not one."""
+    kill_all(lab)
+    lab.cluster.forget_offline("n3", "n1", "n2")
+    lab.start("n1", "n2")
+    lab.pass_time(10)
+    (rival,) = leaders(lab)
+    lab.start("n3")
+    lab.pass_time(20)
+    assert leaders(lab) == sorted([rival, "n3"])
+    assert lab.cluster.nodes["n3"].mesh.up_peers == []
+    assert "n3" not in lab.cluster.nodes[rival].mesh.up_peers
+    declare(lab, rival, "rival")
+    declare(lab, "n3", "ours")
+    assert (queues(lab, rival), queues(lab, "n3")) == (["rival"], ["ours"])
+    for name in ("n1", "n2"):  # and once they are started again they learn that they must not
+        lab.cluster.kill(name)
+    lab.start("n1", "n2")
+    lab.pass_time(20)
+    assert list(lab.cluster.nodes) == ["n3"]
+
+
+def test_a_member_that_is_left_takes_over_the_truth_even_where_it_knew_more(lab: Lab) -> None:
+    declare(lab, "n3", "common")
+    lab.cluster.kill("n3")
+    lab.pass_time(5)
+    for number in range(5):
+        declare(lab, "n2", f"unknown.to.n3.{number}")
+    lab.cluster.kill("n1")
+    lab.cluster.kill("n2")
+    lab.cluster.forget_offline("n3", "n1")
+    lab.start("n3")
+    lab.pass_time(10)
+    assert leaders(lab) == [], "one of two is no majority"
+    lab.start("n2")
+    lab.pass_time(10)
+    lab.check_invariants()
+    assert leaders(lab) == ["n3"]
+    for name in ("n2", "n3"):
+        assert set(lab.cluster.nodes[name].raft.core.voters) == {"n2", "n3"}
+        assert queues(lab, name) == ["common"]
+    lab.cluster.kill("n3")
+    lab.start("n3")
+    lab.pass_time(10)
+    assert len(leaders(lab)) == 1, "and both remember"
+    lab.start("n1")
+    lab.pass_time(10)
+    assert "was forgotten" in lab.ends_of("n1")[-1]
+
+
+def test_it_can_be_done_twice(lab: Lab) -> None:
+    kill_all(lab)
+    lab.cluster.forget_offline("n3", "n1")
+    lab.cluster.forget_offline("n3", "n2")
+    lab.start("n3")
+    lab.pass_time(5)
+    assert leaders(lab) == ["n3"]
+    lab.start("n1", "n2")
+    lab.pass_time(10)
+    assert list(lab.cluster.nodes) == ["n3"], "of whichever group they are"
+
+
+def test_who_cannot_be_forgotten_is_refused(lab: Lab) -> None:
+    kill_all(lab)
+    disk = lab.cluster.machines["n3"].disk
+    before = disk.operations
+    with pytest.raises(ConfigError, match="cannot be forgotten by itself"):
+        plan_forgetting(disk, DATA_DIR, ["n3"])
+    with pytest.raises(ConfigError, match="n7 is no member of the cluster of n1, n2, n3"):
+        plan_forgetting(disk, DATA_DIR, ["n7"])
+    with pytest.raises(ConfigError, match="holds nothing of a cluster"):
+        plan_forgetting(disk, "/nowhere", ["n1"])
+    plan_forgetting(disk, DATA_DIR, ["n1", "n2"])
+    assert disk.operations == before, "a plan writes nothing"
+
+
+def test_whoever_is_interrupted_is_told_and_does_it_again(lab: Lab) -> None:
+    kill_all(lab)
+    machine = lab.cluster.machines["n3"]
+    reached = 0
+    for operations in range(1, 60):
+        machine.disk.on_operation = _fail_in(operations)
+        try:
+            plan = plan_forgetting(machine.disk, DATA_DIR, ["n1", "n2"])
+            carry_out(machine.disk, DATA_DIR, plan, Random(operations))
+        except StorageError:
+            pass
+        else:
+            break
+        finally:
+            machine.disk.on_operation = None
+        machine.disk.lose_handles()
+        identity = read_identity(machine.disk, DATA_DIR)
+        assert identity is not None
+        if identity.forgetting:
+            reached += 1
+            lab.start("n3")
+            lab.pass_time(1)
+            assert "was interrupted on n3: run it again" in lab.ends_of("n3")[-1]
+    assert reached > 2
+    lab.start("n3")
+    lab.pass_time(5)
+    assert leaders(lab) == ["n3"]
+
+
+def _fail_in(operations: int):  # type: ignore[no-untyped-def]
+    left = operations
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise StorageError("interrupted")
+
+    return count

@@ -1,0 +1,79 @@
+"""Nodes that stop in order, with their hosts as containers do: nobody waits until somebody is missed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.sim.loop import simulated_loop
+from cluster.metadata.commands import ChangeTopology
+from node.ids import NodeName
+from node.topology.commands import DeclareQueue
+from tests.support.sim_lab import NAMES, Lab
+
+#: Raft's election timeout is a second at least.
+WAIT_MAX_S = 0.5
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        yield Lab(loop)
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def longest_declare_s(lab: Lab, at: str, lasts_s: float) -> float:
+    """One declare after the other on a node; how long the slowest took until it was committed and applied there."""
+    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
+    assert process is not None
+    took: list[float] = []
+    end_s = lab.loop.now_s + lasts_s
+
+    async def declare_on() -> None:
+        while lab.loop.now_s < end_s:
+            began_s = lab.loop.now_s
+            command = DeclareQueue("/", f"declared.{len(took)}", durable=True)
+            await node.runtime.metadata.change(ChangeTopology(command, NodeName(at)))
+            took.append(lab.loop.now_s - began_s)
+
+    task = process.create_task(declare_on())
+    while not task.done():
+        lab.pass_time(0.1)
+    task.result()
+    return max(took)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_no_declare_waits_for_an_election_timeout_when_the_leader_stops_in_order(seed: int, lab: Lab) -> None:
+    lab = Lab(lab.loop, seed)
+    lab.found()
+    for _ in range(3):
+        leader = lab.leader()
+        other = next(name for name in NAMES if name != leader)
+        lab.cluster.stop_leader(is_with_host=1)
+        assert longest_declare_s(lab, other, 5) < WAIT_MAX_S
+        assert leader not in lab.cluster.nodes, "it has stopped"
+        assert lab.leader() != leader
+        lab.start(leader)
+        lab.until_converged()
+
+
+def test_a_leader_whose_heirs_do_not_answer_stops_all_the_same(lab: Lab) -> None:
+    lab.found()
+    leader = lab.leader()
+    for other in NAMES:
+        if other != leader:
+            lab.cluster.pause(other)
+    lab.cluster.stop(leader)
+    lab.pass_time(15)
+    assert leader not in lab.cluster.nodes
+    for other in NAMES:
+        lab.cluster.pause_end(other)
+    lab.pass_time(5)
+    assert lab.leader() != leader

@@ -1,0 +1,133 @@
+"""Masters that are spread over whole simulated clusters, while clients publish and consume or nodes die."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaos.sim.loop import simulated_loop
+from cluster.metadata.commands import ChangeTopology
+from cluster.metadata.records import PolicyRecord
+from cluster.transport.admin_port import AdminPort, AdminRefused
+from node.ids import NodeName
+from node.topology.commands import DeclareQueue
+from tests.support.sim_lab import Lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    loop = simulated_loop()
+    logging.disable()
+    try:
+        lab = Lab(loop)
+        lab.found()
+        yield lab
+    finally:
+        logging.disable(logging.NOTSET)
+        loop.close()
+
+
+def declare(lab: Lab, at: str, *names: str) -> None:
+    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
+    assert process is not None
+    for name in names:
+        command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
+        task = process.create_task(node.runtime.metadata.change(command))
+        while not task.done():
+            lab.pass_time(0.02)
+        task.result()
+
+
+def mirror(lab: Lab, definition: dict[str, Any]) -> None:
+    policy = PolicyRecord("/", "all", "", {"ha-sync-mode": "automatic", **definition}, 0, "queues")
+    lab.ask("n1", lambda admin: admin.set_policy(policy))
+    lab.until_converged()
+
+
+def rebalance(lab: Lab, at: str = "n1", queue_pattern: str = "", *, is_dry_run: bool = False) -> list[dict[str, Any]]:
+    async def ask(admin: AdminPort) -> list[dict[str, Any]]:
+        return [dict(report) async for report in admin.rebalance_queues("", queue_pattern, is_dry_run=is_dry_run)]
+
+    return lab.ask(at, ask)
+
+
+def masters(lab: Lab) -> Counter[str]:
+    return Counter(record.master for record in lab.cluster.nodes["n1"].runtime.metadata.state.masterships.values())
+
+
+def test_masters_are_spread_to_synchronised_mirrors(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    declare(lab, "n1", *(f"q{number}" for number in range(10)))
+    lab.until_converged()
+    plan = rebalance(lab, is_dry_run=True)
+    assert masters(lab) == {"n1": 10}, "a dry run moves nothing"
+    assert plan[-1]["masters"] == {"n1": 4, "n2": 3, "n3": 3}
+    reports = rebalance(lab, at="n3")
+    assert [report["state"] for report in reports[:-1]] == ["moved"] * 6
+    assert sorted(masters(lab).values()) == [3, 3, 4]
+    lab.until_converged()
+    assert rebalance(lab)[:-1] == [], "there is nothing left to do"
+    state = lab.cluster.nodes["n1"].runtime.metadata.state
+    assert all(record.lossy_promotions == 0 for record in state.masterships.values())
+
+
+def test_queues_without_synchronised_mirrors_stay(lab: Lab) -> None:
+    declare(lab, "n1", "a", "b", "c")
+    assert rebalance(lab)[:-1] == []
+    mirror(lab, {"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
+    assert rebalance(lab)[-1]["masters"] == {"n1": 2, "n2": 1, "n3": 0}
+
+
+def test_only_the_queues_that_are_asked_for_are_counted_and_moved(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    declare(lab, "n1", "a1", "a2", "a3", "b1", "b2", "b3")
+    lab.until_converged()
+    assert rebalance(lab, queue_pattern="^a")[-1]["masters"] == {"n1": 1, "n2": 1, "n3": 1}
+    assert masters(lab) == {"n1": 4, "n2": 1, "n3": 1}
+    with pytest.raises(AdminRefused, match="no regular expression"):
+        rebalance(lab, queue_pattern="(")
+
+
+def test_moves_that_are_not_possible_any_more_are_refused_and_say_why(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    declare(lab, "n1", *(f"q{number}" for number in range(12)))
+    lab.until_converged()
+    process = lab.cluster.machines["n1"].process
+    assert process is not None
+    reports: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        async for report in lab.cluster.nodes["n1"].admin.rebalance_queues("", "", is_dry_run=False):
+            reports.append(dict(report))  # noqa: PERF401 - looked at while it grows
+
+    task = process.create_task(ask())
+    while not reports:
+        lab.pass_time(0.001)
+    lab.cluster.kill("n3")
+    while not task.done():
+        lab.pass_time(0.1)
+    task.result()
+    refused = [report for report in reports if report.get("state") == "refused"]
+    assert refused
+    assert all(report["reason"] for report in refused)
+    lab.start("n3")
+    lab.until_converged()
+    rebalance(lab)
+    assert sorted(masters(lab).values()) == [4, 4, 4]
+    state = lab.cluster.nodes["n1"].runtime.metadata.state
+    assert all(record.lossy_promotions == 0 for record in state.masterships.values())
+
+
+def test_masters_go_to_synchronised_mirrors_before_their_node_stops_in_order(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    declare(lab, "n1", "a", "b")
+    lab.until_converged()
+    lab.cluster.stop("n1")
+    state = lab.cluster.nodes["n2"].runtime.metadata.state
+    while "n1" in lab.cluster.nodes:
+        lab.pass_time(0.005)
+    assert all(record.master != "n1" and record.in_service for record in state.masterships.values())
