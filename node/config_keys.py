@@ -479,7 +479,8 @@ KEYS: tuple[Key, ...] = (
         "cluster.silence_timeout_ms",
         "milliseconds",
         "5000",
-        "A member that says nothing for this long counts as down. At least two election timeouts and six heartbeats.",
+        "A member that says nothing for this long counts as down, and a mirror whose link to its master is cut for as "
+        "long is left behind. At least two election timeouts and six heartbeats.",
         _integer(100, 600_000),
     ),
     Key(

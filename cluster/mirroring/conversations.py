@@ -433,14 +433,24 @@ class Conversations:
             progress.last_progress_ms = now_ms
             progress.attach_retry_ms = ATTACH_RETRY_MS
         silent_ms = now_ms - progress.last_progress_ms
-        is_stalled = silent_ms >= self._settings.stall_ms
+        is_stalled = silent_ms >= self._settings.stall_ms or self._is_cut_off(progress, now_ms)
         if is_stalled:
             self._reports.append(ReportMirrorStalled(progress.node))
             progress.last_progress_ms = now_ms
+            progress.unreachable_since_ms = None
         is_attach_lost = progress.state is MirrorState.ATTACHING and silent_ms >= progress.attach_retry_ms
         if progress.state is not MirrorState.UNREACHABLE and (is_stalled or is_attach_lost):
             progress.attach_retry_ms = min(2 * progress.attach_retry_ms + silent_ms, self._settings.stall_ms)
             progress.step(MirrorInput.LINK_UP)
+
+    def _is_cut_off(self, progress: MirrorProgress, now_ms: int) -> bool:
+        """It has had no link for too long. The cluster believes it alive: others can speak to it."""
+        if progress.state is not MirrorState.UNREACHABLE:
+            progress.unreachable_since_ms = None
+            return False
+        if progress.unreachable_since_ms is None:
+            progress.unreachable_since_ms = now_ms
+        return now_ms - progress.unreachable_since_ms >= self._settings.unreachable_ms
 
     def _repeat_state(self, progress: MirrorProgress, now_ms: int) -> None:
         if self._is_known(progress):

@@ -130,6 +130,7 @@ class MirrorProgress:
         "sent_index",
         "state",
         "synced",
+        "unreachable_since_ms",
         "was_attached",
     )
 
@@ -169,6 +170,8 @@ class MirrorProgress:
         self.in_flight_sync_batches = 0
         #: When the mirror last acknowledged something new, or had nothing to acknowledge.
         self.last_progress_ms: int | None = None
+        #: Since when it has been found without a link; ``None``: it has one.
+        self.unreachable_since_ms: int | None = None
         #: Silence after which an unanswered attach is sent again.
         self.attach_retry_ms = 0
 

@@ -11,6 +11,9 @@ from cluster.mirroring.sync import SYNC_BATCH_MESSAGES
 WINDOW_BYTES = 32 * 1024 * 1024
 #: A mirror that owes an answer this long is reported: longer than any pause that an fsync or a collection explains.
 MIRROR_STALL_MS = 30_000
+#: A mirror that cannot be spoken to for this long is reported: nothing else than its link explains that. Whoever is
+#: silent towards everybody counts as down by then (`cluster.silence_timeout_ms`, of which this has the value).
+MIRROR_UNREACHABLE_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +28,5 @@ class MirroringSettings:
     #: ``mirroring_sync_max_throughput`` in bytes per second, 0 = no limit.
     sync_throughput_bytes: int = 0
     stall_ms: int = MIRROR_STALL_MS
+    unreachable_ms: int = MIRROR_UNREACHABLE_MS
     window_bytes: int = WINDOW_BYTES

@@ -99,7 +99,12 @@ class NodeQueueFiles:
         self._vhosts.pop(vhost, None)
 
     def queue_opening(
-        self, queue: QueueRecord, index_version: int | None, on_progress: Callable[[int, int], None]
+        self,
+        queue: QueueRecord,
+        index_version: int | None,
+        on_progress: Callable[[int, int], None],
+        *,
+        is_compared: bool = False,
     ) -> Steps[LocalReplica]:
         """Open what the disk holds of this queue, or create it; its vhost is open.
 
@@ -108,7 +113,7 @@ class NodeQueueFiles:
         started_s = self._clock()
         store = self._vhosts[queue.vhost]
         local = yield from store.queue_opening(
-            queue.queue_id, queue.queue_name, queue.durable, index_version, on_progress
+            queue.queue_id, queue.queue_name, queue.durable, index_version, on_progress, is_compared=is_compared
         )
         report = local.recovery_report
         if report is not None:

@@ -223,7 +223,12 @@ class QueueSet:
             self._followed = queue_id
             try:
                 options = self._settings.queue_options(queue)
-                self._recoveries.open(queue, options.index_version, lambda result: self._opened(queue, result))
+                self._recoveries.open(
+                    queue,
+                    options.index_version,
+                    lambda result: self._opened(queue, result),
+                    is_compared=bool(record.mirrors),
+                )
             except Exception as error:
                 self._fail(queue, record, error)
             finally:

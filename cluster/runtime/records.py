@@ -46,6 +46,7 @@ class Records:
             sync_automatically=policy.get("ha-sync-mode") == "automatic",
             sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self._config.mirroring_sync_batch_size),
             sync_throughput_bytes=self._config.mirroring_sync_max_throughput_bytes,
+            unreachable_ms=self._config.cluster_silence_timeout_ms,
         )
 
     def queue_options(self, queue: QueueRecord) -> QueueOptions:

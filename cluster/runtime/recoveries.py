@@ -51,10 +51,15 @@ class OpenedInSteps(Protocol):
         """Going through it came to nothing: the next attempt begins anew."""
 
     def queue_opening(
-        self, queue: QueueRecord, index_version: int | None, on_progress: Callable[[int, int], None]
+        self,
+        queue: QueueRecord,
+        index_version: int | None,
+        on_progress: Callable[[int, int], None],
+        *,
+        is_compared: bool = False,
     ) -> Steps[LocalReplica]:
         """Open what the disk holds of this queue, or create it; its vhost is open. ``index_version`` ``None``: as
-        configured."""
+        configured. ``is_compared``: with the digests that its first comparison with another copy asks for."""
 
     def queue_file_count(self, queue: QueueRecord) -> int:
         """How much there is to read."""
@@ -72,9 +77,12 @@ class _Vhost:
 class _Queue:
     """A queue on its way."""
 
-    def __init__(self, queue: QueueRecord, index_version: int | None, on_opened: OnOpened) -> None:
+    def __init__(
+        self, queue: QueueRecord, index_version: int | None, on_opened: OnOpened, *, is_compared: bool
+    ) -> None:
         self.queue = queue
         self.index_version = index_version
+        self.is_compared = is_compared
         self.on_opened = on_opened
         #: ``None`` until its vhost is open.
         self.steps: Steps[object] | None = None
@@ -111,10 +119,13 @@ class Recoveries:
 
     # --- what is to be opened ---
 
-    def open(self, queue: QueueRecord, index_version: int | None, on_opened: OnOpened) -> None:
-        """``on_opened`` is called within this call if that takes no time; unless `forget` comes first."""
+    def open(
+        self, queue: QueueRecord, index_version: int | None, on_opened: OnOpened, *, is_compared: bool = False
+    ) -> None:
+        """``on_opened`` is called within this call if that takes no time; unless `forget` comes first. ``is_compared``:
+        the queue is mirrored, so other copies will be compared with it."""
         assert queue.queue_id not in self._queues, f"queue {queue.queue_id} is being opened already"
-        item = self._queues[queue.queue_id] = _Queue(queue, index_version, on_opened)
+        item = self._queues[queue.queue_id] = _Queue(queue, index_version, on_opened, is_compared=is_compared)
         self.open_vhost(queue.vhost)
         if queue.vhost not in self._vhosts and self._is_known(item):
             if item.steps is None:
@@ -164,7 +175,9 @@ class Recoveries:
     # --- the work ---
 
     def _prepare(self, item: _Queue) -> None:
-        item.steps = self._files.queue_opening(item.queue, item.index_version, item.progressed)
+        item.steps = self._files.queue_opening(
+            item.queue, item.index_version, item.progressed, is_compared=item.is_compared
+        )
         with suppress(StorageError):
             item.file_count = self._files.queue_file_count(item.queue)
         self._ready_count += 1

@@ -77,6 +77,23 @@ class SegmentDigests:
         """True if digests are asked for (the queue is mirrored, as master or mirror) and much of it is on disk only."""
         return self._is_compared and self._content.stages.delta.count >= DIGEST_SEGMENT_ENTRIES
 
+    def expect(self) -> None:
+        """They will be asked for: the queue is mirrored."""
+        self._is_compared = True
+
+    def warm_next(self) -> bool:
+        """Compute the digest of one more segment, as `warm` does; false if there is none left to compute.
+
+        Costs a look at each segment that is known, so it is for a queue that is being opened: it goes on where it was.
+        """
+        known = len(self._known)
+        delta = self._content.stages.delta
+        looks_left = delta.end // DIGEST_SEGMENT_ENTRIES - -(-delta.start // DIGEST_SEGMENT_ENTRIES)
+        while looks_left > 0 and len(self._known) == known:
+            self.warm(1)
+            looks_left -= 1
+        return len(self._known) > known
+
     def warm(self, cost_max: int) -> int:
         """Compute missing digests of segments on disk, so that the next `of` need not read them.
 

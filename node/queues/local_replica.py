@@ -28,6 +28,7 @@ from node.store.index.index import PagedMessage, RecoveryReport
 from node.store.index.live_bits import between, runs
 from node.store.queue_storage import QueueStorage
 from node.store.shared.config import StoreConfig
+from node.store.steps import Steps
 
 
 def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -303,6 +304,12 @@ class LocalReplica:
     def warm(self, cost_max: int) -> int:
         """See `SegmentDigests.warm`."""
         return self._digests.warm(cost_max)
+
+    def warm_all(self) -> Steps[None]:
+        """Compute all digests that `warm` would, a segment a step, before the first call of `digests`."""
+        self._digests.expect()
+        while self.wants_warming and self._digests.warm_next():
+            yield None
 
     # -- what the node asks of each of its copies
 

@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -222,10 +223,13 @@ class VhostStore:
         durable: bool,
         version: int | None = None,
         on_progress: Progress = lambda _done, _total: None,
+        *,
+        is_compared: bool = False,
     ) -> Steps[LocalReplica]:
         """The same in steps. Whoever does not finish them closes them: the files are recovered another time.
 
-        ``on_progress`` hears how many segments of how many were scanned.
+        ``on_progress`` hears how many segments of how many were scanned. ``is_compared``: it is mirrored; the digests
+        that an attach asks for are computed, too.
         """
         assert self.is_open, "the shared store comes first"
         assert queue_name.vhost == self._vhost, f"{queue_name} belongs to another vhost than {self._vhost}"
@@ -254,6 +258,13 @@ class VhostStore:
         self._disk.acknowledge(directory)
         queue = self._open[queue_id] = LocalReplica(storage, self._group_commit, self._config)
         self._known.add(queue_id)
+        if is_compared:
+            try:
+                yield from queue.warm_all()
+            except GeneratorExit:
+                with suppress(StorageError):
+                    queue.terminate()
+                raise
         return queue
 
     def _closed(self, queue_id: QueueId) -> None:

@@ -521,7 +521,11 @@ PARTITIONS: Mapping[str, Case] = {
     ),
     "N16": Case(
         "a partial partition under pause_minority ends in a legal state",
-        _in("partitions", "n16_of_a_partial_cut_one_pauses_at_most"),
+        _in(
+            "partitions",
+            "n16_of_a_partial_cut_one_pauses_at_most",
+            "n16_a_master_goes_on_without_a_mirror_that_only_it_cannot_reach",
+        ),
         "Legal: all three serve, or the one that both see and one of the two.",
         is_revived=True,
     ),

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from chaos.sim.client import Channel, ClosedError, Connection
-from cluster.mirroring.settings import MIRROR_STALL_MS
 from cluster.raft.core import RaftCore
 from cluster.runtime.admin_peers import PEER_TIMEOUT_S
 from cluster.sessions.calls import OPERATION_TIMEOUT_S
@@ -25,7 +24,7 @@ from node.config import build_config, parse_settings
 from node.errors import ConfigError
 from tests.conformance.ha.clients import comes_about, numbered, publish_with
 from tests.conformance.ha.harness import Cluster, cluster
-from tests.conformance.ha.runs import seeded
+from tests.conformance.ha.runs import seeded, simulated
 from tests.support.raft_network import RaftNetwork
 
 ALL = {"ha-mode": "all", "ha-sync-mode": "automatic"}
@@ -39,6 +38,10 @@ OUTSTANDING_MAX = 20
 async def no_partition_is_known(c: Cluster) -> None:
     """To no node, after the heal: each counts all of them."""
     await c.whole()
+    others = len(c.names) - 1
+    await c.until(
+        lambda: all(len(c.node(name).runtime.links.linked_nodes()) == others for name in c.names), "all are linked"
+    )
     for name in c.names:
         status = await c.ask(name, lambda admin: admin.cluster_status())
         assert (status["running_nodes"], status["partitions"]) == (c.names, {})
@@ -421,8 +424,10 @@ async def partial_cut(seed: int, config: dict[str, Any]) -> None:
         def progress() -> list[str]:
             return [writer.node for writer in writers if len(writer.confirmed) > before[writer.node] + 5]
 
-        # A master waits so long for a mirror that the cluster believes alive, and goes on without it then.
-        limit_s = MIRROR_STALL_MS / 1000 + 5
+        # A link that is cut is noticed after so long. So long again a master waits for the mirror behind it, which the
+        # cluster believes alive, and goes on without it then.
+        silence_s = c.node(third).config.cluster_silence_timeout_ms / 1000
+        limit_s = 2 * silence_s + 5 - LONG_MS / 1000
         await c.until(lambda: third in progress() and len(progress()) >= 2, "the third and another go on", limit_s)
         paused = [name for name in c.names if not c.is_serving(name)]
         assert paused in ([], [one], [other])
@@ -440,6 +445,28 @@ async def test_n16_of_a_partial_cut_one_pauses_at_most(seed: int) -> None:
 @seeded("N17")
 async def test_n17_of_a_partial_cut_nobody_pauses_under_ignore(seed: int) -> None:
     await partial_cut(seed, IGNORE)
+
+
+@simulated
+async def test_n16_a_master_goes_on_without_a_mirror_that_only_it_cannot_reach() -> None:
+    """Noticed after one silence, waited for during another. RabbitMQ notices after 60 s (``net_ticktime``)."""
+    async with cluster(policy=ALL) as c:
+        await c.declare("q", "n2")
+        await c.publish("q", numbered(10))
+        leader = c.node("n1").runtime.metadata.consensus.leader
+        assert leader == "n1", "who declares nodes down hears both"
+        c.cut("n2", "n3")
+        began_s = c.loop.now_s
+        await c.publish("q", [b"meanwhile"], "n2")
+        silence_s = c.node("n2").config.cluster_silence_timeout_ms / 1000
+        assert c.loop.now_s - began_s < 2 * silence_s + 2
+        assert c.state("n1").members[c.node("n3").runtime.node].is_up, "nobody takes n3 for dead"
+        status = await c.ask("n1", lambda admin: admin.cluster_status())
+        assert status["partitions"] == {"n2": ["n3"], "n3": ["n2"]}
+        c.heal()
+        await no_partition_is_known(c)
+        await c.synchronised("q", "n1", "n3")
+        assert c.copy("q", "n3") == [*numbered(10), b"meanwhile"]
 
 
 # --- N18, N19: questions to nodes that do not answer ---

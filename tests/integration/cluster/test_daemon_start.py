@@ -111,6 +111,7 @@ def test_a_node_without_a_majority_has_not_started_up(tmp_path: Path) -> None:
     members["cluster_formation.classic_config.nodes.1"] = f"n1@{address}"
     cookie = tmp_path / "cookie"
     cookie.write_text("0123456789abcdef")
+    cookie.chmod(0o600)
     given |= members | {"cluster.cookie_file": cookie}
     log = tmp_path / "n1.log"
     with log.open("w") as output:

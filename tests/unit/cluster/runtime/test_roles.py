@@ -52,10 +52,14 @@ async def test_roles_are_taken_up_in_slices_of_time(bench: RuntimeBench, monkeyp
     original = bench.files.queue_opening
 
     def open_slowly(
-        queue: QueueRecord, index_version: int | None, on_progress: Callable[[int, int], None]
+        queue: QueueRecord,
+        index_version: int | None,
+        on_progress: Callable[[int, int], None],
+        *,
+        is_compared: bool = False,
     ) -> Steps[LocalReplica]:
         bench.now_s += TAKE_UP_SLICE_S / 2.5
-        return original(queue, index_version, on_progress)
+        return original(queue, index_version, on_progress, is_compared=is_compared)
 
     monkeypatch.setattr(bench.files, "queue_opening", open_slowly)
     assert await opened_per_turn(bench) == [3, 3, 1]

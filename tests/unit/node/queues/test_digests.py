@@ -18,7 +18,7 @@ from node.queues.vhost_store import VhostStore
 from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, StoreHarness
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness
 
 #: Positions of a digest segment here: two segments of the index.
 ENTRIES = 16
@@ -167,6 +167,45 @@ def test_what_was_warmed_is_not_read_again(harness: StoreHarness, monkeypatch: p
     assert queue.digests() == digests_of(range(320))
     assert harness.disk.reads == before
     queue.check_invariants()
+
+
+def test_a_mirrored_queue_is_warmed_while_it_is_opened(harness: StoreHarness) -> None:
+    """A step per segment: an attach right after the start of a node would read them all in one turn."""
+    fill(harness, 320)
+    harness.store.close()
+    harness.start()
+    opening = harness.store.queue_opening(QUEUE_ID, QUEUE_NAME, True, is_compared=True)
+    steps = 0
+    most_reads = 0
+    while True:
+        before = harness.disk.reads
+        try:
+            job = next(opening)
+        except StopIteration as end:
+            queue = end.value
+            break
+        most_reads = max(most_reads, harness.disk.reads - before)
+        steps += 1
+        if job is not None:
+            job()
+    assert steps >= 18
+    assert most_reads <= 8
+    before = harness.disk.reads
+    assert queue.digests() == digests_of(range(320))
+    assert harness.disk.reads - before <= 4, "the ends of what is on disk change at once"
+    queue.check_invariants()
+
+
+def test_an_opening_that_is_given_up_while_it_warms_leaves_the_queue_for_another(harness: StoreHarness) -> None:
+    fill(harness, 320)
+    harness.store.close()
+    harness.start()
+    opening = harness.store.queue_opening(QUEUE_ID, QUEUE_NAME, True, is_compared=True)
+    while not harness.store._open:
+        if (job := next(opening)) is not None:
+            job()
+    opening.close()
+    assert harness.open_queue().digests() == digests_of(range(320))
 
 
 def test_a_queue_that_nobody_compares_is_not_warmed(harness: StoreHarness) -> None:
