@@ -66,3 +66,21 @@ def test_a_fenced_master_serves_again_only_in_the_epoch_that_fenced_it() -> None
     assert pair.master.fetch(1, ack_required=True) == []
     pair.master.set_record(replace(alone, epoch=Epoch(3)))
     assert len(pair.master.fetch(1, ack_required=True)) == 1
+
+
+def test_a_mirror_that_the_record_does_not_count_holds_confirms_from_its_attach_on() -> None:
+    """Whoever sees it follow may take it for a copy of all that is published since."""
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 1))
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == [1], "it was never spoken to"
+    pair.up().exchange()
+    pair.master.publish(publications(2, 1))
+    pair.master.take_messages()  # lost
+    pair.master_disk.sync()
+    assert [each.unapplied for each in pair.master.mirrors_in_flight()] == [1]
+    pair.master.mirror_link_down(N2)
+    pair.master.set_record(pair.record)
+    assert pair.master.drain_confirmed() == [], "nor because nobody can ask it"
+    pair.up().quiet()
+    assert pair.master.drain_confirmed() == [2]
