@@ -60,8 +60,9 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_mutant_is_noticed_by_whoever_asks_and_survives_if_nobody_does(tree: Path, tmp_path: Path) -> None:
-    covered = covering(tree, ["tests/unit/test_queue.py"], ["small"], tmp_path / "covering.json.gz", 1)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_mutant_is_noticed_by_whoever_asks_and_survives_if_nobody_does(tree: Path, tmp_path: Path, jobs: int) -> None:
+    covered = covering(tree, ["tests/unit/test_queue.py"], ["small"], tmp_path / "covering.json.gz", jobs)
     workshop = Workshop(tree, tmp_path / "copy")
     results = {
         mutant.after: workshop.attempt("small", mutant, covered, simulate=False)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from tests.mutation import report
 from tests.mutation.covering import Covering, covering, digest_of, test_files
 from tests.mutation.mutator import Mutant, mutants_of, sample
 from tests.mutation.recording import ROOT
-from tests.mutation.trial import SURVIVED, Result, Workshop
+from tests.mutation.trial import SURVIVED, Result, Workshop, difference
 
 PACKAGES = {
     "mirroring": "cluster/mirroring",
@@ -63,12 +63,20 @@ def _tasks_of_package(name: str, count: int, seed: int) -> Iterator[Task]:
         yield Task(name, mutant, f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}")
 
 
+def named(mutant: Mutant) -> tuple[str, str, str]:
+    """As in ``equivalent.toml``."""
+    return mutant.path, mutant.function, difference(mutant, (ROOT / mutant.path).read_bytes())
+
+
 class Run:
     """Workers that take tasks until there are none or the time is over."""
 
-    def __init__(self, kept: report.Results, tests: str, covered: Covering, end_s: float, simulate: bool) -> None:
+    def __init__(
+        self, kept: report.Results, tests: str, covered: Covering, end_s: float, not_simulated: Container[Task]
+    ) -> None:
+        """``tests``: digest of all that are asked. ``not_simulated``: of these the simulator is not asked."""
         self._kept, self._tests, self._covered = kept, tests, covered
-        self._end_s, self._simulate = end_s, simulate
+        self._end_s, self._not_simulated = end_s, not_simulated
         self.results: dict[str, Result] = {}
         self.failures: list[BaseException] = []
 
@@ -95,7 +103,8 @@ class Run:
                 workshop = Workshop(ROOT, Path(directory) / "tree")
                 while time.monotonic() < self._end_s and not self.failures:
                     task = waiting.get_nowait()
-                    result = workshop.attempt(task.package, task.mutant, self._covered, simulate=self._simulate)
+                    simulate = task not in self._not_simulated
+                    result = workshop.attempt(task.package, task.mutant, self._covered, simulate=simulate)
                     self._kept.put(task.key, self._tests, result)
                     self.results[task.key] = result
                     tell(result)
@@ -132,7 +141,10 @@ def main() -> None:
     paths = [PACKAGES[name] for name in chosen.packages]
     files = [name for name in test_files(ROOT) if not chosen.tests or name.startswith(tuple(chosen.tests))]
     covered = covering(ROOT, files, paths, chosen.out / "covering.json.gz", chosen.jobs)
-    run = Run(report.Results(chosen.out), digest_of(ROOT, files), covered, end_s, not chosen.no_simulator)
+    alike = {entry[:3] for entry in equivalents}
+    # The tests are asked about what is listed as equivalent, too; a minute of the simulator would be wasted on it.
+    not_simulated = [task for task in tasks if chosen.no_simulator or named(task.mutant) in alike]
+    run = Run(report.Results(chosen.out), digest_of(ROOT, files), covered, end_s, not_simulated)
     run.all(tasks, chosen.jobs)
 
     done = [(task.package, run.results[task.key]) for task in tasks if task.key in run.results]
@@ -146,11 +158,14 @@ def main() -> None:
     missed = report.survivors(results, equivalents)
     print("", *lines, "", *missed, sep="\n")
     if chosen.write_table:
-        report.write_document(DOCUMENT, [*lines, "", "Survivors:" if missed else "No survivors.", "", *missed])
+        how = f"{len(results)} of {len(tasks)} mutants, seed {chosen.seed}"
+        how += ", without the simulator." if chosen.no_simulator else "."
+        report.write_document(
+            DOCUMENT, [how, "", *lines, "", "Survivors:" if missed else "No survivors.", *[""][: len(missed)], *missed]
+        )
     old = report.stale(equivalents, ROOT)
     for entry in old:
         print(f"stale in {EQUIVALENTS.name}: {entry.module}, {entry.function}: {entry.diff}")
-    alike = {(entry.module, entry.function, entry.diff) for entry in equivalents}
     for result in results:
         if result.status != SURVIVED and (result.path, result.function, result.diff) in alike:
             print(f"not equivalent, {result.killer} noticed it: {result.diff}")

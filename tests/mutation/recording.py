@@ -122,6 +122,8 @@ class Recorder:
     def __init__(self, numbers: LineNumbers) -> None:
         self.marks = bytearray(numbers.total)
         self.tests: dict[str, tuple[float, str]] = {}
+        #: The test that is run; stays so where others run the tests and only report.
+        self._passed = True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

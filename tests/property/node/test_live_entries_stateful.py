@@ -247,6 +247,7 @@ class LiveEntriesMachine(RuleBasedStateMachine):
         assert all(following - one == ENTRIES for one, following in pairwise(ends))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("examples", [60, slow(600)])
 def test_it_agrees_with_plain_sets(examples: int) -> None:
     run_machine(LiveEntriesMachine, examples=examples, steps=40)

@@ -96,7 +96,7 @@ def test_a_cluster_is_founded_when_its_last_node_has_started_in_any_order(lab: L
 
 @pytest.mark.parametrize(
     ("after_ms", "victim"),
-    few_fast(((ms, victim) for ms in (1, 3, 5, 8, 12, 20, 40, 80, 200, 1000) for victim in NAMES), 8),
+    few_fast(((ms, victim) for ms in (1, 3, 5, 8, 12, 20, 40, 80, 200, 1000) for victim in NAMES), 5),
 )
 def test_a_node_wiped_while_its_cluster_is_founded_is_of_it_or_refused(lab: Lab, victim: str, after_ms: int) -> None:
     """Nobody can have counted on it under one identity and then on another."""

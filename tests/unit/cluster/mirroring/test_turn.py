@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from cluster.mirroring import turn as turn_module
 from cluster.mirroring.messages import Ops, PublishOp
 from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
 from node.ids import ChannelKey, Epoch, SeqId
@@ -22,6 +25,21 @@ def test_publishes_at_successive_positions_are_one_op_and_others_are_not() -> No
     [(ops, _)], settled = turn.cut()
     assert [(op.first_seq_id, op.message_count) for op in ops if isinstance(op, PublishOp)] == [(10, 3), (20, 1)]
     assert settled == []
+
+
+def test_every_frame_of_a_turn_is_filled_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those after the first; and none is larger."""
+    messages = [make_message(counter) for counter in range(1, 7)]
+    monkeypatch.setattr(turn_module, "FRAME_BYTES_MAX", turn_module._OP_BYTES + 2 * len(messages[0].envelope()))
+    turn = Turn()
+    for seq_id, message in zip(range(0, 60, 10), messages, strict=True):
+        turn.publish(SeqId(seq_id), [message])
+    frames, _ = turn.cut()
+    assert [[op.first_seq_id for op in ops if isinstance(op, PublishOp)] for ops, _ in frames] == [
+        [0, 10],
+        [20, 30],
+        [40, 50],
+    ]
 
 
 def test_a_counter_comes_after_everything_that_it_counts() -> None:

@@ -227,6 +227,33 @@ def test_the_death_of_the_leader_is_answered_without_waiting_for_the_timeout() -
     assert core.role is Role.PRE_CANDIDATE
 
 
+def test_followers_that_learn_of_a_death_at_once_stand_at_different_moments() -> None:
+    """Or they would split the votes. None stands in the past, where all of them would meet."""
+    deadlines = set()
+    for seed in range(40):
+        core = RaftCore(RaftConfig(N1), founding_state(TRIO), Random(seed), now_ms=0)
+        core.step(100, Heartbeat(N2, N1, 1, 0))
+        core.peer_down(100, N2)
+        deadlines.add(core.next_deadline_ms)
+    assert 100 <= min(deadlines) < 110
+    assert 140 < max(deadlines) <= 100 + core.config.peer_down_delay_max_ms
+    assert len(deadlines) > 15
+
+
+def test_when_the_leader_is_gone_a_lost_election_is_repeated_soon() -> None:
+    """There is nobody to be disturbed by it."""
+    core = make_core()
+    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.peer_down(20, N2)
+    begin_ms = core.next_deadline_ms
+    core.tick(begin_ms)
+    assert core.role is Role.PRE_CANDIDATE
+    interval_ms = core.config.heartbeat_interval_ms
+    assert interval_ms <= core.next_deadline_ms - begin_ms <= 3 * interval_ms
+    core.step(begin_ms, Heartbeat(N3, N1, 2, 0))
+    assert core.next_deadline_ms - begin_ms >= core.config.election_timeout_min_ms, "there is one again"
+
+
 def test_the_death_of_another_follower_starts_no_election() -> None:
     core = make_core()
     core.step(10, Heartbeat(N2, N1, 1, 0))

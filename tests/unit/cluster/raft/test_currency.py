@@ -36,6 +36,19 @@ def test_a_claim_counts_when_what_it_names_is_applied() -> None:
     currency.check_invariants()
 
 
+def test_of_many_claims_that_wait_the_latest_is_kept_in_whatever_order_they_come() -> None:
+    """Besides the first: a node that is always a little behind must become current at some time."""
+    for claims in ([(200, 9), (300, 12)], [(300, 12), (200, 9)]):
+        currency = Currency()
+        currency.note(100, 7)
+        for as_of, committed in claims:
+            currency.note(as_of, committed)
+        currency.check_invariants()
+        assert currency.as_of_ms(7) == 100
+        assert currency.missing_index == 12
+        assert currency.as_of_ms(12) == 300
+
+
 def test_an_older_claim_changes_nothing() -> None:
     currency = Currency()
     currency.note(300, 5)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
+from psutil import Process
 
 from cluster.raft.core import RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from cluster.raft.storage import RaftStorage
 from node.errors import StorageError
 from node.ids import NodeName
+from node.store.disk.disk import RealDisk
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -202,6 +205,17 @@ def test_a_missing_log_beside_a_snapshot_is_no_first_start() -> None:
     disk.unlink(f"{DIRECTORY}/log")
     with pytest.raises(StorageError, match="log is missing"):
         reopen(disk)
+
+
+def test_the_log_before_a_snapshot_is_given_back(tmp_path: Path) -> None:
+    """A node that takes snapshots for years has one log open."""
+    storage, _ = RaftStorage.open(RealDisk(), str(tmp_path / "raft"), [N1, N2])
+    before = Process().num_fds()
+    for index in range(3, 9):
+        storage.append(ready(command(index, 2)))
+        storage.save_snapshot(Snapshot(index, 2, (N1, N2), b"state"))
+    assert Process().num_fds() == before
+    storage.close()
 
 
 @pytest.mark.parametrize("style", list(CrashStyle))

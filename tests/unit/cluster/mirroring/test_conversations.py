@@ -1,0 +1,86 @@
+"""What a conversation between master and mirror leaves behind when it ends: promises, silence, and who was heard of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cluster.mirroring import master as master_module
+from cluster.mirroring.messages import AttachRefused
+from node.ids import Epoch
+from tests.support.messages import publications
+from tests.support.mirror_pair import N2, QUEUE, Pair
+
+ALONE: dict[str, Any] = {"mirrors": (), "synchronised": ()}
+
+
+def test_after_a_gap_nothing_of_that_conversation_is_taken_any_more() -> None:
+    """Not even what was missing, should it come yet: the master has begun to make up for it otherwise."""
+    pair = Pair().up().quiet()
+    frames = []
+    for counter in (1, 2):
+        pair.master.publish(publications(counter, 1))
+        frames += [message for _, message in pair.master.take_messages()]
+    first, second = frames
+    pair.mirror.receive(pair.master.node, second)
+    pair.mirror.receive(pair.master.node, first)
+    assert pair.mirror_local.ready == 0
+    pair.master.mirror_link_down(N2)
+    pair.up().quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_a_mirror_that_was_sent_away_and_called_back_still_relies_on_what_it_was_promised() -> None:
+    """Its copy is still there and may be promoted: it would deliver as new what lies above its horizon."""
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.mirror_link_down(N2)
+    pair.master.publish(publications(1, 2 * step))
+    pair.master.set_record(replace(pair.record, **ALONE))
+    pair.master.set_record(pair.record)
+    assert len(pair.master.fetch(2 * step, ack_required=True)) == step
+    pair.up().quiet()
+    assert len(pair.master.fetch(2 * step, ack_required=True)) == step, "it has heard of a higher one"
+
+
+def test_under_a_later_epoch_nobody_relies_on_what_an_earlier_one_promised() -> None:
+    """The copies of the epoch before are taken in anew, each with a horizon of its own."""
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.mirror_link_down(N2)
+    pair.master.publish(publications(1, 2 * step))
+    pair.master.set_record(replace(pair.record, **ALONE))
+    pair.master.set_record(replace(pair.record, epoch=Epoch(2)))
+    assert len(pair.master.fetch(2 * step, ack_required=True)) == 2 * step
+
+
+def test_a_fenced_master_serves_again_only_in_the_epoch_that_fenced_it() -> None:
+    """Between its own epoch and that one others may have served of whom it knows nothing."""
+    pair = Pair(synchronised=False)
+    alone = replace(pair.record, **ALONE)
+    pair.master.set_record(alone)
+    pair.master.publish(publications(1, 2))
+    pair.master.receive(N2, AttachRefused(QUEUE, Epoch(1), Epoch(3)))
+    assert pair.master.fetch(1, ack_required=True) == []
+    pair.master.set_record(replace(alone, epoch=Epoch(2)))
+    assert pair.master.fetch(1, ack_required=True) == []
+    pair.master.set_record(replace(alone, epoch=Epoch(3)))
+    assert len(pair.master.fetch(1, ack_required=True)) == 1
+
+
+def test_a_mirror_that_the_record_does_not_count_holds_confirms_from_its_attach_on() -> None:
+    """Whoever sees it follow may take it for a copy of all that is published since."""
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 1))
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == [1], "it was never spoken to"
+    pair.up().exchange()
+    pair.master.publish(publications(2, 1))
+    pair.master.take_messages()  # lost
+    pair.master_disk.sync()
+    assert [each.unapplied for each in pair.master.mirrors_in_flight()] == [1]
+    pair.master.mirror_link_down(N2)
+    pair.master.set_record(pair.record)
+    assert pair.master.drain_confirmed() == [], "nor because nobody can ask it"
+    pair.up().quiet()
+    assert pair.master.drain_confirmed() == [2]
