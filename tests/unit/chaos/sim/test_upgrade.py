@@ -17,9 +17,12 @@ from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
 from cluster.metadata.commands import RaiseProtocol
+from cluster.metadata.protocol import ClusterProtocol
 from cluster.runtime.identity import IDENTITY_FILE
+from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import read_whole, write_durably
+from tests.support.simulated import schedule
 
 NAMES = ("n1", "n2", "n3")
 IDENTITY_PATH = f"{DATA_DIR}/{IDENTITY_FILE}"
@@ -195,3 +198,27 @@ def test_nothing_is_lost_on_the_way(seed: int) -> None:
     outcome = run_schedule(replace(schedule, steps=steps))
     assert outcome.violations == []
     assert "the protocol of the cluster was raised" in outcome.sightings
+
+
+def test_a_protocol_that_rises_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a leader of the new release takes all for its like."""
+    monkeypatch.setattr(ProtocolWatch, "_newest_of_all", lambda watch: watch._spoken)
+    mixed = schedule((500, "kill", "n1"), (1_500, "start", "n1"), earlier=("n1",))
+    said = {violation.kind: violation.text for violation in run_schedule(mixed).violations}
+    assert "of n1 is known" in said["protocol"]
+
+
+def test_a_protocol_that_never_rises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProtocolWatch, "_newest_of_all", lambda _watch: 0)
+    (violation,) = run_schedule(schedule()).violations
+    assert "the protocol is 2, and every node speaks 3" in violation.text
+
+
+def test_metadata_that_depends_on_the_release_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what only the new release remembers is in its snapshots before all have it."""
+    snapshot = ClusterProtocol.snapshot
+    monkeypatch.setattr(
+        ClusterProtocol, "snapshot", lambda versions: {**snapshot(versions), "release": versions._spoken}
+    )
+    mixed = schedule((1_000, "upgrade", "n1"), earlier=NAMES)
+    assert "replicas" in [violation.kind for violation in run_schedule(mixed).violations]
