@@ -126,7 +126,7 @@ def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) ->
     for name in ("n2", "n1"):
         lab.downgrade(name)
     assert lab.protocols() == {2}
-    assert lab.cluster.machines["n1"].spoken == 2
+    assert lab.cluster.machines["n1"].speaks_protocol == 2
 
 
 def test_then_nobody_can(loop: SimulatedLoop) -> None:
@@ -134,7 +134,7 @@ def test_then_nobody_can(loop: SimulatedLoop) -> None:
     lab = Lab(loop, earlier=())
     machine = lab.cluster.machines["n3"]
     assert b"protocol = 3\n" in lab.identity("n3")
-    machine.spoken = 2
+    machine.speaks_protocol = 2
     lab.cluster.stop("n3")
     lab.pass_time(PATIENCE_S)
     lab.cluster.start("n3")
@@ -152,11 +152,11 @@ def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
     identity = lab.identity("n3").decode().splitlines()[2:]
     identity[0] = identity[0].replace("directory", "identity")
     write_durably(machine.disk, IDENTITY_PATH, "".join(f"{line}\n" for line in identity).encode())
-    machine.spoken = 2
+    machine.speaks_protocol = 2
     lab.cluster.start("n3")
     lab.pass_time(PATIENCE_S)
     assert "the log of the metadata needs protocol 3" in lab.last_end_of("n3")
-    machine.spoken = 3
+    machine.speaks_protocol = 3
     lab.cluster.start("n3")
     lab.until_converged()
     assert b"protocol = 3\n" in lab.identity("n3")
@@ -165,7 +165,7 @@ def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
 def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: SimulatedLoop) -> None:
     lab = Lab(loop, earlier=())
     for name in ("n1", "n2"):
-        lab.cluster.machines[name].spoken = 4
+        lab.cluster.machines[name].speaks_protocol = 4
         lab.cluster.stop(name)
         lab.pass_time(1)
         lab.cluster.start(name)
@@ -182,7 +182,7 @@ def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: Simula
     assert sorted(lab.cluster.nodes) == ["n1", "n2"]
     assert lab.protocols() == {4}
     assert all(node.clients.is_serving for node in lab.cluster.nodes.values())
-    lab.cluster.machines["n3"].spoken = 4
+    lab.cluster.machines["n3"].speaks_protocol = 4
     lab.cluster.start("n3")
     lab.until_converged()
 
