@@ -44,13 +44,20 @@ from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
-#: Of these rules. A log begins under version 1 (promotion is service) and goes on under version 2 (`TakeService`) from
-#: the first `NodeUp` that announces it: masters of before never took service, and copies that they had left behind must
-#: not pass for complete.
-RULES_VERSION = 2
+#: Versions of these rules. A log begins under version 1 (promotion is service). Under this one it goes on from the
+#: first `NodeUp` that announces it: masters of before never took service, and copies that they had left behind must not
+#: pass for complete.
+TAKING_SERVICE = 2
+#: Later ones come with the protocol of that number (`cluster.metadata.protocol`): all members have to know them.
+LATEST_VERSION = TAKING_SERVICE
 FIRST_EPOCH = Epoch(1)
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
 DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
+
+
+def version_with(protocol: int) -> int:
+    """The rules that hold when all members speak this."""
+    return min(protocol, LATEST_VERSION)
 
 
 def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:

@@ -115,7 +115,7 @@ class MetadataState:
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
-        #: Version of the rules that hold now, see `mastership.RULES_VERSION`.
+        #: Version of the rules that hold now, see `mastership.TAKING_SERVICE`.
         self.rules_version = 1
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
@@ -232,7 +232,9 @@ class MetadataState:
             case FoundCluster():
                 return self._found(command)
             case RaiseProtocol():
-                return self.versions.raise_to(command)
+                self.versions.raise_to(command)
+                self.rules_version = max(self.rules_version, rules.version_with(command.protocol))
+                return None
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
@@ -307,7 +309,7 @@ class MetadataState:
     # --- records
 
     def _put_record(self, record: MastershipRecord) -> None:
-        if self.rules_version < rules.RULES_VERSION:
+        if self.rules_version < rules.TAKING_SERVICE:
             record = rules.as_in_version_1(record)
         self._table.put(record, self.applied_index)
 
@@ -432,7 +434,7 @@ class MetadataState:
         self.versions.check_arrival(command)
         self.admissions.arrive(command, old)
         self.versions.note_arrival(command)
-        self.rules_version = max(self.rules_version, min(command.rules_version, rules.RULES_VERSION))
+        self.rules_version = max(self.rules_version, min(command.rules_version, rules.TAKING_SERVICE))
         is_restart = old is not None and command.incarnation > old.incarnation
         is_unnoticed = is_restart and old is not None and old.is_up
         self._put_member(
@@ -450,7 +452,7 @@ class MetadataState:
         record = self.masterships[queue.queue_id]
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
-        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.RULES_VERSION))
+        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.TAKING_SERVICE))
         self._follow(
             queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cluster.metadata.commands import ChangeTopology, Command, ForgetNode, NodeUp, Request, RequestId, SetPolicy
 from cluster.metadata.errors import ChangeFailedError
-from cluster.metadata.mastership import RULES_VERSION
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Incarnation, NodeName
@@ -19,7 +19,7 @@ N1 = NodeName("n1")
 #: What every history begins with, so that the commands of the strategies find something.
 BEGINNING: list[Command] = [
     ChangeTopology(CreateVhost("/"), N1),
-    *(NodeUp(NodeName(node), Incarnation(1), "h:1", "h:2", RULES_VERSION) for node in ("n1", "n2", "n3")),
+    *(NodeUp(NodeName(node), Incarnation(1), "h:1", "h:2", NEWEST_PROTOCOL) for node in ("n1", "n2", "n3")),
     SetPolicy(PolicyRecord("/", "p", "^", {"ha-mode": "all", "max-length": 5}, 0, "all")),
     *(ChangeTopology(DeclareQueue("/", name, durable=True), N1) for name in ("a", "b")),
 ]
@@ -88,7 +88,7 @@ def test_a_command_that_breaks_off_anywhere_has_changed_nothing(
 def test_a_node_up_that_breaks_off_between_its_events(takes: int) -> None:
     """`NodeUp` of a returning node changes the member and both queues: four events, one after the other."""
     twins = Twins()
-    twins.break_off(NodeUp(NodeName("n2"), Incarnation(2), "h:1", "h:2", RULES_VERSION), takes)
+    twins.break_off(NodeUp(NodeName("n2"), Incarnation(2), "h:1", "h:2", NEWEST_PROTOCOL), takes)
     twins.apply(ChangeTopology(DeclareQueue("/", "c", durable=True), N1))
     assert twins.first.snapshot() == twins.second.snapshot()
 

@@ -11,13 +11,15 @@ from cluster.metadata.commands import (
     MirrorSynchronised,
     NodeDown,
     NodeUp,
+    RaiseProtocol,
     Request,
     RequestId,
     SetPolicy,
     TakeService,
 )
 from cluster.metadata.events import Applied, MastershipChanged
-from cluster.metadata.mastership import RULES_VERSION, is_settled
+from cluster.metadata.kinds import NEWEST_PROTOCOL
+from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName, QueueId
@@ -50,7 +52,13 @@ class StateUnderTest:
         return self.last
 
     def up(self, node: str, incarnation: int = 1) -> Applied:
-        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", RULES_VERSION))
+        return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", NEWEST_PROTOCOL))
+
+    def raise_protocol(self) -> Applied:
+        """To what this release speaks; all members have to be up."""
+        members = sorted(self.state.members.values(), key=lambda member: member.node)
+        lives = tuple((member.node, member.incarnation) for member in members)
+        return self.apply(RaiseProtocol(NEWEST_PROTOCOL, lives))
 
     def down(self, node: str, incarnation: int = 1, reason: Any = "failure") -> Applied:
         return self.apply(NodeDown(NodeName(node), Incarnation(incarnation), reason))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.metadata import mastership
 from cluster.metadata.commands import NodeUp
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
@@ -88,6 +89,18 @@ def test_the_version_only_rises_and_is_one_that_is_known(version: int) -> None:
     restored = MetadataState()
     restored.restore(cluster.state.snapshot())
     assert restored.rules_version == 2
+
+
+def test_rules_that_older_members_do_not_know_come_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the rules had a third version: one node that knows it must not bring it, and the last one must."""
+    monkeypatch.setattr(mastership, "LATEST_VERSION", 3)
+    cluster = StateUnderTest("n1", "n2")
+    assert cluster.state.rules_version == 2
+    cluster.raise_protocol()
+    assert cluster.state.rules_version == 3
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    assert restored.rules_version == 3
 
 
 def test_under_the_old_rules_any_mirror_took_over_at_once_and_the_loss_was_counted() -> None:
