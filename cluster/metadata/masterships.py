@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from cluster.metadata.commands import ForcePromote
 from cluster.metadata.errors import (
     CompleteMasterError,
     NodeNotUpError,
@@ -56,6 +57,18 @@ class Masterships:
         if command.epoch != epoch:
             raise StaleDeletionError(f"{queue.queue_name} is in epoch {epoch}, it was looked at in {command.epoch}")
 
+    def check_force(self, queue: QueueRecord, command: ForcePromote, member: MemberRecord | None) -> None:
+        """Raise if ``queue`` must not be served by the node that ``command`` names, of which ``member`` is known."""
+        record = self.records[queue.queue_id]
+        if record.in_service:
+            raise StillServedError(queue.name, record.master)
+        if member is None:
+            raise NoSuchNodeError(command.node)
+        if not member.is_up:
+            raise NodeNotUpError(command.node)
+        if not record.is_down and record.master in record.complete and command.node not in record.complete:
+            raise CompleteMasterError(queue.name, record.master)
+
     def mirror_since(self, queue_id: QueueId, node: NodeName) -> int:
         """What was said of this mirror before that index was said of another copy, or of a life that is over."""
         return self._mirror_since[queue_id][node]
@@ -101,17 +114,3 @@ class Masterships:
 def _beginnings(entry: tuple[QueueId, dict[NodeName, int]]) -> list[Any]:
     queue_id, since = entry
     return [queue_id, sorted(since.items())]
-
-
-def check_forced_promotion(
-    queue: QueueRecord, record: MastershipRecord, node: NodeName, member: MemberRecord | None
-) -> None:
-    """May an operator have ``node`` serve the queue with what it has? Raises `RefusedChangeError`."""
-    if record.in_service:
-        raise StillServedError(queue.name, record.master)
-    if member is None:
-        raise NoSuchNodeError(node)
-    if not member.is_up:
-        raise NodeNotUpError(node)
-    if not record.is_down and record.master in record.complete and node not in record.complete:
-        raise CompleteMasterError(queue.name, record.master)

@@ -24,14 +24,10 @@ from cluster.metadata.admissions import Admissions
 from cluster.metadata.codec import decode, decode_request, encode_in_pieces, encode_request
 from cluster.metadata.commands import (
     AddMirror,
-    AddUser,
     AdmitNode,
-    ChangePassword,
     ChangeTopology,
-    ClearPermissions,
     ClearPolicy,
     Command,
-    DeleteUser,
     DropMirror,
     ForcePromote,
     ForgetNode,
@@ -44,10 +40,9 @@ from cluster.metadata.commands import (
     NodeUp,
     RaiseProtocol,
     Request,
-    SetPermissions,
     SetPolicy,
-    SetUserTags,
     TakeService,
+    UserCommand,
 )
 from cluster.metadata.errors import (
     AlreadyFoundedError,
@@ -72,7 +67,7 @@ from cluster.metadata.events import (
 from cluster.metadata.history import History
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.master_locator import locate_master
-from cluster.metadata.masterships import Masterships, check_forced_promotion
+from cluster.metadata.masterships import Masterships
 from cluster.metadata.protocol import ClusterProtocol
 from cluster.metadata.records import (
     MastershipRecord,
@@ -214,6 +209,8 @@ class MetadataState:
             self._history = self._history.from_snapshot(snapshot, index)
 
     def _carry_out(self, command: Command) -> Any:
+        if isinstance(command, UserCommand):
+            return change_users(self.users, self.topology, command, self._events)
         match command:
             case ChangeTopology():
                 return self._change_topology(command)
@@ -239,8 +236,6 @@ class MetadataState:
                 return self._set_policy(command.policy)
             case ClearPolicy():
                 return self._clear_policy(command)
-            case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return change_users(self.users, self.topology, command, self._events)
             case _:
                 return self._change_mirrors(command)
 
@@ -360,9 +355,8 @@ class MetadataState:
         queue = self.topology.queue_by_id(command.queue_id)
         if queue is None:
             raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
-        record = self.masterships[command.queue_id]
-        check_forced_promotion(queue, record, command.node, self.members.get(command.node))
-        self._change_record(rules.force_promote(record, command.node), "forced")
+        self._table.check_force(queue, command, self.members.get(command.node))
+        self._change_record(rules.force_promote(self.masterships[command.queue_id], command.node), "forced")
 
     def _queue_of(self, queue_id: QueueId) -> QueueRecord:
         queue = self.topology.queue_by_id(queue_id)
@@ -463,13 +457,16 @@ class MetadataState:
             self._delete_queue(queue)
             return
         record = self.masterships[queue.queue_id]
-        is_loss_allowed = rules.is_loss_allowed(self._mirroring(queue), "failure")
-        restarted = rules.node_restarted(record, node, is_loss_allowed, queue.durable)
+        restarted = rules.node_restarted(record, node, self._is_loss_allowed(queue, "failure"), queue.durable)
         is_master_still = restarted is not None and restarted.master == node
         self._follow(queue, restarted, "master_restarted" if is_master_still else "elected")
         if restarted is not None and node in restarted.mirrors:
             # What was said of it before this moment was said of its life before.
             self._table.mirror_begins_anew(queue.queue_id, node, self.applied_index)
+
+    def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
+        """Whether a mirror that lacks something may take over from a master that went for this reason."""
+        return rules.is_loss_allowed(self._mirroring(queue), reason)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node
@@ -487,8 +484,9 @@ class MetadataState:
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
-        is_loss_allowed = rules.is_loss_allowed(self._mirroring(queue), reason)
-        self._follow(queue, rules.node_down(record, node, is_loss_allowed, queue.durable), "elected")
+        self._follow(
+            queue, rules.node_down(record, node, self._is_loss_allowed(queue, reason), queue.durable), "elected"
+        )
 
     def _follow(self, queue: QueueRecord, new: MastershipRecord | None, elected: ChangeReason) -> None:
         """Take over what the rules make of a record; ``None``: delete the queue. ``elected``: why the epoch rose."""
