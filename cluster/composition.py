@@ -100,7 +100,7 @@ class World:
     #: What the admin services of other nodes are asked through.
     admin_caller: AdminCaller
     #: The protocol of this node's release; a lower one is for a node that behaves as an older release does.
-    spoken: int = NEWEST_PROTOCOL
+    speaks_protocol: int = NEWEST_PROTOCOL
 
 
 class Node:
@@ -223,7 +223,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     joined = joined_cluster(world.disk, data_dir)
     config = as_joined(config, joined)
     identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
-    identity.require(world.spoken)
+    identity.require(world.speaks_protocol)
     incarnation = next_incarnation(world.disk, data_dir)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
@@ -330,7 +330,7 @@ def _admission(
         identity,
         str(config.cluster_advertised_address),
         runtime.metadata.state,
-        world.spoken,
+        world.speaks_protocol,
         told_to_join="" if joined is None else joined.group,
         on_refused=lambda reason: ending.fail(reason, ExitCode.CONFIG),
         count_on_from=begin_again,
@@ -351,7 +351,7 @@ def _protocol_watch(
     watch = ProtocolWatch(
         config.node_name,
         incarnation,
-        world.spoken,
+        world.speaks_protocol,
         runtime.metadata.state,
         identity,
         change=runtime.metadata.change,

@@ -194,20 +194,20 @@ class SimulatedCluster:
             self._change_release(self.machines[name], FIRST_PROTOCOL)
 
     def _change_release(self, machine: Machine, spoken: int) -> None:
-        if machine.spoken != spoken:
+        if machine.speaks_protocol != spoken:
             self._install(machine, spoken)
             machine.is_restarting = machine.process is not None
             self.stop(machine.name)
 
     def _install(self, machine: Machine, spoken: int) -> None:
         self.on_event(f"{machine.name} gets a release of protocol {spoken}")
-        machine.spoken, machine.is_downgraded = spoken, spoken < NEWEST_PROTOCOL
+        machine.speaks_protocol, machine.is_downgraded = spoken, spoken < NEWEST_PROTOCOL
 
     def _upgrade_who_is_too_old(self) -> None:
         """An operator who is told by `cluster_status` that a node is away looks into its log."""
         needed = max((node.runtime.metadata.state.protocol for node in self.nodes.values()), default=FIRST_PROTOCOL)
         for machine in self.machines.values():
-            if machine.spoken < needed:
+            if machine.speaks_protocol < needed:
                 self._change_release(machine, NEWEST_PROTOCOL)
 
     def stop_leader(self, is_with_host: int = 0) -> None:

@@ -47,7 +47,7 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
     state = nodes[0].runtime.metadata.state
     if len({node.runtime.metadata.state.snapshot() for node in nodes}) > 1:
         yield "nodes have applied the same log and hold different metadata"
-    lowest = min(machine.spoken for machine in cluster.machines.values())
+    lowest = min(machine.speaks_protocol for machine in cluster.machines.values())
     if state.protocol != lowest:
         yield f"the protocol is {state.protocol}, and every node speaks {lowest}"
     down = [name for name, member in state.members.items() if not member.is_up]

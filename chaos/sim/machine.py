@@ -279,7 +279,7 @@ class Machine:
         self.probe = SimulatedProbe(self.disk)
         self._lives = 0
         #: Of the release that the next life of the node runs.
-        self.spoken = FIRST_PROTOCOL if name in personality.earlier else NEWEST_PROTOCOL
+        self.speaks_protocol = FIRST_PROTOCOL if name in personality.earlier else NEWEST_PROTOCOL
         #: Its operator has put the release before in place again.
         self.is_downgraded = False
         #: To be started as soon as it has stopped.
@@ -383,7 +383,7 @@ class Machine:
             listen=listen_for_clients,
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
-            spoken=self.spoken,
+            speaks_protocol=self.speaks_protocol,
         )
 
     def wipe_disk(self) -> None:

@@ -113,6 +113,7 @@ _STATUS_SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("uptime", "Uptime (seconds)"),
             ("is_under_maintenance", "Is under maintenance?"),
             ("warren_version", "Warren version"),
+            ("protocol", "Protocol"),
             ("node_name", "Node name"),
             ("python_version", "Python version"),
         ),

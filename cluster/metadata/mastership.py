@@ -46,19 +46,25 @@ from cluster.metadata.records import MastershipRecord
 from cluster.policy.placement import CurrentPlacement, Suggestion
 from node.ids import Epoch, NodeName, QueueId
 
-#: Versions of these rules, by what they began with. In version 1, with which a log begins, a promotion was the service.
-#: Masters take service, from the first `NodeUp` on that announces it. Those of before never did, and copies that they
+#: Versions of these rules, by what they began with. A log begins under version 1 (promotion is service) and goes on
+#: under version 2 from the first `NodeUp` that announces it: masters of before never took service, and copies that they
 #: had left behind must not pass for complete.
 TAKING_SERVICE = 2
-#: From protocol 3 on (`cluster.metadata.protocol`): ``ha-promote-on-failure: when-synced`` holds for stops as well,
-#: whatever ``ha-promote-on-shutdown`` says.
+#: Later ones come with the protocol of that number (`cluster.metadata.protocol`): all members have to know them.
+#: ``ha-promote-on-failure: when-synced`` holds for stops as well, whatever ``ha-promote-on-shutdown`` says.
 FAILURE_DECIDES_STOPS = 3
 #: Under ``exactly`` a mirror that left by itself is replaced.
 REPLACING_MIRRORS = 3
+LATEST_VERSION = 3
 
 FIRST_EPOCH = Epoch(1)
 #: What ``ha-promote-on-failure`` and ``ha-promote-on-shutdown`` are if the policy does not say (as in RabbitMQ).
 DEFAULT_PROMOTE = {"failure": "always", "shutdown": "when-synced"}
+
+
+def version_with(protocol: int) -> int:
+    """The rules that hold when all members speak this."""
+    return min(protocol, LATEST_VERSION)
 
 
 def new_record(queue_id: QueueId, placement: Suggestion) -> MastershipRecord:
@@ -228,9 +234,7 @@ def move_master(record: MastershipRecord, node: NodeName, is_old_lost: bool = Fa
 # --- members
 
 
-def is_loss_allowed(
-    policy: Mapping[str, Any], reason: Literal["failure", "shutdown"], rules_version: int
-) -> bool:
+def is_loss_allowed(policy: Mapping[str, Any], reason: Literal["failure", "shutdown"], rules_version: int) -> bool:
     """Whether a mirror that lacks something may take over from a master that went for this reason.
 
     Who does not want that after a failure does not want it after a stop (RabbitMQ).

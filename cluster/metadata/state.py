@@ -24,14 +24,10 @@ from cluster.metadata.admissions import Admissions
 from cluster.metadata.codec import decode, decode_request, encode_in_pieces, encode_request
 from cluster.metadata.commands import (
     AddMirror,
-    AddUser,
     AdmitNode,
-    ChangePassword,
     ChangeTopology,
-    ClearPermissions,
     ClearPolicy,
     Command,
-    DeleteUser,
     DropMirror,
     ForcePromote,
     ForgetNode,
@@ -44,10 +40,9 @@ from cluster.metadata.commands import (
     NodeUp,
     RaiseProtocol,
     Request,
-    SetPermissions,
     SetPolicy,
-    SetUserTags,
     TakeService,
+    UserCommand,
 )
 from cluster.metadata.errors import (
     AlreadyFoundedError,
@@ -115,7 +110,7 @@ class MetadataState:
         self.masterships: Mapping[QueueId, MastershipRecord] = self._table.records
         #: Index of the last entry of the Raft log that is applied.
         self.applied_index = 0
-        #: Of the rules of mastership, as long as the protocol is 2.
+        #: Version of the rules that hold now, see `mastership.TAKING_SERVICE`.
         self.rules_version = 1
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
@@ -131,11 +126,6 @@ class MetadataState:
     def protocol(self) -> int:
         """The protocol that all members speak: what the cluster may use (`cluster.metadata.protocol`)."""
         return self.versions.protocol
-
-    @property
-    def mastership_rules(self) -> int:
-        """The version of the rules that hold now, see `mastership.TAKING_SERVICE`."""
-        return self.rules_version if self.protocol == FIRST_PROTOCOL else self.protocol
 
     def running_nodes(self) -> list[NodeName]:
         """Nodes that are up, those with the fewest replicas first."""
@@ -219,6 +209,8 @@ class MetadataState:
             self._history = self._history.from_snapshot(snapshot, index)
 
     def _carry_out(self, command: Command) -> Any:
+        if isinstance(command, UserCommand):
+            return change_users(self.users, self.topology, command, self._events)
         match command:
             case ChangeTopology():
                 return self._change_topology(command)
@@ -237,13 +229,13 @@ class MetadataState:
             case FoundCluster():
                 return self._found(command)
             case RaiseProtocol():
-                return self.versions.raise_to(command)
+                self.versions.raise_to(command)
+                self.rules_version = max(self.rules_version, rules.version_with(command.protocol))
+                return None
             case SetPolicy():
                 return self._set_policy(command.policy)
             case ClearPolicy():
                 return self._clear_policy(command)
-            case AddUser() | DeleteUser() | ChangePassword() | SetUserTags() | SetPermissions() | ClearPermissions():
-                return change_users(self.users, self.topology, command, self._events)
             case _:
                 return self._change_mirrors(command)
 
@@ -312,7 +304,7 @@ class MetadataState:
     # --- records
 
     def _put_record(self, record: MastershipRecord) -> None:
-        if self.mastership_rules < rules.TAKING_SERVICE:
+        if self.rules_version < rules.TAKING_SERVICE:
             record = rules.as_in_version_1(record)
         self._table.put(record, self.applied_index)
 
@@ -393,7 +385,7 @@ class MetadataState:
         match command:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
-                if self.mastership_rules >= rules.REPLACING_MIRRORS:
+                if self.rules_version >= rules.REPLACING_MIRRORS:
                     self._table.mirror_left(command.queue_id, node)
                     self._place(self._queue_of(command.queue_id), "exactly", is_replacing=True)
             case MoveMaster():
@@ -426,7 +418,7 @@ class MetadataState:
             raise StaleMastershipError(f"{node} cannot become a mirror of queue {record.queue_id} now")
         queue = self._queue_of(record.queue_id)
         running = self.running_nodes()
-        if self.mastership_rules >= rules.REPLACING_MIRRORS:
+        if self.rules_version >= rules.REPLACING_MIRRORS:
             running = [node, *running]  # any place that is free is its own
         wanted = suggest_nodes(self._mirroring(queue), rules.placement_of(record), running)
         if node not in wanted.mirrors:
@@ -462,9 +454,7 @@ class MetadataState:
         record = self.masterships[queue.queue_id]
         # A node that lives closes its copy when it leaves the record; what was in memory only is gone then, too.
         has_left = record.is_down or node not in (record.master, *record.mirrors)
-        is_copy_lost = not queue.durable and (
-            is_restart or (has_left and self.mastership_rules >= rules.TAKING_SERVICE)
-        )
+        is_copy_lost = not queue.durable and (is_restart or (has_left and self.rules_version >= rules.TAKING_SERVICE))
         self._follow(
             queue, rules.node_up(record, node, is_copy_lost), "master_returned" if record.is_down else "elected"
         )
@@ -484,7 +474,7 @@ class MetadataState:
 
     def _is_loss_allowed(self, queue: QueueRecord, reason: Literal["failure", "shutdown"]) -> bool:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
-        return rules.is_loss_allowed(self._mirroring(queue), reason, self.mastership_rules)
+        return rules.is_loss_allowed(self._mirroring(queue), reason, self.rules_version)
 
     def _node_down(self, command: NodeDown) -> None:
         node = command.node

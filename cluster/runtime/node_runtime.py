@@ -79,7 +79,7 @@ class Surroundings(Protocol):
     def worker(self) -> Callable[[str], Worker]: ...
 
     @property
-    def spoken(self) -> int: ...
+    def speaks_protocol(self) -> int: ...
 
 
 class NodeRuntime:
@@ -110,7 +110,9 @@ class NodeRuntime:
 
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
-        self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users), surroundings.spoken)
+        self.metadata = MetadataGroup(
+            self.node, incarnation, UserDirectory(config.loopback_users), surroundings.speaks_protocol
+        )
         self.records = Records(config, self.metadata.state)
         self.flow = _flow_control(config)
         self.sync_thread = SyncThread(
@@ -151,7 +153,7 @@ class NodeRuntime:
         self.effects.connect(self.gateway, self.sessions)
         self.alarms = ResourceAlarms.as_configured(config, surroundings.probe, self.queues)
         self.alarms.on_own_change = self.links.send_to_all
-        self._join_parts(clock, surroundings.spoken)
+        self._join_parts(clock, surroundings.speaks_protocol)
 
     def _join_parts(self, clock: Callable[[], float], spoken: int) -> None:
         """Those that know the others."""

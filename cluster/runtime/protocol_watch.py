@@ -14,6 +14,7 @@ When it is raised, every node
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -30,6 +31,9 @@ from node.errors import DiskFullError
 from node.ids import Incarnation, NodeName
 
 log = logging.getLogger(__name__)
+
+#: After a proposal that was refused, because a member came or went meanwhile.
+RETRY_PAUSE_S = 1.0
 
 
 class Group(Protocol):
@@ -127,6 +131,7 @@ class ProtocolWatch:
             await self._change(RaiseProtocol(protocol, lives))
         except (ProtocolNotRaisedError, NoQuorumError, ProposalRefusedError) as error:
             log.info("the protocol is not raised yet: %s", error)
+            await asyncio.sleep(RETRY_PAUSE_S)
         finally:
             self._is_proposing = False
 

@@ -60,7 +60,7 @@ class StateUnderTest:
         return self.apply(NodeUp(NodeName(node), Incarnation(incarnation), f"{node}:1", f"{node}:2", NEWEST_PROTOCOL))
 
     def raise_protocol(self) -> Applied:
-        """All members are up, and speak the newest."""
+        """To what this release speaks; all members have to be up."""
         members = sorted((name, member.incarnation) for name, member in self.state.members.items())
         applied = self.apply(RaiseProtocol(NEWEST_PROTOCOL, tuple(members)))
         assert applied.error is None, applied.error

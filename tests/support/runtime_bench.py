@@ -123,7 +123,7 @@ class RuntimeBench:
         self.disk = SimulatedDisk()
         group_commit = GroupCommit()
         self.probe = FakeProbe()
-        self.spoken = NEWEST_PROTOCOL
+        self.speaks_protocol = NEWEST_PROTOCOL
         self.now_s = self.look_s = 0.0
         self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig(), self.clock)
         self.mesh = FakeMesh()

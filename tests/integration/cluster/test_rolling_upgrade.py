@@ -9,12 +9,31 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 
 import pika
 import pika.exceptions
 import pytest
 
 from chaos.cluster_under_test.local import LocalCluster
+from cluster.metadata.codec import encode_request
+from cluster.metadata.commands import (
+    ChangeTopology,
+    Command,
+    FoundCluster,
+    NodeDown,
+    NodeUp,
+    RaiseProtocol,
+    Request,
+    RequestId,
+    SetPolicy,
+    TakeService,
+)
+from cluster.metadata.records import PolicyRecord
+from cluster.runtime.metadata_group import MetadataGroup
+from node.auth import UserDirectory
+from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.topology.commands import DeclareQueue
 from tests.support.live_cluster import FAST_DETECTION, PERSISTENT, LiveCluster
 from tests.support.pika_clients import drain
 from tests.support.previous_release import check_out_previous_release
@@ -142,6 +161,7 @@ def test_a_cluster_is_upgraded_node_by_node_while_it_works(cluster: LiveCluster,
             # Either release's program, asked through either release's nodes; and a change by the one that was upgraded.
             for asked in cluster.nodes:
                 assert "n3" in warrenctl_of(previous, cluster, "-n", asked, "cluster_status")
+                assert "n3" in cluster.warrenctl("-n", asked, "cluster_status")[1]
             assert cluster.warrenctl("-n", node, "set_policy", f"p{number}", "^none$", '{"ha-mode":"all"}')[0] == 0
             if node != "n3":
                 code, said, error = cluster.warrenctl("-n", node, "cluster_status")
@@ -159,6 +179,62 @@ def test_a_cluster_is_upgraded_node_by_node_while_it_works(cluster: LiveCluster,
         assert "Traceback" not in log
 
 
+#: Run by the release before: applies what is in the log file, restores the snapshot file, and tells what it has then.
+APPLY = """
+import pathlib, sys
+from cluster.metadata.state import MetadataState
+from cluster.runtime.metadata_group import MetadataGroup
+from node.auth import UserDirectory
+group = MetadataGroup("n1", 1, UserDirectory(frozenset()))
+for index, line in enumerate(pathlib.Path(sys.argv[1]).read_text().split(), 1):
+    group.apply(index, bytes.fromhex(line))
+restored = MetadataState(UserDirectory(frozenset()))
+restored.restore(pathlib.Path(sys.argv[2]).read_bytes())
+print(group.state.snapshot().hex(), restored.snapshot().hex())
+"""
+
+
+def test_both_releases_make_the_same_of_the_same_log_and_read_the_same_snapshots(
+    tmp_path: Path, previous: Path
+) -> None:
+    """A protocol that cannot be raised, because a node of the release before is there, leaves no trace in either."""
+    n1, n2 = NodeName("n1"), NodeName("n2")
+    policy = PolicyRecord("/", "ha", "^q", {"ha-mode": "all"}, 0, "all")
+    history: list[Command] = [
+        FoundCluster("/", "guest", "hash", ("administrator",)),
+        NodeUp(n1, Incarnation(1), "h:1", "h:2", 3),
+        NodeUp(n2, Incarnation(1), "h:3", "h:4", 2),
+        SetPolicy(policy),
+        ChangeTopology(DeclareQueue("/", "q", durable=True), n1),
+        RaiseProtocol(3, ((n1, Incarnation(1)),)),
+        NodeDown(n2, Incarnation(1)),
+        RaiseProtocol(3, ((n1, Incarnation(1)), (n2, Incarnation(1)))),
+        TakeService(n1, ((QueueId(5), Epoch(1)),)),
+        NodeUp(n2, Incarnation(2), "h:3", "h:4", 2),
+    ]
+    group = MetadataGroup(n1, Incarnation(1), UserDirectory(frozenset()))
+    payloads = [
+        encode_request(Request(RequestId(n1, Incarnation(1), number), command))
+        for number, command in enumerate(history, 1)
+    ]
+    for index, payload in enumerate(payloads, 1):
+        group.apply(index, payload)
+    (tmp_path / "log").write_text("\n".join(payload.hex() for payload in payloads))
+    (tmp_path / "snapshot").write_bytes(group.state.snapshot())
+    result = subprocess.run(
+        [sys.executable, "-c", APPLY, str(tmp_path / "log"), str(tmp_path / "snapshot")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(previous)},
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    ours = group.state.snapshot().hex()
+    assert result.stdout.split() == [ours, ours]
+
+
 def test_what_was_upgraded_cannot_go_back(cluster: LiveCluster, previous: Path) -> None:
     """Its directory is refused by the release before, and a node with another one finds no way in."""
     for node in cluster.nodes:
@@ -169,6 +245,15 @@ def test_what_was_upgraded_cannot_go_back(cluster: LiveCluster, previous: Path) 
     log = cluster.local.directory.log_path("n3").read_text()
     assert "protocol = 3" in log.splitlines()[-1]
     assert "a newer release of Warren uses this directory" in log.splitlines()[-1]
+    # With nothing of its own, as a new node, it is refused by the others.
+    data = cluster.local.directory.data_path("n3")
+    data.rename(data.with_name("n3.before"))
+    cluster.start_one("n3")
+    refusal = "n3 speaks protocol 2, and the cluster needs 3 at least: start n3 with the release of the other nodes"
+    eventually(lambda: refusal in cluster.local.directory.log_path("n3").read_text(), "n3 says why it is refused")
+    asyncio.run(cluster.local.stop("n3"))
+    rmtree(data)
+    data.with_name("n3.before").rename(data)
     cluster.local.checkouts.pop("n3")
     cluster.restart("n3")
     cluster.wait_running("n1", "n2", "n3")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from chaos.sim.release_watch import ReleaseWatch
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
 from cluster.metadata.commands import MirrorSynchronised, MoveMaster
@@ -107,7 +108,9 @@ def test_a_mirror_that_is_never_called_synchronised_is_found(monkeypatch: pytest
     assert "of its mirrors" in found(BACKLOG)
 
 
-def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch, is_watched: bool) -> None:
+    """Where the members change, while the run goes on; and wherever it was, in the end."""
     apply = MetadataState.apply
     states: list[MetadataState] = []
 
@@ -120,7 +123,11 @@ def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None
         return applied
 
     monkeypatch.setattr(MetadataState, "apply", depend_on_the_node)
-    assert "different metadata" in found(BACKLOG)
+    if is_watched:
+        assert "has other metadata than others behind entry" in found(BACKLOG)
+    else:
+        monkeypatch.setattr(ReleaseWatch, "applied", lambda *_args: None)
+        assert "different metadata" in found(BACKLOG)
 
 
 def test_a_queue_that_outlives_its_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,12 @@ from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
 from cluster.metadata.commands import RaiseProtocol
+from cluster.metadata.protocol import ClusterProtocol
 from cluster.runtime.identity import IDENTITY_FILE
+from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import read_whole, write_durably
+from tests.support.simulated import schedule
 
 NAMES = ("n1", "n2", "n3")
 IDENTITY_PATH = f"{DATA_DIR}/{IDENTITY_FILE}"
@@ -123,7 +126,7 @@ def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) ->
     for name in ("n2", "n1"):
         lab.downgrade(name)
     assert lab.protocols() == {2}
-    assert lab.cluster.machines["n1"].spoken == 2
+    assert lab.cluster.machines["n1"].speaks_protocol == 2
 
 
 def test_then_nobody_can(loop: SimulatedLoop) -> None:
@@ -131,7 +134,7 @@ def test_then_nobody_can(loop: SimulatedLoop) -> None:
     lab = Lab(loop, earlier=())
     machine = lab.cluster.machines["n3"]
     assert b"protocol = 3\n" in lab.identity("n3")
-    machine.spoken = 2
+    machine.speaks_protocol = 2
     lab.cluster.stop("n3")
     lab.pass_time(PATIENCE_S)
     lab.cluster.start("n3")
@@ -149,11 +152,11 @@ def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
     identity = lab.identity("n3").decode().splitlines()[2:]
     identity[0] = identity[0].replace("directory", "identity")
     write_durably(machine.disk, IDENTITY_PATH, "".join(f"{line}\n" for line in identity).encode())
-    machine.spoken = 2
+    machine.speaks_protocol = 2
     lab.cluster.start("n3")
     lab.pass_time(PATIENCE_S)
     assert "the log of the metadata needs protocol 3" in lab.last_end_of("n3")
-    machine.spoken = 3
+    machine.speaks_protocol = 3
     lab.cluster.start("n3")
     lab.until_converged()
     assert b"protocol = 3\n" in lab.identity("n3")
@@ -162,7 +165,7 @@ def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
 def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: SimulatedLoop) -> None:
     lab = Lab(loop, earlier=())
     for name in ("n1", "n2"):
-        lab.cluster.machines[name].spoken = 4
+        lab.cluster.machines[name].speaks_protocol = 4
         lab.cluster.stop(name)
         lab.pass_time(1)
         lab.cluster.start(name)
@@ -179,7 +182,7 @@ def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: Simula
     assert sorted(lab.cluster.nodes) == ["n1", "n2"]
     assert lab.protocols() == {4}
     assert all(node.clients.is_serving for node in lab.cluster.nodes.values())
-    lab.cluster.machines["n3"].spoken = 4
+    lab.cluster.machines["n3"].speaks_protocol = 4
     lab.cluster.start("n3")
     lab.until_converged()
 
@@ -195,3 +198,27 @@ def test_nothing_is_lost_on_the_way(seed: int) -> None:
     outcome = run_schedule(replace(schedule, steps=steps))
     assert outcome.violations == []
     assert "the protocol of the cluster was raised" in outcome.sightings
+
+
+def test_a_protocol_that_rises_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a leader of the new release takes all for its like."""
+    monkeypatch.setattr(ProtocolWatch, "_newest_of_all", lambda watch: watch._spoken)
+    mixed = schedule((500, "kill", "n1"), (1_500, "start", "n1"), earlier=("n1",))
+    said = {violation.kind: violation.text for violation in run_schedule(mixed).violations}
+    assert "of n1 is known" in said["protocol"]
+
+
+def test_a_protocol_that_never_rises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProtocolWatch, "_newest_of_all", lambda _watch: 0)
+    (violation,) = run_schedule(schedule()).violations
+    assert "the protocol is 2, and every node speaks 3" in violation.text
+
+
+def test_metadata_that_depends_on_the_release_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what only the new release remembers is in its snapshots before all have it."""
+    snapshot = ClusterProtocol.snapshot
+    monkeypatch.setattr(
+        ClusterProtocol, "snapshot", lambda versions: {**snapshot(versions), "release": versions._spoken}
+    )
+    mixed = schedule((1_000, "upgrade", "n1"), earlier=NAMES)
+    assert "replicas" in [violation.kind for violation in run_schedule(mixed).violations]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from cluster.metadata.commands import DropMirror, NodeUp
-from cluster.metadata.mastership import TAKING_SERVICE
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName
@@ -73,7 +72,7 @@ def test_the_first_node_of_the_new_release_brings_the_new_rules() -> None:
     cluster = old_cluster()
     cluster.down("n1")
     cluster.up("n2", 2)
-    assert cluster.state.rules_version == TAKING_SERVICE
+    assert cluster.state.rules_version == 2
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
     cluster.up("n1", 2)
     assert show(cluster.record("ha")) == "n3 | n2 | epoch 3 | elected | complete n2 n3"
@@ -94,7 +93,7 @@ def test_the_version_only_rises_and_is_one_that_is_known(announced: int, version
 def cluster_of_version(version: int) -> StateUnderTest:
     """From 3 on the version is the protocol that all speak."""
     cluster = StateUnderTest("n1", "n2", "n3", protocol=version)
-    assert cluster.state.mastership_rules == version
+    assert cluster.state.rules_version == version
     return cluster
 
 
@@ -115,6 +114,17 @@ def test_nobody_was_replaced_who_left_by_himself_up_to_version_2(version: int, r
     queue_id = cluster.declare().queue_id
     cluster.apply(DropMirror(queue_id, Epoch(1), N2))
     assert show(cluster.record()) == f"{record} | epoch 1 | complete n1 n2"
+
+
+def test_rules_that_older_members_do_not_know_come_with_the_protocol() -> None:
+    """One node that knows them must not bring them, and the last one must."""
+    cluster = StateUnderTest("n1", "n2", protocol=2)
+    assert cluster.state.rules_version == 2
+    cluster.raise_protocol()
+    assert cluster.state.rules_version == 3
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    assert restored.rules_version == 3
 
 
 def test_under_the_old_rules_any_mirror_took_over_at_once_and_the_loss_was_counted() -> None:
