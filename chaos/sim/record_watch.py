@@ -79,8 +79,6 @@ class RecordWatch:
         #: Queue of the workload -> its identity, and the epoch that each queue is in.
         self.ids: dict[int, QueueId] = {}
         self.epochs: dict[QueueId, Epoch] = {}
-        #: Names of queues whose mastership has changed.
-        self.moved: dict[str, None] = {}
         #: Queue of the workload -> when the cluster has said that something of it is lost, in microseconds.
         self.lossy: dict[int, list[int]] = {}
         #: Queue of the workload -> who held it, from when on.
@@ -129,9 +127,6 @@ class RecordWatch:
         old, new = event.old, event.new
         is_new_epoch = new.epoch > old.epoch
         self.epochs[event.queue_id] = new.epoch
-        queue = state.topology.queue_by_id(event.queue_id)
-        if is_new_epoch and queue is not None:
-            self.moved[queue.name] = None
         if is_new_epoch and not new.is_down:
             self._elected(state, request, old, new)
         self._note_change(old, new)

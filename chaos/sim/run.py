@@ -92,7 +92,7 @@ class Run:
         cluster.note = world.note = note
         world.session_of = self._session_of
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
-        stage.moved, stage.master_of = self.records.moved, self.records.master_of
+        stage.master_of = self.records.master_of
         self._limits = world.history.process(ProcKind.OBSERVER)
         self._listener = Listener(
             self.records,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +55,6 @@ class Stage:
     violations: list[Violation] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     sightings: Sightings = field(default_factory=Sightings)
-    #: Names of queues whose mastership has changed.
-    moved: Mapping[str, None] = field(default_factory=dict)
     #: Who is the master of a queue of the workload, by the newest record.
     master_of: Callable[[int], str | None] = lambda _queue: None
     #: Purges and deletions that were asked for, each with the declaration that follows.
@@ -103,14 +101,8 @@ class Stage:
         self.tell(f"VIOLATION {kind}: {text}")
 
     def is_of_workload(self, name: str) -> bool:
-        """Whether a queue of this name may be left in the end.
-
-        An auto-delete queue may if its master has changed: a new one does not know yet that there was a consumer, and
-        learns nothing of it if that one goes before it is attached again.
-        """
-        if queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests):
-            return True
-        return name in self.moved and any(name in guest.auto_deletes for guest in self.guests)
+        """Whether a queue of this name may be left in the end."""
+        return queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests)
 
     async def declare(self, queue: int) -> None:
         """A queue of the workload, as long as it takes."""

@@ -26,7 +26,7 @@ from node.errors import ChannelError, ConnectionFailure, StorageError
 from node.ids import ChannelKey, Incarnation, QueueId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
-from node.topology.commands import DeclareQueue, DeleteQueue
+from node.topology.commands import DeclareQueue, DeleteQueue, NoteConsumer
 from tests.support.messages import make_message
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 from tests.support.session_network import RecordingSink
@@ -94,6 +94,28 @@ class Interrupted:
 
     def happens(self) -> None:
         raise AssertionError("say what")
+
+
+# --- who remembers a consumer ---
+
+
+async def test_an_auto_delete_queue_goes_though_everybody_who_knew_its_consumer_is_gone(bench: RuntimeBench) -> None:
+    """Its master and its consumer were on one machine: the next master has only what is committed."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_that_there_is_a_consumer_is_committed_once_and_before_it_begins(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    before = len(bench.log.proposed)
+    for _ in range(2):
+        await bench.runtime.gateway.consume(next_channel(bench), queue_id, CONSUMER)
+    assert [each for each in bench.log.proposed[before:] if isinstance(each, ChangeTopology)] == [
+        ChangeTopology(NoteConsumer("/", "q", queue_id), N1)
+    ]
 
 
 # --- conditions ---
