@@ -41,6 +41,8 @@ class Violation(NamedTuple):
 
     kind: str
     text: str
+    #: The message that it is about, if it is about one.
+    key: AttemptKey | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -92,7 +94,7 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
             wrong.append("refused_but_delivered")
         if _has_come_back(key, story, circumstances, epochs.get(key[0], ())):
             wrong.append("resurrected")
-        found += [Violation(name, tell(key, story)) for name in wrong]
+        found += [Violation(name, tell(key, story), key) for name in wrong]
     overtaken, _ = inversions(events)
     if overtaken:
         found.append(Violation("order", f"{overtaken} first deliveries overtook one another"))

@@ -65,6 +65,8 @@ class RecordWatch:
         self._queue_number = queue_number
         self._violate = violate
         self._note = note
+        #: Hears, with the master's name, what the cluster has decided of a mastership.
+        self.told: Callable[[str, str], None] = lambda _text, _master: None
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
@@ -130,6 +132,7 @@ class RecordWatch:
         if is_new_epoch and not new.is_down:
             self._elected(state, request, old, new)
         self._note_change(old, new)
+        self._tell_change(state, old, new)
         number = self._names.get(event.queue_id)
         if number is None:
             return
@@ -155,6 +158,19 @@ class RecordWatch:
         elif new.master not in old.following:
             self._violate("promotion", f"{text}; it was not following the master ({old.following} were)")
         self._note("an incomplete copy was elected")
+
+    def _tell_change(self, state: MetadataState, old: MastershipRecord, new: MastershipRecord) -> None:
+        queue = state.topology.queue_by_id(new.queue_id)
+        name = queue.name if queue is not None else f"queue {new.queue_id}"
+        if new.is_down:
+            what = f"is down, waits for {', '.join(new.complete) or 'nobody'}"
+        elif new.epoch > old.epoch:
+            what = f"elects {new.master} (was {old.master})"
+        elif new.in_service and not old.in_service:
+            what = f"is taken into service by {new.master}"
+        else:
+            what = f"has mirrors {' '.join(new.mirrors) or 'none'}, synchronised {' '.join(new.synchronised) or 'none'}"
+        self.told(f"{name} epoch {new.epoch}: {what}", new.master)
 
     def _hold(self, number: int, record: MastershipRecord, *, is_interruption: bool) -> None:
         nodes = () if record.is_down else (record.master, *record.synchronised)

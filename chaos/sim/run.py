@@ -21,6 +21,7 @@ from chaos.history import Event, Kind, ProcKind
 from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
+from chaos.sim.happenings import Happening
 from chaos.sim.insides import check_deep_invariants
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
@@ -74,26 +75,37 @@ class Run:
     """The world of one schedule."""
 
     def __init__(
-        self, schedule: Schedule, *, checks_every: int = 20, on_line: Callable[[str], None] | None = None
+        self,
+        schedule: Schedule,
+        *,
+        checks_every: int = 20,
+        on_line: Callable[[str], None] | None = None,
+        on_happening: Callable[[Happening], None] | None = None,
     ) -> None:
-        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was."""
+        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was.
+
+        ``on_line`` hears the log line by line, what clients do included; ``on_happening`` of what the lines are about.
+        """
         self.schedule = schedule
         self.loop: SimulatedLoop = simulated_loop()
         self.loop.set_exception_handler(self._exception)
         self.loop.after_turn = self._after_turn
         cluster = SimulatedCluster(self.loop, schedule.personality, schedule.seed)
         world = Surroundings(self.loop, cluster.network, cluster.addresses, schedule.seed)
-        self.stage = stage = Stage(schedule, self.loop, cluster, world, on_line)
+        self.stage = stage = Stage(schedule, self.loop, cluster, world, on_line, on_happening)
         self.cluster, self.world = cluster, world
         note = stage.sightings.note
-        cluster.on_event = stage.tell
+        cluster.on_happening = lambda text, lane, begins, ends: stage.tell(
+            text, "fault", lane, begins=begins, ends=ends
+        )
         cluster.on_failure = lambda node, reason: stage.violate("failed node", f"{node}: {reason}")
         cluster.on_crash = lambda node, error: stage.violate("crash", f"{node}: {error!r}{place(error)}")
         cluster.note = world.note = note
         world.session_of = self._session_of
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
+        self.records.told = lambda text, master: stage.tell(text, "record", master)
         stage.master_of = self.records.master_of
-        self._limits = world.history.process(ProcKind.OBSERVER)
+        self._limits = world.history.process(ProcKind.OBSERVER, "limits")
         self._listener = Listener(
             self.records,
             note,
@@ -122,7 +134,10 @@ class Run:
             return  # it was killed in the midst of its turn
         where = process.name if process is not None else "harness"
         text = record.getMessage()
-        self.stage.tell(f"{where} {record.levelname.lower()}: {text}")
+        kind = {logging.INFO: "log", logging.WARNING: "warning"}.get(record.levelno, "error")
+        self.stage.tell(
+            f"{where} {record.levelname.lower()}: {text}", kind, where if where in self.cluster.machines else ""
+        )
         name = seen_in_log(record.msg)
         if name is not None:
             self.stage.sightings.note(name)
@@ -254,7 +269,8 @@ class Run:
             self.stage.sightings.note("a message came again")
         if self.world.settled:
             self.stage.sightings.note("an acknowledgement was proven")
-        self.stage.violations += judge(history.events, self._circumstances())[:VIOLATIONS_MAX]
+        for violation in judge(history.events, self._circumstances())[:VIOLATIONS_MAX]:
+            self.stage.found(violation)
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(

@@ -7,10 +7,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaos.history import Event
 from chaos.sim.client import Channel
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.consumers import Consumer, Visitor
 from chaos.sim.guests import Guest, Transactor
+from chaos.sim.happenings import Happening, of_event
 from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.schedule import Personality, Schedule
@@ -52,6 +54,8 @@ class Stage:
     cluster: SimulatedCluster
     world: Surroundings
     on_line: Callable[[str], None] | None = None
+    #: Hears of everything, also what clients do, which is in no story.
+    on_happening: Callable[[Happening], None] | None = None
     violations: list[Violation] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     sightings: Sightings = field(default_factory=Sightings)
@@ -74,6 +78,8 @@ class Stage:
             )
             for number in range(p.consumers)
         ]
+        if self.on_line is not None or self.on_happening is not None:
+            self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
         self.guests = [Guest(number, self.world, queue_name) for number in range(p.guests)]
@@ -88,17 +94,31 @@ class Stage:
         yield from self.transactors
         yield from self.consumers
 
-    def tell(self, text: str) -> None:
-        """Into the story."""
-        line = f"{self.loop.now_s:10.4f} {text}"
-        self.story.append(line)
+    def tell(self, text: str, kind: str = "log", lane: str = "", *, begins: str = "", ends: str = "") -> None:
+        """Into the story. See `chaos.sim.happenings` for what there is besides the text."""
+        self.story.append(f"{self.loop.now_s:10.4f} {text}")
+        if self.on_line is not None or self.on_happening is not None:
+            self._happened(Happening(int(self.loop.now_s * 1e6), lane, kind, text, None, begins, ends))
+
+    def _happened(self, happening: Happening) -> None:
         if self.on_line is not None:
-            self.on_line(line)
+            self.on_line(happening.line)
+        if self.on_happening is not None:
+            self.on_happening(happening)
+
+    def client_event(self, event: Event, name: str) -> None:
+        """Heard only if somebody listens: a client, or an observer, has recorded this."""
+        happening = of_event(event, name)
+        if happening is not None:
+            self._happened(happening)
 
     def violate(self, kind: str, text: str) -> None:
+        self.found(Violation(kind, text))
+
+    def found(self, violation: Violation) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(Violation(kind, text))
-        self.tell(f"VIOLATION {kind}: {text}")
+            self.violations.append(violation)
+        self.tell(f"VIOLATION {violation}", "violation")
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end."""

@@ -36,7 +36,7 @@ class Steps:
 
     def do(self, step: Step) -> None:
         """Begin it; what it leads to goes on by itself."""
-        self._stage.tell(str(step)[9:])
+        self._stage.tell(str(step)[9:], "step")
         handler = getattr(self, f"_{step.kind}", None)
         if handler is None:
             handler = getattr(self._stage.cluster, step.kind)
