@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from chaos.analysis.report import _STYLE as REPORT_STYLE
+from chaos.analysis.report import STYLE as REPORT_STYLE
 from chaos.history import Kind
 from chaos.sim.happenings import DOWN, message_text
 from chaos.sim.lanes import Layout, Mark, Row, Span
@@ -31,7 +31,7 @@ TITLE_LINES = 12
 
 STYLE = """
 body { max-width: none; } .strip { break-inside: avoid; margin: 0 0 1.2rem; overflow-x: auto; }
-.strip svg { width: auto; max-width: none; display: block; } .strip svg text { font-size: 10.5px; }
+.strip svg { max-width: none; display: block; } .strip svg text { font-size: 10.5px; }
 svg a { text-decoration: none; } svg text.label { fill: var(--ink); }
 svg text.head { font-weight: 700; fill: var(--ink); }
 svg text.time, svg text.gap { fill: var(--muted); font-variant-numeric: tabular-nums; } .lane { stroke: var(--line); }
@@ -107,7 +107,9 @@ def render_lanes(
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{REPORT_STYLE}{STYLE}</style></head>\n<body>" + "\n".join(sections) + "</body></html>\n"
+        f"<style>{REPORT_STYLE}\n.strip svg {{ width: {_width_px(layout)}px; }}{STYLE}</style></head>\n<body>"
+        + "\n".join(sections)
+        + "</body></html>\n"
     )
 
 
@@ -122,10 +124,14 @@ def _log(layout: Layout) -> str:
 # --- one strip ---
 
 
+def _width_px(layout: Layout) -> int:
+    columns = max((span.column + 1 for span in layout.spans if not span.lane), default=0)
+    return TIME_PX + LANE_PX * len(layout.lanes) + LINK_PX * columns + 8
+
+
 def _strip(layout: Layout, rows: Sequence[Row], numbers: Mapping[int, int]) -> str:
     first, last = rows[0].number, rows[-1].number
-    columns = max((span.column + 1 for span in layout.spans if not span.lane), default=0)
-    width = TIME_PX + LANE_PX * len(layout.lanes) + LINK_PX * columns + 8
+    width = _width_px(layout)
     height = HEAD_PX + ROW_PX * len(rows) + 6
     parts = [
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
