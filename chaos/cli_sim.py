@@ -174,12 +174,12 @@ def _run(campaign: Any, summary: Path | None) -> tuple[Tally, str, float]:
             document = tally.summary(took_s=time.monotonic() - begin_s, ended=ended, **facts)
             _write_json(summary, document)
 
-    write("not yet")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console) as progress, sigterm_as_interrupt():
         task = progress.add_task("seeds", total=None if is_endless else len(seeds))
         try:
+            write("not yet")
             with closing(campaign.run()) as results:
                 for result in results:
                     tally.add(result)

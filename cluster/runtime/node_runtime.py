@@ -138,15 +138,9 @@ class NodeRuntime:
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         self.gateway = ClusterGateway(
-            self.node,
-            self.queues,
-            self.links,
-            self.records.mastership,
-            self.records.find_queue,
-            self._loop,
-            self.flow,
-            self.deletions.note_consumer,
+            self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
+        self.gateway.note_consumer = self.deletions.note_consumer
         self.sessions = SessionHost(self.queues, self.links.send)
         self.effects.connect(self.gateway, self.sessions)
         self.alarms = ResourceAlarms.as_configured(config, surroundings.probe, self.queues)

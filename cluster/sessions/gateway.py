@@ -43,11 +43,10 @@ class ClusterGateway:
         queue_record: Callable[[QueueId], QueueRecord | None],
         loop: asyncio.AbstractEventLoop,
         flow: FlowControl | None = None,
-        note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None,
     ) -> None:
-        """``note_consumer`` is awaited before an auto-delete queue gets its first consumer."""
         self._loop = loop
-        self._note_consumer = note_consumer
+        #: Awaited before an auto-delete queue gets a consumer.
+        self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
         self._queue_record = queue_record
         self._entry = entry = Entry(node, local, links, mastership, queue_record, self._carry_out, flow)
         self._calls = entry.calls
@@ -76,8 +75,8 @@ class ClusterGateway:
 
     async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
         queue = self._queue_record(queue_id)
-        if queue is not None and queue.auto_delete and self._note_consumer is not None:
-            await self._note_consumer(queue)
+        if queue is not None and queue.auto_delete and self.note_consumer is not None:
+            await self.note_consumer(queue)
         await self._ask(channel, queue_id, Question("consume", consumer=spec))
         # Our caller goes on within this turn, and tells its client.
         self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))

