@@ -81,6 +81,9 @@ class SimulatedCluster:
     def start(self, name: str) -> None:
         machine = self.machines[name]
         if machine.process is None:
+            if machine.is_forgotten:
+                machine.begin_anew()
+                self._tell(f"{name} begins anew on an empty disk", name)
             self.network.host_back(name)
             process = machine.start_process()
             self._tell(f"start {name}, life {process.number}", name, ends=DOWN)
@@ -114,7 +117,7 @@ class SimulatedCluster:
             )
             is_suspect = machine.is_disk_suspect
             self._end(machine)
-            if reason and not is_suspect and machine.disk_before is None:
+            if reason and not is_suspect and machine.disk_before is None and not machine.is_forgotten:
                 self.on_failure(machine.name, reason)
             if self._is_healed:
                 self.start(machine.name)
@@ -306,6 +309,16 @@ class SimulatedCluster:
             self._tell(f"restore the disk of {name}", name, ends="wiped disk")
             machine.restore_disk()
             self.start(name)
+
+    def forgotten(self, name: str) -> None:
+        """The cluster has decided to go on without this node, so its disk need not be found again: an operator gives it
+        an empty one when it is started again, as the node itself would say."""
+        machine = self.machines[name]
+        self._tell(f"{name} is no member any more", name, ends="wiped disk")
+        if machine.disk_before is not None:
+            machine.disk_before = None
+        else:
+            machine.is_forgotten = True
 
     # --- ends ---
 

@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = {
     Kind.CONFIRM_STRAY: "hears of what is not outstanding",
     Kind.DROP: "drops",
     Kind.PURGE: "purges",
+    Kind.EXPIRE: "lets go of",
 }
 
 

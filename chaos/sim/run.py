@@ -105,6 +105,7 @@ class Run:
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
         self.records.told = lambda text, master: stage.tell(text, "record", master)
         stage.master_of = self.records.master_of
+        self.records.on_forgotten = cluster.forgotten
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
         self._listener = Listener(
             self.records,
@@ -152,14 +153,14 @@ class Run:
             kind = "contained mistake" if is_mistake else "error"
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
-    def _dropped(self, dropped: Sequence[Message]) -> None:
-        """A limit has taken these away."""
+    def _dropped(self, kind: Kind, dropped: Sequence[Message]) -> None:
+        """These have left their queue legally."""
         for each in dropped:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
                 self._limits.record(
-                    Kind.DROP, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
+                    kind, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
                 )
 
     def _session_of(self, entry: int, queue: int) -> SessionMark | None:
@@ -277,6 +278,9 @@ class Run:
             lossy=self.records.lossy,
             holders=self.records.holders,
             removals=self.records.removals,
+            empty_removals=self.records.empty_removals,
+            ignorance=self.records.ignorance,
+            nodes=[name for name, _ in self.world.nodes],
             transient=self.world.transient,
             settled=self.world.settled,
             deaths=self.cluster.deaths,
