@@ -117,7 +117,8 @@ class SimulatedCluster:
             )
             is_suspect = machine.is_disk_suspect
             self._end(machine)
-            if reason and not is_suspect and machine.disk_before is None and not machine.is_forgotten:
+            is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or machine.is_joining
+            if reason and not is_expected:
                 self.on_failure(machine.name, reason)
             if self._is_healed:
                 self.start(machine.name)
@@ -309,6 +310,8 @@ class SimulatedCluster:
             self._tell(f"restore the disk of {name}", name, ends="wiped disk")
             machine.restore_disk()
             self.start(name)
+        elif machine.is_joining:
+            self.start(name)  # it may have been refused, and have ended
 
     def forgotten(self, name: str) -> None:
         """The cluster has decided to go on without this node, so its disk need not be found again: an operator gives it
@@ -319,6 +322,11 @@ class SimulatedCluster:
             machine.disk_before = None
         else:
             machine.is_forgotten = True
+        machine.is_joining = True
+
+    def joined(self, name: str) -> None:
+        """It is a member again, as a new node."""
+        self.machines[name].is_joining = False
 
     # --- ends ---
 

@@ -259,6 +259,8 @@ class Machine:
         self.disk_before: SimulatedDisk | None = None
         #: It is no member any more, and its disk is of no use: it begins again on an empty one.
         self.is_forgotten = False
+        #: Its node is to join as a new one: a peer that has not heard yet refuses it, and it ends.
+        self.is_joining = False
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0

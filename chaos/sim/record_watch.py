@@ -79,12 +79,16 @@ class RecordWatch:
         self._forgotten: dict[str, None] = {}
         #: Hears which node is no member any more.
         self.on_forgotten: Callable[[str], None] = lambda _node: None
+        #: And which one of those that were forgotten has come up as a new one.
+        self.on_joined: Callable[[str], None] = lambda _node: None
         #: Hears, with the master's name, what the cluster has decided of a mastership.
         self.told: Callable[[str, str], None] = lambda _text, _master: None
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
         self._epochs_of_lives: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
+        #: The same -> when it was looked at for the first time.
+        self._began: dict[tuple[str, int], int] = {}
         #: The same, and a queue that it does not have -> since when.
         self._absent_since: dict[tuple[tuple[str, int], int], int] = {}
         #: The same -> queues of the workload that it knew when it served clients.
@@ -156,6 +160,7 @@ class RecordWatch:
                 self.on_forgotten(event.node)
             elif event.node in self._forgotten:
                 self._note("a new node joined")
+                self.on_joined(event.node)
         elif isinstance(event, MastershipChanged):
             self._changed(state, request, event)
 
@@ -247,6 +252,7 @@ class RecordWatch:
         if self._looked_at.get((name, life)) == index:
             return
         before = self._looked_at.get((name, life), 0)
+        self._began.setdefault((name, life), self._log.now_us())
         self._looked_at[name, life] = index
         state = node.runtime.metadata.state
         epochs = self._epochs_of_lives.setdefault((name, life), {})
@@ -274,6 +280,9 @@ class RecordWatch:
                 now[number] = queue.queue_id
         before = self._known.get(life)
         self._known[life] = now
+        if before is None:  # it may have served for a while, and has lacked what it lacks since it began
+            began_us = self._began[life]
+            self._absent_since |= {(life, number): began_us for number in self._decisions if number not in now}
         if before is not None and before != now:
             for number in {**before, **now}:
                 if before.get(number) != now.get(number):

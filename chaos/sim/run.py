@@ -105,7 +105,7 @@ class Run:
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
         self.records.told = lambda text, master: stage.tell(text, "record", master)
         stage.master_of = self.records.master_of
-        self.records.on_forgotten = cluster.forgotten
+        self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
         self._listener = Listener(
             self.records,

@@ -5,6 +5,8 @@
                         group = <hex>        identity of the founder of its group; zeros if it was founded before
                                              directories had identities, empty if it is of none yet
                         log = begun          once the log of the metadata exists
+                        joined = late        if the group was there before: the log that it learns may mean, by the name
+                                             of its node, the directory before
 ```
 
 A name says where a node is, the identity says that it remembers: its term, its votes, what it acknowledged, its queues.
@@ -33,6 +35,7 @@ class Identity:
     identity: str
     group: str = ""
     has_log: bool = False
+    has_joined: bool = False
 
 
 class IdentityFile:
@@ -69,6 +72,10 @@ class IdentityFile:
         """Belong to ``group`` from now on. Durable on return. Raises `StorageError`."""
         self._write(replace(self.current, group=group))
 
+    def join(self, group: str) -> None:
+        """Belong to a group that was there before. Durable on return. Raises `StorageError`."""
+        self._write(replace(self.current, group=group, has_joined=True))
+
     def note_log(self) -> None:
         """The log of the metadata exists. Durable on return. Raises `StorageError`."""
         if not self.current.has_log:
@@ -78,6 +85,8 @@ class IdentityFile:
         lines = [f"identity = {identity.identity}", f"group = {identity.group}"]
         if identity.has_log:
             lines.append("log = begun")
+        if identity.has_joined:
+            lines.append("joined = late")
         write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
         self.current = identity
 
@@ -99,4 +108,4 @@ def _parse(text: str, path: str) -> Identity:
     if len(identity) != 2 * IDENTITY_BYTES:
         raise StorageError(f"{path} should hold the identity of this data directory and holds {text!r}")
     group = values.get("group", "")
-    return Identity(identity, group, values.get("log") == "begun")
+    return Identity(identity, group, values.get("log") == "begun", values.get("joined") == "late")
