@@ -99,12 +99,20 @@ def is_over(end_s: float | None) -> bool:
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
     """Ctrl-C goes to every process of a terminal, and the campaign ends its workers itself. What is started meanwhile,
-    workers and the thread that starts their successors, never hears of one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    workers and the thread that starts their successors, never hears of one; and nobody is left half started.
+
+    To be called on the main thread, where interrupts are raised whichever thread was given the signal.
+    """
+    heard: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if heard and handler is not signal.SIG_IGN:
+            raise KeyboardInterrupt
 
 
 def run_seeds(
