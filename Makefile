@@ -93,11 +93,13 @@ chaos: install ## Every chaos scenario once, results in out/
 		rm -rf out/$$scenario; \
 		$(BIN)/warren chaos run $$scenario --out out/$$scenario || [ $$? -eq $(EXPECTED_LOSS) ]; done
 
-# Seeds of a sample: a hundred a minute on two cores. A campaign: make sim SEEDS=1..10000
+# Seeds of a sample: a hundred a minute on two cores. A campaign: make sim SEEDS=1..10000; SIM_OPTIONS as in
+# `warren sim --help`, say SIM_OPTIONS='--summary sim-out/summary.json'.
 SEEDS ?= 1..200
+SIM_OPTIONS ?=
 .PHONY: sim
 sim: install ## Whole clusters in the simulator, one for each of SEEDS
-	@$(BIN)/warren sim --seeds $(SEEDS)
+	@$(BIN)/warren sim --seeds $(SEEDS) $(SIM_OPTIONS)
 
 # How long, and how many; a run that ends early is gone on with by the next. Others: MUTANT_OPTIONS="--packages raft".
 MINUTES ?= 60
@@ -156,5 +158,5 @@ containers: image ## Build the image and test the compose cluster made of it (ne
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools made, .venv included
-	@rm -rf $(VENV) build dist *.egg-info demo-out out chaos-runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist *.egg-info demo-out out sim-out chaos-runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

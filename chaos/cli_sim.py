@@ -2,58 +2,127 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 import time
-from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chaos.cli_chaos import extra_needed
+from chaos.interrupts import sigterm_as_interrupt
 
-#: Of a campaign, so many failing seeds are told in full.
+if TYPE_CHECKING:
+    from chaos.sim.schedule import Schedule
+    from chaos.sim.tally import Tally
+
+#: Of a campaign, so many failing seeds are told in full, and so many drawn.
 TOLD_MAX = 20
+DRAWN_MAX = 3
+#: A campaign without an end has so many seeds.
+ENDLESS = 2**60
+#: Between two writings of the summary of a campaign that goes on.
+SUMMARY_EVERY_S = 60.0
 
 
 class SeedRange(click.ParamType[range]):
-    """``7``, or ``1..200``: both ends included."""
+    """``7``, or ``1..200``: both ends included; or ``1..``, which ends when it is stopped."""
 
     name = "seeds"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> range:
         if isinstance(value, range):
             return value
-        match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", str(value))
+        match = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", str(value))
         if match is None:
-            self.fail(f"{value!r} names no seeds: write one, as 7, or a range, as 1..200", param, ctx)
-        first, last = int(match[1]), int(match[2] or match[1])
+            self.fail(f"{value!r} names no seeds: write one, as 7, or a range, as 1..200 or 201..", param, ctx)
+        first = int(match[1])
+        last = int(match[3]) if match[3] else first + ENDLESS if match[2] else first
         if last < first:
             self.fail(f"{value!r} is empty: the first seed comes first", param, ctx)
         return range(first, last + 1)
 
 
+@dataclass(frozen=True)
+class Size:
+    """How large the world of each seed is, and how long it lasts."""
+
+    nodes: int
+    operations: int
+    length_s: int
+
+    def draw(self, seed: int) -> Schedule:
+        from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+
+        return draw_schedule(seed, self.nodes, self.operations, self.length_s * 1000)
+
+    def command(self, action: str, seed: int) -> str:
+        """What to type to have this seed again."""
+        default = Size(3, 200, 20)
+        options = [
+            f" --{name} {value}"
+            for name, value, usual in (
+                ("nodes", self.nodes, default.nodes),
+                ("operations", self.operations, default.operations),
+                ("length", self.length_s, default.length_s),
+            )
+            if value != usual
+        ]
+        return f"warren sim --{action} {seed}{''.join(options)}"
+
+
 @click.command("sim")
-@click.option("--seeds", type=SeedRange(), default="1..100", show_default=True, help="Which seeds are run.")
+@click.option(
+    "--seeds", type=SeedRange(), default="1..100", show_default=True, help="Which seeds are run: N, N..M, N.."
+)
 @click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True, help="Nodes of each cluster.")
 @click.option("--operations", type=click.IntRange(min=1), default=200, show_default=True, help="What clients do.")
 @click.option(
-    "--seconds", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults at most."
+    "--length", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults at most."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Begin no seed after so many real seconds."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes side by side.  [default: one for each core]")
+@click.option(
+    "--summary", type=click.Path(path_type=Path), help="Write what came of the seeds into this file, as JSON."
+)
+@click.option(
+    "--artefacts",
+    type=click.Path(path_type=Path),
+    default=Path("sim-out"),
+    show_default=True,
+    help=f"Where the first {DRAWN_MAX} failing seeds are drawn.",
+)
+@click.option(
+    "--shrink-runs", type=click.IntRange(min=0), default=0, help="Shrink those, in so many runs at most each."
+)
 @click.option("--replay", type=click.IntRange(min=0), help="Run this seed alone and print what happens, line by line.")
+@click.option("--draw", type=click.Path(path_type=Path), help="With --replay: draw the run into this file, as HTML.")
 @click.option("--shrink", "shrunk", type=click.IntRange(min=0), help="Find the smallest schedule of a failing seed.")
-@click.option("--keep", type=click.Path(path_type=Path), help="With --shrink: write what is left into this file.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="With --shrink: write what is left into this file, drawn beside it."
+)
 def sim_command(
     *,
     seeds: range,
     nodes: int,
     operations: int,
-    seconds: int,
+    length: int,
+    seconds: float | None,
     jobs: int | None,
+    summary: Path | None,
+    artefacts: Path,
+    shrink_runs: int,
     replay: int | None,
+    draw: Path | None,
     shrunk: int | None,
     keep: Path | None,
 ) -> None:
@@ -64,53 +133,119 @@ def sim_command(
     """
     with extra_needed():
         from chaos.sim.campaign import Campaign, jobs_by_default  # noqa: PLC0415 - needs the extra
+    size = Size(nodes, operations, length)
     if replay is not None:
-        sys.exit(_replay(replay, nodes, operations, seconds))
+        sys.exit(_replay(size, replay, draw))
     if shrunk is not None:
-        sys.exit(_shrink(shrunk, nodes, operations, seconds, keep))
-    jobs = jobs or jobs_by_default()
-    console = Console(stderr=True)
-    begin_s = time.monotonic()
-    failed = ran = 0
-    simulated_s = 0.0
-    sightings: Counter[str] = Counter()
+        sys.exit(_shrink(size, shrunk, keep, artefacts))
+    campaign = Campaign(seeds, nodes, operations, length * 1000, jobs or jobs_by_default(), seconds)
+    tally, ended, took_s = _run(campaign, summary)
+    click.echo(
+        f"{tally.ran} seeds of {nodes} nodes, {tally.failed} failed; {tally.simulated_s / 3600:.1f} simulated hours in "
+        f"{took_s:.0f} s, {tally.ran / took_s:.2f} seeds a second"
+    )
+    if tally.ran < len(seeds):
+        click.echo(f"ended by {ended}; to go on: --seeds {tally.next}..{'' if len(seeds) >= ENDLESS else seeds[-1]}")
+    # Who runs out of time cannot be asked to have seen everything.
+    is_blind = _tell_unreached(tally) and ended == "all seeds"
+    if tally.failed:
+        click.echo(f"look at one of them: {size.command('replay', tally.failures[0].seed)} --draw FILE.html")
+        if ended != "interrupt":
+            _draw_failures(size, tally, artefacts, shrink_runs)
+    sys.exit(1 if tally.failed or is_blind or ended == "interrupt" else 0)
+
+
+# --- a campaign ---
+
+
+def _run(campaign: Any, summary: Path | None) -> tuple[Tally, str, float]:
+    """What came of it, how it ended, and how long it took."""
+    from chaos.sim.sometimes import CATALOGUE  # noqa: PLC0415 - needs the extra
+    from chaos.sim.tally import Tally  # noqa: PLC0415
+
+    seeds: range = campaign.seeds
+    tally = Tally(seeds[0])
+    begin_s = written_s = time.monotonic()
+    is_endless = len(seeds) >= ENDLESS
+    facts = _facts(campaign)
+
+    def write(ended: str) -> None:
+        if summary is not None:
+            document = tally.summary(took_s=time.monotonic() - begin_s, ended=ended, **facts)
+            _write_json(summary, document)
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("seeds", total=len(seeds))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console) as progress, sigterm_as_interrupt():
+        task = progress.add_task("seeds", total=None if is_endless else len(seeds))
         try:
-            for result in Campaign(seeds, nodes, operations, seconds * 1000, jobs).run():
-                ran += 1
-                simulated_s += result.simulated_s
-                sightings.update(result.sightings)
-                progress.advance(task)
-                if result.violations:
-                    failed += 1
-                    if failed <= TOLD_MAX:
-                        click.echo(f"seed {result.seed}:")
-                        for violation in result.violations:
-                            click.echo(f"  {violation}")
+            write("not yet")
+            with closing(campaign.run()) as results:
+                for result in results:
+                    tally.add(result)
+                    if result.violations and tally.failed <= TOLD_MAX:
+                        _tell_failure(result)
+                    now_s = time.monotonic()
+                    rate = tally.ran / (now_s - begin_s)
+                    said = f"{rate:.2f} seeds/s, {tally.failed} failed, {tally.reached}/{len(CATALOGUE)} rare states"
+                    progress.update(task, advance=1, description=said)
+                    if now_s - written_s > SUMMARY_EVERY_S:
+                        write("not yet")
+                        written_s = now_s
+            ended = "all seeds" if tally.ran == len(seeds) else "time"
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-    took_s = time.monotonic() - begin_s
-    click.echo(
-        f"{ran} seeds of {nodes} nodes, {failed} failed; {simulated_s / 3600:.1f} simulated hours in {took_s:.0f} s, "
-        f"{ran / took_s:.2f} seeds a second"
-    )
-    is_blind = _tell_unreached(sightings, ran)
-    if failed:
-        click.echo("look at one of them: warren sim --replay SEED, or warren sim --shrink SEED")
-    sys.exit(1 if failed or is_blind or ran < len(seeds) else 0)
+            ended = "interrupt"
+    write(ended)
+    return tally, ended, max(time.monotonic() - begin_s, 1e-9)
 
 
-def _tell_unreached(sightings: Counter[str], seeds: int) -> bool:
+def _facts(campaign: Any) -> dict[str, Any]:
+    return {
+        "commit": _commit(),
+        "nodes": campaign.nodes,
+        "operations": campaign.operations,
+        "length_s": campaign.length_ms / 1000,
+        "jobs": campaign.jobs,
+    }
+
+
+def _commit() -> str | None:
+    """Of the checkout that this is run from, with a plus sign if it was changed; ``None`` outside of one."""
+    root = Path(__file__).parents[1]
+    try:
+        said = [
+            subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] + ("+" if said[1] else "")
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    """Whole, or as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def _tell_failure(result: Any) -> None:
+    click.echo(f"seed {result.seed}:")
+    for violation in result.violations:
+        click.echo(f"  {violation}")
+
+
+def _tell_unreached(tally: Tally) -> bool:
     """Say which rare states no seed has reached; whether that fails the campaign."""
     from chaos.sim.sometimes import CATALOGUE, ENOUGH_SEEDS  # noqa: PLC0415 - needs the extra
 
-    missing = [name for name in CATALOGUE if not sightings[name]]
+    missing = tally.unreached()
     if not missing:
         click.echo(f"all {len(CATALOGUE)} rare states were reached")
         return False
-    is_enough = seeds >= ENOUGH_SEEDS
+    is_enough = tally.ran >= ENOUGH_SEEDS
     click.echo(f"{len(missing)} of {len(CATALOGUE)} rare states were never reached:")
     for name in missing:
         click.echo(f"  {name}: {CATALOGUE[name]}")
@@ -119,30 +254,52 @@ def _tell_unreached(sightings: Counter[str], seeds: int) -> bool:
     return is_enough
 
 
-def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
-    from chaos.sim.run import run_schedule  # noqa: PLC0415
+def _draw_failures(size: Size, tally: Tally, artefacts: Path, shrink_runs: int) -> None:
+    """The first of them, each as it is and, if that is wanted, shrunk."""
+    for result in tally.failures[:DRAWN_MAX]:
+        if result.violations[0].startswith("harness: "):
+            continue  # the simulator's own mistake: there is no run to draw
+        _draw(size.draw(result.seed), artefacts / f"seed-{result.seed}.html", size.command("replay", result.seed))
+        if shrink_runs:
+            _shrink(size, result.seed, artefacts / f"seed-{result.seed}.json", artefacts, runs_max=shrink_runs)
 
-    schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
+
+# --- one seed ---
+
+
+def _draw(schedule: Schedule, path: Path, replay: str) -> None:
+    from chaos.sim.draw import draw_run  # noqa: PLC0415 - needs the extra
+
+    draw_run(schedule, path, replay)
+    click.echo(f"drawn in {path}")
+
+
+def _replay(size: Size, seed: int, draw: Path | None) -> int:
+    from chaos.sim.run import run_schedule  # noqa: PLC0415 - needs the extra
+
+    schedule = size.draw(seed)
     click.echo(f"{schedule.personality}")
     outcome = run_schedule(schedule, on_line=click.echo)
     click.echo(f"seed {seed}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s")
     for violation in outcome.violations:
         click.echo(f"  {violation}")
+    if draw is not None:
+        _draw(schedule, draw, size.command("replay", seed))
     return int(outcome.is_failed)
 
 
-def _shrink(seed: int, nodes: int, operations: int, seconds: int, keep: Path | None) -> int:
-    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
-    from chaos.sim.schedule import write_schedule  # noqa: PLC0415
+def _shrink(size: Size, seed: int, keep: Path | None, artefacts: Path, runs_max: int = 400) -> int:
+    from chaos.sim.schedule import write_schedule  # noqa: PLC0415 - needs the extra
     from chaos.sim.shrink import shrink  # noqa: PLC0415
 
-    schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
+    schedule = size.draw(seed)
     console = Console(stderr=True)
     with console.status("shrinking") as status:
         try:
             smallest, outcome = shrink(
-                schedule, on_progress=lambda runs, steps: status.update(f"{runs} runs, {steps} steps are left")
+                schedule,
+                runs_max=runs_max,
+                on_progress=lambda runs, steps: status.update(f"{runs} runs, {steps} steps are left"),
             )
         except ValueError as error:
             raise click.ClickException(str(error)) from None
@@ -151,7 +308,11 @@ def _shrink(seed: int, nodes: int, operations: int, seconds: int, keep: Path | N
         click.echo(f"  {step}")
     for violation in outcome.violations:
         click.echo(f"  {violation}")
+    page = artefacts / f"seed-{seed}-shrunk.html"
     if keep is not None:
+        keep.parent.mkdir(parents=True, exist_ok=True)
         write_schedule(smallest, keep, str(outcome.violations[0]))
         click.echo(f"kept in {keep}")
+        page = keep.with_name(f"{keep.stem}-shrunk.html")
+    _draw(smallest, page, size.command("shrink", seed))
     return 1

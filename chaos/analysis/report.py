@@ -11,7 +11,7 @@ from typing import Any
 from chaos.analysis.timeline import render_timeline
 from chaos.run_file import RunFile
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #f3f4f6; --line: #d0d5dc; --muted: #5b6572;
   --good: #14713b; --bad: #b3261e; --odd: #8a5a00; --confirm: #1f5fbf; --deliver: #2f8f5b; --fault: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --paper: #14171c; --soft: #1d2229; --line: #363d47;
@@ -83,7 +83,7 @@ def render_report(
     title = html.escape(f"{verdict['verdict']}: {run.scenario}, seed {run.seed}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n<body>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n<body>'
         + "\n".join(sections)
         + "</body></html>\n"
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -40,37 +42,89 @@ class Campaign:
     operations: int
     length_ms: int
     jobs: int
+    #: No seed begins after so many seconds; ``None``: all of them are run.
+    seconds: float | None = None
 
     def run(self) -> Iterator[SeedResult]:
         """Results as they come; not in the order of the seeds if there are several jobs."""
+        end_s = None if self.seconds is None else time.monotonic() + self.seconds
         if self.jobs == 1:
             for seed in self.seeds:
+                if is_over(end_s):
+                    return
                 yield run_seed(seed, self.nodes, self.operations, self.length_ms)
             return
         # Forked workers would share the parent's threads' locks; a new interpreter also has another hash seed.
-        with ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50) as pool:
-            yield from self._spread(pool)
-
-    def _spread(self, pool: ProcessPoolExecutor) -> Iterator[SeedResult]:
-        waiting = [self.seeds[at : at + SEEDS_PER_TASK] for at in range(0, len(self.seeds), SEEDS_PER_TASK)]
-        waiting.reverse()
-        under_way: set[Future[list[SeedResult]]] = set()
+        pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50)
+        is_done = False
         try:
-            while waiting or under_way:
-                while waiting and len(under_way) < 2 * self.jobs:
-                    under_way.add(
-                        pool.submit(run_seeds, list(waiting.pop()), self.nodes, self.operations, self.length_ms)
-                    )
+            yield from self._spread(pool, end_s)
+            is_done = True
+        finally:
+            if not is_done:
+                # Somebody has had enough: what the workers are at is of no use to anybody.
+                for worker in list(pool._processes.values()):
+                    worker.terminate()
+            pool.shutdown(cancel_futures=True)
+
+    def _spread(self, pool: ProcessPoolExecutor, end_s: float | None) -> Iterator[SeedResult]:
+        """No more than a few tasks are made ahead: a campaign of millions takes no more memory than one of ten."""
+        waiting = (self.seeds[at : at + SEEDS_PER_TASK] for at in task_begins(len(self.seeds)))
+        under_way: set[Future[list[SeedResult]]] = set()
+        is_more = True
+        while is_more or under_way:
+            while is_more and len(under_way) < 2 * self.jobs:
+                seeds = None if is_over(end_s) else next(waiting, None)
+                is_more = seeds is not None
+                if seeds is not None:
+                    with _interrupts_wait():
+                        task = (list(seeds), self.nodes, self.operations, self.length_ms, end_s)
+                        under_way.add(pool.submit(run_seeds, *task))
+            if under_way:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield from future.result()
-        finally:
-            for future in under_way:
-                future.cancel()
 
 
-def run_seeds(seeds: Sequence[int], nodes: int, operations: int, length_ms: int) -> list[SeedResult]:
-    return [run_seed(seed, nodes, operations, length_ms) for seed in seeds]
+def task_begins(seeds: int) -> range:
+    """Where the tasks of so many seeds begin."""
+    return range(0, seeds, SEEDS_PER_TASK)
+
+
+def is_over(end_s: float | None) -> bool:
+    """Whether it is too late to begin, on the clock that all processes of a machine share."""
+    return end_s is not None and time.monotonic() >= end_s
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C goes to every process of a terminal, and the campaign ends its workers itself. What is started meanwhile,
+    workers and the thread that starts their successors, never hears of one; and nobody is left half started.
+
+    To be called on the main thread, where interrupts are raised whichever thread was given the signal.
+    """
+    heard: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if heard and handler is not signal.SIG_IGN:
+            raise KeyboardInterrupt
+
+
+def run_seeds(
+    seeds: Sequence[int], nodes: int, operations: int, length_ms: int, end_s: float | None = None
+) -> list[SeedResult]:
+    """Those that can still begin."""
+    results: list[SeedResult] = []
+    for seed in seeds:
+        if is_over(end_s):
+            break
+        results.append(run_seed(seed, nodes, operations, length_ms))
+    return results
 
 
 def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResult:

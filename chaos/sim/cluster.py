@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.sim.happenings import DOWN, EVERYTHING, PAUSED
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.machine import AMQP_PORT, DATA_DIR, DISK_BYTES, MEMORY_BYTES, USED_MEMORY_BYTES, AdminDoor, Machine
 from chaos.sim.network import Address, Link, Network
@@ -54,6 +55,9 @@ class SimulatedCluster:
         self._stopping_hosts: dict[str, Process] = {}
         #: Told what happens, in a line.
         self.on_event: Callable[[str], None] = lambda _text: None
+        #: The same: a line, and what lane it is of and which spans it begins and ends
+        #: (`chaos.sim.happenings`).
+        self.on_happening: Callable[[str, str, str, str], None] = lambda _text, _lane, _begins, _ends: None
         #: Told what a node has died of, which no fault explains.
         self.on_crash: Callable[[str, Exception], None] = lambda _node, _error: None
         #: Told why a node has ended by itself.
@@ -79,15 +83,22 @@ class SimulatedCluster:
 
         return Link(delay_s)
 
+    def _tell(self, text: str, lane: str = "", *, begins: str = "", ends: str = "") -> None:
+        self.on_event(text)
+        self.on_happening(text, lane, begins, ends)
+
     # --- processes ---
 
     def start(self, name: str) -> None:
         machine = self.machines[name]
         if machine.process is None:
+            if machine.is_forgotten:
+                machine.begin_anew()
+                self._tell(f"{name} begins anew on an empty disk", name)
             self.network.host_back(name)
             machine.is_restarting = False
             process = machine.start_process()
-            self.on_event(f"start {name}, life {process.number}")
+            self._tell(f"start {name}, life {process.number}", name, ends=DOWN)
             process.create_task(self._live(machine, process), name=name)
 
     async def _live(self, machine: Machine, process: Process) -> None:
@@ -113,13 +124,16 @@ class SimulatedCluster:
 
     def _ended(self, machine: Machine, process: Process, reason: str) -> None:
         if machine.process is process:
-            self.on_event(f"end of {machine.name}, life {process.number}: {reason or 'stopped'}")
+            self._tell(
+                f"end of {machine.name}, life {process.number}: {reason or 'stopped'}", machine.name, begins=DOWN
+            )
             is_suspect = machine.is_disk_suspect
             self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
+            is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or machine.is_joining
             if reason and machine.is_downgraded and "upgrade this node" in reason:
                 self._install(machine, NEWEST_PROTOCOL)
                 machine.is_restarting = True
-            elif reason and not is_suspect and machine.disk_before is None:
+            elif reason and not is_expected:
                 self.on_failure(machine.name, reason)
             if self._is_healed or machine.is_restarting:
                 self.start(machine.name)
@@ -128,7 +142,7 @@ class SimulatedCluster:
         """SIGKILL: the machine goes on, and with it what the kernel has of the process's writes."""
         machine = self.machines[name]
         if machine.process is not None:
-            self.on_event(f"kill {name}")
+            self._tell(f"kill {name}", name, begins=DOWN)
             self._end(machine)
             machine.disk.lose_handles()
 
@@ -138,7 +152,7 @@ class SimulatedCluster:
         for name in names:
             machine = self.machines[name]
             style = chance.choice(list(CrashStyle))
-            self.on_event(f"power loss of {name} ({style.value})")
+            self._tell(f"power loss of {name} ({style.value})", name, begins=DOWN)
             if machine.process is not None:
                 self._end(machine, is_silent=True)
             self._lose_unsynced(machine, style, chance)
@@ -156,7 +170,7 @@ class SimulatedCluster:
             return
 
         def end_it() -> None:
-            self.on_event(f"{name} ends in an operation of its disk ({end})")
+            self._tell(f"{name} ends in an operation of its disk ({end})", name, begins=DOWN)
             self.note("a node ended in the midst of an operation")
             self._end(machine, is_silent=end != "kill")
             # What it was writing is on its way until its turn is over.
@@ -174,7 +188,7 @@ class SimulatedCluster:
         """SIGTERM. ``is_with_host``: its address goes with it, as that of a container does; nobody is refused then."""
         node, process = self.nodes.get(name), self.machines[name].process
         if node is not None and process is not None:
-            self.on_event(f"stop {name}")
+            self._tell(f"stop {name}", name)
             if is_with_host:
                 self._stopping_hosts[name] = process
             process.call_soon(node.stop)
@@ -235,88 +249,96 @@ class SimulatedCluster:
         """SIGSTOP."""
         process = self.machines[name].process
         if process is not None:
-            self.on_event(f"pause {name}")
+            self._tell(f"pause {name}", name, begins=PAUSED)
             process.pause()
 
     def pause_end(self, name: str) -> None:
         process = self.machines[name].process
         if process is not None:
-            self.on_event(f"resume {name}")
+            self._tell(f"resume {name}", name, ends=PAUSED)
             process.resume()
 
     def clock_jump(self, name: str, by_ms: int) -> None:
         process = self.machines[name].process
         if process is not None:
-            self.on_event(f"the wall clock of {name} jumps by {by_ms} ms")
+            self._tell(f"the wall clock of {name} jumps by {by_ms} ms", name)
             process.jump_clock(by_ms / 1000)
 
     def memory_alarm(self, name: str) -> None:
         """The node takes nearly all the memory there is."""
         self.machines[name].probe.used_bytes = MEMORY_BYTES * 9 // 10
-        self.on_event(f"{name} is short of memory")
+        self._tell(f"{name} is short of memory", name, begins="short of memory")
 
     def memory_alarm_end(self, name: str) -> None:
         self.machines[name].probe.used_bytes = USED_MEMORY_BYTES
+        self._tell(f"{name} has memory again", name, ends="short of memory")
 
     # --- links ---
 
     def cut(self, source: str, target: str) -> None:
         self.network.link(source, target).is_cut = True
-        self.on_event(f"cut {source} -> {target}")
+        self._tell(f"cut {source} -> {target}", begins=f"cut {source} -> {target}")
 
     def cut_end(self, source: str, target: str) -> None:
         self.network.link(source, target).is_cut = False
-        self.on_event(f"heal {source} -> {target}")
+        self._tell(f"heal {source} -> {target}", ends=f"cut {source} -> {target}")
         self.network.changed()
 
     def refuse(self, source: str, target: str) -> None:
         self.network.link(source, target).is_refusing = True
-        self.on_event(f"refuse {source} -> {target}")
+        self._tell(f"refuse {source} -> {target}", begins=f"refuse {source} -> {target}")
 
     def refuse_end(self, source: str, target: str) -> None:
         self.network.link(source, target).is_refusing = False
+        self._tell(f"accept {source} -> {target}", ends=f"refuse {source} -> {target}")
 
     def reset(self, one: str, other: str, told: str, kept_percent: int) -> None:
         whom = {"one": (one,), "other": (other,)}.get(told, (one, other))
         broken = self.network.reset(one, other, lambda count: count * kept_percent // 100, told=whom)
-        self.on_event(f"reset {broken} connections of {one} and {other}, told: {' '.join(whom)}")
+        self._tell(f"reset {broken} connections of {one} and {other}, told: {' '.join(whom)}")
 
     def slow_link(self, source: str, target: str, factor: int) -> None:
         self._slowness[source, target] = factor
+        self._tell(f"slow {source} -> {target}, {factor} times", begins=f"slow {source} -> {target}")
 
     def slow_link_end(self, source: str, target: str) -> None:
         self._slowness.pop((source, target), None)
+        self._tell(f"quick {source} -> {target}", ends=f"slow {source} -> {target}")
 
     # --- disks ---
 
     def slow_disk(self, name: str, factor: int) -> None:
         self.machines[name].disk_slowness = factor
+        self._tell(f"the disk of {name} is {factor} times slower", name, begins="slow disk")
 
     def slow_disk_end(self, name: str) -> None:
         self.machines[name].disk_slowness = 1.0
+        self._tell(f"the disk of {name} is quick again", name, ends="slow disk")
 
     def full_disk(self, name: str, left_bytes: int = 0) -> None:
         """But for so much: what is small may still find room when what is large does not."""
         self._spoil(name).capacity_bytes = self.machines[name].disk.used_bytes + left_bytes
-        self.on_event(f"the disk of {name} has {left_bytes} bytes left")
+        self._tell(f"the disk of {name} has {left_bytes} bytes left", name, begins="full disk")
 
     def full_disk_end(self, name: str) -> None:
         self.machines[name].disk.capacity_bytes = DISK_BYTES
+        self._tell(f"the disk of {name} has room again", name, ends="full disk")
 
     def fail_sync(self, name: str) -> None:
         """The next sync of anything fails, and the machine needs a new process."""
         disk = self._spoil(name)
         disk.fail_sync_after = disk.operations
-        self.on_event(f"syncs of {name} fail")
+        self._tell(f"syncs of {name} fail", name)
 
     def fail_writes(self, name: str, place: str) -> None:
         """Files with this in their paths cannot be written."""
         self._spoil(name).fail_writes = place
         self.machines[name].has_refused_writes = True
-        self.on_event(f"the disk of {name} fails to write {place}")
+        self._tell(f"the disk of {name} fails to write {place}", name, begins="failing disk")
 
     def fail_writes_end(self, name: str) -> None:
         self.machines[name].disk.fail_writes = None
+        self._tell(f"the disk of {name} takes writes again", name, ends="failing disk")
 
     def _spoil(self, name: str) -> SimulatedDisk:
         machine = self.machines[name]
@@ -330,7 +352,7 @@ class SimulatedCluster:
             other.disk_before is None for other in self.machines.values() if other is not machine
         ):
             self.kill(name)
-            self.on_event(f"wipe the disk of {name}")
+            self._tell(f"wipe the disk of {name}", name, begins="wiped disk")
             machine.wipe_disk()
             self.start(name)
 
@@ -339,9 +361,26 @@ class SimulatedCluster:
         machine = self.machines[name]
         if machine.disk_before is not None:
             self.kill(name)
-            self.on_event(f"restore the disk of {name}")
+            self._tell(f"restore the disk of {name}", name, ends="wiped disk")
             machine.restore_disk()
             self.start(name)
+        elif machine.is_joining:
+            self.start(name)  # it may have been refused, and have ended
+
+    def forgotten(self, name: str) -> None:
+        """The cluster has decided to go on without this node, so its disk need not be found again: an operator gives it
+        an empty one when it is started again, as the node itself would say."""
+        machine = self.machines[name]
+        self._tell(f"{name} is no member any more", name, ends="wiped disk")
+        if machine.disk_before is not None:
+            machine.disk_before = None
+        else:
+            machine.is_forgotten = True
+        machine.is_joining = True
+
+    def joined(self, name: str) -> None:
+        """It is a member again, as a new node."""
+        self.machines[name].is_joining = False
 
     # --- members ---
 
@@ -395,6 +434,7 @@ class SimulatedCluster:
     def heal(self) -> None:
         """Take every fault away, start what does not run, or ends later, and restart whose disks refused to write."""
         self._is_healed = True
+        self._tell("everything is healed", ends=EVERYTHING)
         for link in self.network.links():
             link.is_cut = link.is_refusing = False
         self._slowness.clear()

@@ -132,6 +132,14 @@ class Consumer(Client):
         if channel is self.channel:
             self._is_recovering = False
 
+    def give_back(self) -> None:
+        """Everything that was delivered so far and is still held, in one word that has no answer."""
+        channel = self.channel
+        if channel is not None and channel.closed is None and self._last_tag > self._recovered_tag:
+            self._recovered_tag = self._last_tag
+            channel.nack(0, multiple=True, requeue=True)
+            self.world.note("everything that was held was given back")
+
     async def begin(self, channel: Channel) -> None:
         # What this channel delivers is of this queue, whatever the next one consumes.
         queue = self.queue
@@ -281,6 +289,34 @@ class Visitor(Client):
             return False
         self.accept(channel, queue, delivered, settling)
         return True
+
+    async def get_no_ack(self, channel: Channel, queue: int) -> None:
+        """A message that is gone as it is sent. What has become of it is heard at the queue (`chaos.sim.taps`)."""
+        delivered = await channel.get(self._queue_name(queue), no_ack=True)
+        if delivered is not None:
+            record_delivery(self.log, self.world.run_tag, queue, delivered, channel.label)
+
+    async def get_in_transaction(self, channel: Channel, queue: int, is_committed: bool) -> None:
+        """A message whose acknowledgement counts if the transaction is committed, and not if it is rolled back: then
+        it is held until the channel ends."""
+        settling = Settling(self.log, self.world, channel.entry, queue)
+        await channel.tx_select()
+        delivered = await channel.get(self._queue_name(queue))
+        if delivered is None:
+            return
+        message = record_delivery(self.log, self.world.run_tag, queue, delivered, channel.label)
+        channel.ack(delivered.delivery_tag)
+        if not is_committed:
+            await channel.tx_rollback()
+            self.world.note("an acknowledgement was rolled back")
+            return
+        if message is not None:
+            record_settlement(self.log, queue, delivered, message, channel.label)
+            settling.sent(message, delivered)
+        asked = settling.ask()
+        await channel.tx_commit()
+        settling.answered(asked)
+        self.world.note("an acknowledgement was committed")
 
     def accept(self, channel: Channel, queue: int, delivered: Delivered, settling: Settling) -> MessageId | None:
         """Record a delivery and acknowledge it."""

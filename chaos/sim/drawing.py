@@ -111,6 +111,16 @@ def draw_personality(chance: Random, nodes: int) -> Personality:
     )
 
 
+def draw_odd_ways(chance: Random, personality: Personality) -> Personality:
+    """What some clients and operators do besides, drawn apart so that every other draw stays as it was."""
+    return replace(
+        personality,
+        odd_percent=chance.choice((0, 5, 15)),
+        has_conditional_deletes=chance.random() < 0.5,
+        replacements=chance.choice((0, 0, 0, 0, 1, 2)),
+    )
+
+
 def draw_policy(chance: Random, nodes: int) -> dict[str, Any]:
     """A mirroring policy, and rarely none."""
     mode = chance.choice(("all", "all", "exactly", "nodes", None))
@@ -220,8 +230,7 @@ class _Drawing:
             if p.guests:
                 self.at(at_ms, kind, chance.randrange(p.guests), chance.choice(("exclusive", "auto_delete")))
         elif kind == "delete_if":
-            if p.has_conditional_deletes:
-                self.at(at_ms, kind, queue, chance.choice(("unused", "empty")))
+            return  # drawn with the odd operations
         elif kind in ("purge", "delete") and chance.random() < (0.3 if kind == "purge" else 0.7):
             return  # they take everything away that could be lost
         elif kind == "policy":
@@ -234,6 +243,26 @@ class _Drawing:
             self.at(at_ms, kind, queue)
         else:
             self.at(at_ms, kind, queue)
+
+    def odd_operations(self, operations: int) -> None:
+        """Besides the workload, so that it stays as it is: what is got without an acknowledgement or in a transaction,
+        given back at once, or deleted on a condition (which holds most often soon after a purge)."""
+        p = self.personality
+        for number in range(operations * p.odd_percent // 100):
+            chance = self.chance = drawn_for(self.seed, "odd operation", number)
+            at_ms, queue = chance.uniform(0, self.end_ms), chance.randrange(p.queues)
+            kind = chance.choice(("get_no_ack", "get_in_transaction", "give_back", "delete_if"))
+            if kind == "get_no_ack":
+                self.at(at_ms, kind, queue)
+            elif kind == "get_in_transaction":
+                self.at(at_ms, kind, queue, int(chance.random() < 0.6))
+            elif kind == "give_back":
+                if p.consumers:
+                    self.at(at_ms, kind, chance.randrange(p.consumers), queue)
+            elif p.has_conditional_deletes and chance.random() < 0.5:
+                if chance.random() < 0.3:
+                    self.at(at_ms - 100, "purge", queue)
+                self.at(at_ms, kind, queue, chance.choice(("unused", "empty", "empty")))
 
     # --- faults ---
 
@@ -378,6 +407,19 @@ class _Drawing:
                 self.at(at_ms + chance.uniform(500, 5_000), "downgrade", node)
                 self.at(at_ms + chance.uniform(5_000, 9_000), "upgrade", node)
 
+    # --- machines ---
+
+    def replacements(self) -> None:
+        """A machine loses its disk for good: its node is forgotten, and an empty one joins in its name. Besides the
+        faults, so that these stay as they are."""
+        for number in range(self.personality.replacements):
+            chance = self.chance = drawn_for(self.seed, "replacement", number)
+            at_ms, node = chance.uniform(0.05, 0.8) * self.end_ms, self.any_node()
+            self.at(at_ms, "wipe", node)
+            # Others know it to be down some seconds later; sometimes they are asked too early.
+            self.at(at_ms + chance.choice((500, 4_000, 7_000)), "forget", node)
+            self.at(at_ms + chance.uniform(9_000, 12_000), "wipe_end", node)
+
     # --- faults between a client and a node ---
 
     def _client_cut(self, _kind: str, at_ms: float, end_ms: float) -> None:
@@ -425,14 +467,16 @@ _RARE = (
 def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: int = 20_000) -> Schedule:
     """The schedule of a seed: so many operations in ``length_ms`` or less. The same for ever, as long as this module
     stays as it is."""
-    personality = draw_personality(drawn_for(seed, "personality"), nodes)
+    personality = draw_odd_ways(drawn_for(seed, "odd ways"), draw_personality(drawn_for(seed, "personality"), nodes))
     share = drawn_for(seed, "length").choice(LENGTH_SHARES)
     length_ms = max(int(length_ms * share), min(length_ms, SHORTEST_MS))
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
+    drawing.odd_operations(operations)
     drawing.faults()
     drawing.upgrades()
+    drawing.replacements()
     # Python's sort keeps the order in which steps of one time were drawn.
     steps = tuple(sorted(drawing.steps, key=lambda step: step.at_ms))
     return Schedule(seed, personality, steps, max([length_ms, *(step.at_ms for step in steps)]) + 1)

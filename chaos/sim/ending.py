@@ -42,7 +42,7 @@ class Ending:
     def run(self) -> bool:
         """Whether everything was as it must be, up to what the judge has to say."""
         stage = self._stage
-        stage.tell("heal everything")
+        stage.tell("heal everything", "phase")
         stage.world.on_moment = lambda _what, _queue: None
         stage.cluster.heal()
         if not self._converge():

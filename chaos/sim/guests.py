@@ -123,8 +123,6 @@ class Guest(Visitor):
         self._staying = 0
         #: Queues whose end nobody has been promised: they may be left.
         self.may_stay: dict[str, None] = {}
-        #: Those that are to end with their last consumer.
-        self.auto_deletes: dict[str, None] = {}
 
     @property
     def is_gone(self) -> bool:
@@ -140,7 +138,6 @@ class Guest(Visitor):
         async def use(channel: Channel) -> None:
             if not is_exclusive:
                 self.may_stay[name] = None  # until it has had a consumer
-                self.auto_deletes[name] = None
             await channel.declare(name, exclusive=is_exclusive, auto_delete=not is_exclusive)
             await channel.consume(name, "tag", no_ack=True)
             self.may_stay.pop(name, None)

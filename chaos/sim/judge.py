@@ -10,8 +10,12 @@ which lives of which nodes have ended, what was durable where, and which acknowl
   is judged when it happens (`chaos.sim.record_watch`); or
 - it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
   those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
-- its queue was purged or deleted after it was published, seen where it happened: an operator's call that was not
-  answered excuses what it took away, if it did, and nothing else; or a limit dropped it (`Kind.DROP`, likewise); or
+- it left its queue legally, seen where it happened, message by message: dropped by a limit (`Kind.DROP`), purged
+  (`Kind.PURGE`), or handed out to a `basic.get` without acknowledgement (`Kind.EXPIRE`). An operator's call that was
+  not answered excuses what it took away, if it did, and nothing else; or
+- its queue was deleted after it was published. If that was done on condition that the queue is empty, nothing that was
+  confirmed before may be gone but what some channel held (as with RabbitMQ, which counts what is ready); or
+- it was published through a node that did not know yet what had become of its queue: it went nowhere; or
 - the nodes sync nothing before they confirm (``durability = flush``), and one of them has lost its power since with no
   sync behind the confirm: only what was unsynced may go.
 
@@ -33,7 +37,7 @@ from typing import NamedTuple
 
 from chaos.analysis.reference import AttemptKey, findings_of_attempt, incomplete_logs, inversions, stories
 from chaos.history import Event, Kind
-from chaos.sim.record_watch import Holders, outlives
+from chaos.sim.record_watch import Holders, Ignorance, outlives
 
 
 class Violation(NamedTuple):
@@ -41,6 +45,8 @@ class Violation(NamedTuple):
 
     kind: str
     text: str
+    #: The message that it is about, if it is about one.
+    key: AttemptKey | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
@@ -54,8 +60,14 @@ class Circumstances:
     lossy: Mapping[int, Sequence[int]] = field(default_factory=dict)
     #: Queues -> who held everything, from when on.
     holders: Mapping[int, Sequence[Holders]] = field(default_factory=dict)
-    #: Queues -> when everything published before may have been taken away.
+    #: Queues -> when they were deleted, with everything that was published before.
     removals: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: The same, of deletions that take nothing that was confirmed before.
+    empty_removals: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: Queues -> which nodes did not know what had become of them, and when.
+    ignorance: Mapping[int, Sequence[Ignorance]] = field(default_factory=dict)
+    #: Names by `Event.node_id`.
+    nodes: Sequence[str] = ()
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
@@ -80,19 +92,24 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     for event in events:
         if event.kind == Kind.PROMOTE:
             epochs.setdefault(event.queue_id, []).append(event.t_hi_us)
+    entries = {
+        event.channel_id: circumstances.nodes[event.node_id]
+        for event in events
+        if event.kind == Kind.CONN_OPEN and event.node_id is not None and event.node_id < len(circumstances.nodes)
+    }
     found: list[Violation] = []
     for key, story in stories(events).items():
         findings = findings_of_attempt(story)
         wrong = [name for name in _ALWAYS_WRONG if findings[name]]
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
-        if is_missing and not _is_excused(key, story, circumstances):
+        if is_missing and not _is_excused(key, story, circumstances, entries):
             wrong += is_missing
         is_returned = any(event.kind == Kind.RETURN for event in story)
         if is_returned and findings["delivered"] and not findings["refused_but_delivered"]:
             wrong.append("refused_but_delivered")
         if _has_come_back(key, story, circumstances, epochs.get(key[0], ())):
             wrong.append("resurrected")
-        found += [Violation(name, tell(key, story)) for name in wrong]
+        found += [Violation(name, tell(key, story), key) for name in wrong]
     overtaken, _ = inversions(events)
     if overtaken:
         found.append(Violation("order", f"{overtaken} first deliveries overtook one another"))
@@ -108,7 +125,10 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     return found
 
 
-def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumstances) -> bool:
+def _is_excused(
+    key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, entries: Mapping[int | None, str]
+) -> bool:
+    """``entries``: which node each channel led to, as far as that is known."""
     queue = key[0]
     assert queue is not None, "a story has a queue"
     confirmed_us = min(event.t_hi_us for event in story if event.kind == Kind.CONFIRM)
@@ -118,6 +138,14 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     if any(at_us >= published_us for at_us in circumstances.removals.get(queue, ())):
+        return True
+    if any(published_us <= at_us <= confirmed_us for at_us in circumstances.empty_removals.get(queue, ())):
+        return True  # it was held back, as the queue was sealed: it went nowhere
+    entry = next((entries.get(event.channel_id) for event in story if event.kind == Kind.PUB_INVOKE), None)
+    if any(
+        published_us <= each.until_us and confirmed_us >= each.from_us and entry in (None, each.node)
+        for each in circumstances.ignorance.get(queue, ())
+    ):
         return True
     if key in circumstances.transient:
         return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)

@@ -266,6 +266,10 @@ class Machine:
         self.disk = SimulatedDisk()
         #: The disk before this one, if the node was given an empty one.
         self.disk_before: SimulatedDisk | None = None
+        #: It is no member any more, and its disk is of no use: it begins again on an empty one.
+        self.is_forgotten = False
+        #: Its node is to join as a new one: a peer that has not heard yet refuses it, and it ends.
+        self.is_joining = False
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0
@@ -397,6 +401,12 @@ class Machine:
         assert self.disk_before is not None, "it was taken away"
         self.disk = self.disk_before
         self.disk_before = None
+
+    def begin_anew(self) -> None:
+        """An empty disk, for ever."""
+        self.wipe_disk()
+        self.disk_before = None
+        self.is_forgotten = False
 
     def process_ended(self) -> None:
         """It is gone, in whatever way."""

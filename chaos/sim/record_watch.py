@@ -17,8 +17,9 @@ Noted, for the judge:
   queue that is down has none, and a master that begins a new epoch alone begins anew: such an *interruption* closes the
   copies that nobody else could take over, and what lives in memory only goes with them, though no process has died (as
   with RabbitMQ's pause_minority, whose nodes stop their queues);
-- *removals*: when a queue was deleted, as each node learned it. A node that does not know yet of its successor of the
-  same name confirms what nobody will ever get, as it must: it was published to nowhere.
+- *removals*: when the cluster decided to delete a queue, and what stood at the condition that it was empty;
+- *ignorance*: from such a decision until a node has learned it. A node that does not know yet of a queue's successor of
+  the same name confirms what nobody will ever get, as it must: it was published to nowhere.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from typing import NamedTuple
 from chaos.history import Kind, ProcessLog
 from chaos.sim.release_watch import ReleaseWatch
 from cluster.composition import Node
-from cluster.metadata.commands import ForcePromote, ForgetNode, NodeDown, Request
-from cluster.metadata.events import Applied, Event, MastershipChanged, QueueCreated, QueueDeleted
+from cluster.metadata.commands import ChangeTopology, ForcePromote, ForgetNode, NodeDown, Request
+from cluster.metadata.events import Applied, Event, MastershipChanged, MemberChanged, QueueCreated, QueueDeleted
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, NodeName, QueueId
+from node.topology.commands import DeleteQueue
 
 #: What the policy keys mean if a policy does not have them.
 PROMOTE_BY_DEFAULT = {"failure": "always", "shutdown": "when-synced"}
@@ -49,6 +51,15 @@ class Holders(NamedTuple):
     nodes: tuple[str, ...]
     #: What lived in memory before is gone.
     is_interruption: bool
+
+
+class Ignorance(NamedTuple):
+    """A node did not have a queue, or not the one that there was: whatever was published through it went nowhere."""
+
+    #: When it learned that the queue is gone; or when the first that it had not heard of was decided.
+    from_us: int
+    until_us: int
+    node: str
 
 
 class RecordWatch:
@@ -67,10 +78,21 @@ class RecordWatch:
         self._violate = violate
         self._note = note
         self._releases = ReleaseWatch(violate, note)
+        self._forgotten: dict[str, None] = {}
+        #: Hears which node is no member any more.
+        self.on_forgotten: Callable[[str], None] = lambda _node: None
+        #: And which one of those that were forgotten has come up as a new one.
+        self.on_joined: Callable[[str], None] = lambda _node: None
+        #: Hears, with the master's name, what the cluster has decided of a mastership.
+        self.told: Callable[[str, str], None] = lambda _text, _master: None
         #: Node and life -> how far it had applied the log when it was looked at.
         self._looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
         self._epochs_of_lives: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
+        #: The same -> when it was looked at for the first time.
+        self._began: dict[tuple[str, int], int] = {}
+        #: The same, and a queue that it does not have -> since when.
+        self._absent_since: dict[tuple[tuple[str, int], int], int] = {}
         #: The same -> queues of the workload that it knew when it served clients.
         self._known: dict[tuple[str, int], dict[int, QueueId]] = {}
         self._masters: dict[tuple[QueueId, Epoch], NodeName] = {}
@@ -81,25 +103,31 @@ class RecordWatch:
         #: Queue of the workload -> its identity, and the epoch that each queue is in.
         self.ids: dict[int, QueueId] = {}
         self.epochs: dict[QueueId, Epoch] = {}
-        #: Names of queues whose mastership has changed.
-        self.moved: dict[str, None] = {}
         #: Queue of the workload -> when the cluster has said that something of it is lost, in microseconds.
         self.lossy: dict[int, list[int]] = {}
         #: Queue of the workload -> who held it, from when on.
         self.holders: dict[int, list[Holders]] = {}
-        #: Queue of the workload -> when everything that was published to it before may have been taken away.
+        #: Queue of the workload -> when it was deleted, with everything that was published to it before.
         self.removals: dict[int, list[int]] = {}
+        #: The same -> when it was deleted on condition that it was empty, so that nothing confirmed was in it.
+        self.empty_removals: dict[int, list[int]] = {}
+        self.ignorance: dict[int, list[Ignorance]] = {}
+        #: Queue of the workload -> index and time of each decision that it is, or is not, there.
+        self._decisions: dict[int, list[tuple[int, int]]] = {}
+        #: Queue and epoch -> what its master said goes with it, when it sealed it as empty.
+        self._sealed_empty: dict[tuple[QueueId, Epoch], Callable[[], None]] = {}
 
     def master_of(self, number: int) -> str | None:
         """By the newest record; ``None`` if there is none, or nobody serves the queue."""
         holders = self.holders.get(number)
         return holders[-1].master if holders and holders[-1].nodes else None
 
-    def removed(self, queue: str) -> None:
-        """A queue is purged now."""
-        number = self._queue_number(queue)
-        if number is not None:
-            self.removals.setdefault(number, []).append(self._log.now_us())
+    def sealed(self, queue_id: QueueId, epoch: Epoch, tell_of_unsettled: Callable[[], None] | None) -> None:
+        """The master of this epoch has sealed a queue for a deletion; if as empty, ``tell_of_unsettled`` is called if
+        it comes about: it records what channels held then, which goes with the queue."""
+        self._sealed_empty.pop((queue_id, epoch), None)
+        if tell_of_unsettled is not None:
+            self._sealed_empty[queue_id, epoch] = tell_of_unsettled
 
     # --- what the cluster decides ---
 
@@ -121,23 +149,46 @@ class RecordWatch:
             if number is not None:
                 self._names[event.queue.queue_id] = number
                 self.ids[number] = event.queue.queue_id
+                self._decisions.setdefault(number, []).append((self._last_index, self._log.now_us()))
                 self.epochs[event.queue.queue_id] = event.mastership.epoch
                 self._hold(number, event.mastership, is_interruption=True)
         elif isinstance(event, QueueDeleted):
-            self._names.pop(event.queue.queue_id, None)
+            number = self._names.pop(event.queue.queue_id, None)
+            if number is not None:
+                self._deleted(number, event.queue.queue_id, request)
+        elif isinstance(event, MemberChanged):
+            if event.new is None:
+                self._note("a node was forgotten")
+                self._forgotten[event.node] = None
+                self.on_forgotten(event.node)
+            elif event.node in self._forgotten:
+                self._note("a new node joined")
+                self.on_joined(event.node)
         elif isinstance(event, MastershipChanged):
             self._changed(state, request, event)
+
+    def _deleted(self, number: int, queue_id: QueueId, request: Request) -> None:
+        now_us = self._log.now_us()
+        self._decisions.setdefault(number, []).append((self._last_index, now_us))
+        change = request.command
+        deletion = change.command if isinstance(change, ChangeTopology) else None
+        epoch = deletion.epoch if isinstance(deletion, DeleteQueue) else None
+        tell_of_unsettled = None if epoch is None else self._sealed_empty.get((queue_id, Epoch(epoch)))
+        if tell_of_unsettled is None:
+            self.removals.setdefault(number, []).append(now_us)
+            return
+        self._note("an empty queue was deleted on that condition")
+        tell_of_unsettled()
+        self.empty_removals.setdefault(number, []).append(now_us)
 
     def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
         old, new = event.old, event.new
         is_new_epoch = new.epoch > old.epoch
         self.epochs[event.queue_id] = new.epoch
-        queue = state.topology.queue_by_id(event.queue_id)
-        if is_new_epoch and queue is not None:
-            self.moved[queue.name] = None
         if is_new_epoch and not new.is_down:
             self._elected(state, request, old, new)
         self._note_change(old, new)
+        self._tell_change(state, old, new)
         number = self._names.get(event.queue_id)
         if number is None:
             return
@@ -166,6 +217,19 @@ class RecordWatch:
             self._violate("promotion", f"{text}; it was not following the master ({old.following} were)")
         self._note("an incomplete copy was elected")
 
+    def _tell_change(self, state: MetadataState, old: MastershipRecord, new: MastershipRecord) -> None:
+        queue = state.topology.queue_by_id(new.queue_id)
+        name = queue.name if queue is not None else f"queue {new.queue_id}"
+        if new.is_down:
+            what = f"is down, waits for {', '.join(new.complete) or 'nobody'}"
+        elif new.epoch > old.epoch:
+            what = f"elects {new.master} (was {old.master})"
+        elif new.in_service and not old.in_service:
+            what = f"is taken into service by {new.master}"
+        else:
+            what = f"has mirrors {' '.join(new.mirrors) or 'none'}, synchronised {' '.join(new.synchronised) or 'none'}"
+        self.told(f"{name} epoch {new.epoch}: {what}", new.master)
+
     def _hold(self, number: int, record: MastershipRecord, *, is_interruption: bool) -> None:
         nodes = () if record.is_down else (record.master, *record.synchronised)
         entry = Holders(self._log.now_us(), record.master, nodes, is_interruption)
@@ -192,6 +256,8 @@ class RecordWatch:
         index = node.raft.applied_index
         if self._looked_at.get((name, life)) == index:
             return
+        before = self._looked_at.get((name, life), 0)
+        self._began.setdefault((name, life), self._log.now_us())
         self._looked_at[name, life] = index
         state = node.runtime.metadata.state
         epochs = self._epochs_of_lives.setdefault((name, life), {})
@@ -207,10 +273,11 @@ class RecordWatch:
                 text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
                 self._violate("two masters", text)
         if node.clients.is_serving:
-            self._look_at_queues((name, life), state)
+            self._look_at_queues((name, life), state, before)
 
-    def _look_at_queues(self, life: tuple[str, int], state: MetadataState) -> None:
-        """Which of the workload's queues this node's clients can reach, and which have gone or come since."""
+    def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int) -> None:
+        """Which of the workload's queues this node's clients can reach, and which have gone or come since the node
+        was looked at when it had applied ``before_index``."""
         now: dict[int, QueueId] = {}
         for queue in state.topology.all_queues():
             number = self._queue_number(queue.name)
@@ -218,10 +285,23 @@ class RecordWatch:
                 now[number] = queue.queue_id
         before = self._known.get(life)
         self._known[life] = now
+        if before is None:  # it may have served for a while, and has lacked what it lacks since it began
+            began_us = self._began[life]
+            self._absent_since |= {(life, number): began_us for number in self._decisions if number not in now}
         if before is not None and before != now:
             for number in {**before, **now}:
                 if before.get(number) != now.get(number):
-                    self.removals.setdefault(number, []).append(self._log.now_us())
+                    self._learned(life, number, before_index, is_there=number in now)
+
+    def _learned(self, life: tuple[str, int], number: int, before_index: int, *, is_there: bool) -> None:
+        now_us = self._log.now_us()
+        unheard = (at_us for at, at_us in self._decisions.get(number, ()) if at > before_index)
+        from_us = self._absent_since.pop((life, number), None)
+        if from_us is None:
+            from_us = next(unheard, now_us)
+        if not is_there:
+            self._absent_since[life, number] = now_us
+        self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))
 
 
 def outlives(holders: Sequence[Holders], deaths: Iterable[tuple[int, str]], from_us: int) -> bool:

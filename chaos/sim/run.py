@@ -22,6 +22,7 @@ from chaos.sim.checks import Checks
 from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
+from chaos.sim.happenings import Happening
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.record_watch import RecordWatch
@@ -70,26 +71,38 @@ class Run:
     """The world of one schedule."""
 
     def __init__(
-        self, schedule: Schedule, *, checks_every: int = 0, on_line: Callable[[str], None] | None = None
+        self,
+        schedule: Schedule,
+        *,
+        checks_every: int = 0,
+        on_line: Callable[[str], None] | None = None,
+        on_happening: Callable[[Happening], None] | None = None,
     ) -> None:
-        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was; drawn if 0."""
+        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was; drawn if 0.
+
+        ``on_line`` hears the log line by line, what clients do included; ``on_happening`` of what the lines are about.
+        """
         self.schedule = schedule
         self.loop: SimulatedLoop = simulated_loop()
         self.loop.set_exception_handler(self._exception)
         self.loop.after_turn = self._after_turn
         cluster = SimulatedCluster(self.loop, schedule.personality, schedule.seed)
         world = Surroundings(self.loop, cluster.network, cluster.addresses, schedule.seed)
-        self.stage = stage = Stage(schedule, self.loop, cluster, world, on_line)
+        self.stage = stage = Stage(schedule, self.loop, cluster, world, on_line, on_happening)
         self.cluster, self.world = cluster, world
         note = stage.sightings.note
-        cluster.on_event = stage.tell
+        cluster.on_happening = lambda text, lane, begins, ends: stage.tell(
+            text, "fault", lane, begins=begins, ends=ends
+        )
         cluster.on_failure = lambda node, reason: stage.violate("failed node", f"{node}: {reason}")
         cluster.on_crash = lambda node, error: stage.violate("crash", f"{node}: {error!r}{place(error)}")
         cluster.note = world.note = note
         world.session_of = self._session_of
         self.records = RecordWatch(world.history.process(ProcKind.OBSERVER), queue_number, stage.violate, note)
-        stage.moved, stage.master_of = self.records.moved, self.records.master_of
-        self._limits = world.history.process(ProcKind.OBSERVER)
+        self.records.told = lambda text, master: stage.tell(text, "record", master)
+        stage.master_of = self.records.master_of
+        self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
+        self._limits = world.history.process(ProcKind.OBSERVER, "limits")
         self._listener = Listener(
             self.records,
             note,
@@ -116,7 +129,10 @@ class Run:
             return  # it was killed in the midst of its turn
         where = process.name if process is not None else "harness"
         text = record.getMessage()
-        self.stage.tell(f"{where} {record.levelname.lower()}: {text}")
+        kind = {logging.INFO: "log", logging.WARNING: "warning"}.get(record.levelno, "error")
+        self.stage.tell(
+            f"{where} {record.levelname.lower()}: {text}", kind, where if where in self.cluster.machines else ""
+        )
         name = seen_in_log(record.msg)
         if name is not None:
             self.stage.sightings.note(name)
@@ -131,14 +147,14 @@ class Run:
             kind = "contained mistake" if is_mistake else "error"
             self.stage.violate(kind, f"{where}: {text}: {error!r}{place(error)}")
 
-    def _dropped(self, dropped: Sequence[Message]) -> None:
-        """A limit has taken these away."""
+    def _dropped(self, kind: Kind, dropped: Sequence[Message]) -> None:
+        """These have left their queue legally."""
         for each in dropped:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
                 self._limits.record(
-                    Kind.DROP, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
+                    kind, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
                 )
 
     def _session_of(self, entry: int, queue: int) -> SessionMark | None:
@@ -233,13 +249,17 @@ class Run:
             self.stage.sightings.note("a message came again")
         if self.world.settled:
             self.stage.sightings.note("an acknowledgement was proven")
-        self.stage.violations += judge(history.events, self._circumstances())[:VIOLATIONS_MAX]
+        for violation in judge(history.events, self._circumstances())[:VIOLATIONS_MAX]:
+            self.stage.found(violation)
 
     def _circumstances(self) -> Circumstances:
         return Circumstances(
             lossy=self.records.lossy,
             holders=self.records.holders,
             removals=self.records.removals,
+            empty_removals=self.records.empty_removals,
+            ignorance=self.records.ignorance,
+            nodes=[name for name, _ in self.world.nodes],
             transient=self.world.transient,
             settled=self.world.settled,
             deaths=self.cluster.deaths,

@@ -88,10 +88,14 @@ class Personality:
     mandatory_percent: int = 0
     #: Clients that declare exclusive and auto-delete queues of their own.
     guests: int = 0
-    #: Deletions that ask for an empty or an unused queue. (Not drawn yet: set it to have them.)
+    #: Deletions that ask for an empty or an unused queue.
     has_conditional_deletes: bool = False
     #: Nodes that begin with the release before.
     earlier: tuple[str, ...] = ()
+    #: Of a hundred operations, so many are rare ways to take messages: see `chaos.sim.drawing`.
+    odd_percent: int = 0
+    #: Nodes that lose their disks for good, are forgotten and join anew.
+    replacements: int = 0
 
 
 @dataclass(frozen=True)

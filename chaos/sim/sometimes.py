@@ -25,6 +25,9 @@ CATALOGUE: Mapping[str, str] = {
     "a queue went down": "the wait for a complete copy",
     "a queue came back": "its end",
     "a mirror was synchronised": "filled to the end and said so",
+    "a node was forgotten": "its disk is lost, and it joins again as a new one",
+    "a new node joined": "it learned, then voted, then counted as up",
+    "an empty queue was deleted on that condition": "if-empty: nothing confirmed may be lost",
     "a mirror left the record": "dropped or discarded beside a living master",
     "the protocol of the cluster was raised": "all nodes run the new release",
     # What operators do.
@@ -44,6 +47,11 @@ CATALOGUE: Mapping[str, str] = {
     "an exclusive queue was used": "and must go with its connection",
     "an auto-delete queue was used": "and must go with its consumer",
     "a message came again": "redelivery, flagged",
+    "a message was got without acknowledgement": "basic.get, gone as it is sent",
+    "everything that was held was given back": "basic.nack, multiple and requeue",
+    "an acknowledgement was committed": "tx",
+    "an acknowledgement was rolled back": "tx: the message must come again",
+    "a conditional deletion was refused": "if-empty or if-unused, and it was not",
     "an acknowledgement was proven": "what the judge of resurrections needs",
     # What nodes say in their logs.
     "a node paused without a majority": "pause_minority",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaos.history import Event
 from chaos.sim.client import Channel
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.consumers import Consumer, Visitor
 from chaos.sim.guests import Guest, Transactor
+from chaos.sim.happenings import Happening, of_event
 from chaos.sim.judge import Violation
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.schedule import Personality, Schedule
@@ -52,11 +54,11 @@ class Stage:
     cluster: SimulatedCluster
     world: Surroundings
     on_line: Callable[[str], None] | None = None
+    #: Hears of everything, also what clients do, which is in no story.
+    on_happening: Callable[[Happening], None] | None = None
     violations: list[Violation] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     sightings: Sightings = field(default_factory=Sightings)
-    #: Names of queues whose mastership has changed.
-    moved: Mapping[str, None] = field(default_factory=dict)
     #: Who is the master of a queue of the workload, by the newest record.
     master_of: Callable[[int], str | None] = lambda _queue: None
     #: Purges and deletions that were asked for, each with the declaration that follows.
@@ -76,6 +78,8 @@ class Stage:
             )
             for number in range(p.consumers)
         ]
+        if self.on_line is not None or self.on_happening is not None:
+            self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
         self.guests = [Guest(number, self.world, queue_name) for number in range(p.guests)]
@@ -90,27 +94,35 @@ class Stage:
         yield from self.transactors
         yield from self.consumers
 
-    def tell(self, text: str) -> None:
-        """Into the story."""
-        line = f"{self.loop.now_s:10.4f} {text}"
-        self.story.append(line)
+    def tell(self, text: str, kind: str = "log", lane: str = "", *, begins: str = "", ends: str = "") -> None:
+        """Into the story. See `chaos.sim.happenings` for what there is besides the text."""
+        self.story.append(f"{self.loop.now_s:10.4f} {text}")
+        if self.on_line is not None or self.on_happening is not None:
+            self._happened(Happening(int(self.loop.now_s * 1e6), lane, kind, text, None, begins, ends))
+
+    def _happened(self, happening: Happening) -> None:
         if self.on_line is not None:
-            self.on_line(line)
+            self.on_line(happening.line)
+        if self.on_happening is not None:
+            self.on_happening(happening)
+
+    def client_event(self, event: Event, name: str) -> None:
+        """Heard only if somebody listens: a client, or an observer, has recorded this."""
+        happening = of_event(event, name)
+        if happening is not None:
+            self._happened(happening)
 
     def violate(self, kind: str, text: str) -> None:
+        self.found(Violation(kind, text))
+
+    def found(self, violation: Violation) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(Violation(kind, text))
-        self.tell(f"VIOLATION {kind}: {text}")
+            self.violations.append(violation)
+        self.tell(f"VIOLATION {violation}", "violation")
 
     def is_of_workload(self, name: str) -> bool:
-        """Whether a queue of this name may be left in the end.
-
-        An auto-delete queue may if its master has changed: a new one does not know yet that there was a consumer, and
-        learns nothing of it if that one goes before it is attached again.
-        """
-        if queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests):
-            return True
-        return name in self.moved and any(name in guest.auto_deletes for guest in self.guests)
+        """Whether a queue of this name may be left in the end."""
+        return queue_number(name) is not None or any(name in guest.may_stay for guest in self.guests)
 
     async def declare(self, queue: int) -> None:
         """A queue of the workload, as long as it takes."""

@@ -6,12 +6,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.sim.client import Channel
+from chaos.sim.client import Channel, ClosedError
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
+
+#: A condition of a deletion does not hold.
+PRECONDITION_FAILED = 406
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Steps:
 
     def do(self, step: Step) -> None:
         """Begin it; what it leads to goes on by itself."""
-        self._stage.tell(str(step)[9:])
+        self._stage.tell(str(step)[9:], "step")
         handler = getattr(self, f"_{step.kind}", None)
         if handler is None:
             handler = getattr(self._stage.cluster, step.kind)
@@ -81,6 +84,15 @@ class Steps:
     def _get(self, queue: int) -> None:
         self._ask(lambda channel: self._stage.visitor.get_one(channel, queue))
 
+    def _get_no_ack(self, queue: int) -> None:
+        self._ask(lambda channel: self._stage.visitor.get_no_ack(channel, queue))
+
+    def _get_in_transaction(self, queue: int, is_committed: int) -> None:
+        self._ask(lambda channel: self._stage.visitor.get_in_transaction(channel, queue, bool(is_committed)))
+
+    def _give_back(self, consumer: int, _queue: int) -> None:
+        self._stage.consumers[consumer].give_back()
+
     def _purge(self, queue: int) -> None:
         self._remove(queue, lambda channel: channel.purge(queue_name(queue)))
 
@@ -89,9 +101,16 @@ class Steps:
 
     def _delete_if(self, queue: int, condition: str) -> None:
         is_empty = condition == "empty"
-        self._remove(
-            queue, lambda channel: channel.delete(queue_name(queue), if_empty=is_empty, if_unused=not is_empty)
-        )
+
+        async def delete(channel: Channel) -> None:
+            try:
+                await channel.delete(queue_name(queue), if_empty=is_empty, if_unused=not is_empty)
+            except ClosedError as error:
+                if error.code == PRECONDITION_FAILED:
+                    self._stage.sightings.note("a conditional deletion was refused")
+                raise
+
+        self._remove(queue, delete)
 
     def _ask(self, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
         """Once, whatever comes of it."""
@@ -161,6 +180,18 @@ class Steps:
 
     def _policy(self, definition: dict[str, Any]) -> None:
         self._operate(lambda admin: admin.set_policy(policy_record(definition)))
+
+    def _forget(self, node: str) -> None:
+        """What only that node had is gone, and so may queues be; they are declared again."""
+        stage = self._stage
+
+        async def forget() -> None:
+            await stage.operated(lambda admin: admin.forget_cluster_node(node))
+            stage.cluster.start(node)
+            for queue in range(stage.personality.queues):
+                await stage.declare(queue)
+
+        stage.removals.append(stage.visitor.process.create_task(forget()))
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         """Once, whatever comes of it."""

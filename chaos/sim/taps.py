@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
+from chaos.history import Kind
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
@@ -26,6 +27,7 @@ from cluster.sessions.routes import Route
 from node.flow.credit import Hop
 from node.ids import SeqId
 from node.message import Message, decode_envelope
+from node.queues.backing_queue import Delivery
 from node.queues.queue_process import QueueProcess
 from node.queues.vhost_store import VhostStore
 
@@ -74,10 +76,11 @@ class Listener:
         note: Note,
         *,
         loop: SimulatedLoop,
-        dropped: Callable[[Sequence[Message]], None],
+        dropped: Callable[[Kind, Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
     ) -> None:
-        """``dropped`` hears what a length limit of a queue took away."""
+        """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
+        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -95,6 +98,8 @@ class Listener:
             for owner, name, hear in (
                 (MetadataState, "apply", self._applied),
                 (QueueProcess, "purge", self._purged),
+                (QueueProcess, "get", self._got),
+                (QueueProcess, "seal_for_delete", self._sealed),
                 (MirroredQueue, "confirm_when_safe", self._repeated),
                 (MirrorReplica, "_differences", self._compared),
                 (Hop, "change", self._credit_changed),
@@ -104,6 +109,7 @@ class Listener:
                 (Roles, "on_restored", self._restored),
             ):
                 stack.enter_context(tapped(owner, name, hear))
+            stack.enter_context(tapped_before(QueueProcess, "purge", self._about_to_purge))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
@@ -120,10 +126,30 @@ class Listener:
     def _applied(self, state: MetadataState, outcome: Applied, index: int, request: Request, *_: object) -> None:
         self._records.applied(self._process.name, state, index, request, outcome)
 
-    def _purged(self, process: QueueProcess, count: int) -> None:
-        self._records.removed(process.record.name)
+    def _about_to_purge(self, process: QueueProcess) -> None:
+        """Whatever no channel holds. (It is gone in steps: what was taken over from dead channels comes last.)"""
+        held = _held(process)
+        self._dropped(Kind.PURGE, _messages(process, lambda at: at not in held))
+
+    def _purged(self, _process: QueueProcess, count: int) -> None:
         if count:
             self._note("a purge took something away")
+
+    def _got(self, _process: QueueProcess, delivery: Delivery | None, _channel: object, no_ack: bool) -> None:
+        if delivery is not None and no_ack:
+            self._note("a message was got without acknowledgement")
+            self._dropped(Kind.EXPIRE, [delivery.message])
+
+    def _sealed(self, process: QueueProcess, _ready: int, if_unused: bool = False, if_empty: bool = False) -> None:
+        """As empty, if that was asked for: what channels hold is no hindrance, and goes with the queue."""
+        backing_queue: Any = process.backing_queue
+        positions = _held(process) if if_empty else frozenset()
+        held = _messages(process, lambda at: at in positions) if positions else []
+        self._records.sealed(
+            process.record.queue_id,
+            backing_queue.record.epoch,
+            (lambda: self._dropped(Kind.EXPIRE, held)) if if_empty else None,
+        )
 
     def _about_to_drop(self, queue: MirroredQueue, *_: object) -> None:
         """A drop tells positions only: what is at them is read before."""
@@ -134,7 +160,7 @@ class Listener:
     def _dropped_by_limit(self, _queue: MirroredQueue, dropped: Sequence[SeqId], *_: object) -> None:
         if dropped:
             self._note("a limit dropped the oldest")
-            self._dropped([decode_envelope(self._droppable[seq_id])[0] for seq_id in dropped])
+            self._dropped(Kind.DROP, [decode_envelope(self._droppable[seq_id])[0] for seq_id in dropped])
         self._droppable = {}
 
     def _repeated(self, _queue: MirroredQueue, _result: None, *_: object) -> None:
@@ -166,3 +192,15 @@ class Listener:
 
     def _restored(self, _roles: Roles, _result: None) -> None:
         self._note("a snapshot was installed")
+
+
+def _held(process: QueueProcess) -> frozenset[SeqId]:
+    """Positions that some channel holds."""
+    return frozenset(at for each in process._holdings.by_channel.values() for at in each.held)
+
+
+def _messages(process: QueueProcess, is_meant: Callable[[SeqId], bool]) -> list[Message]:
+    """Those of a master's copy that are live, at the positions that are meant."""
+    local = cast(MirroredQueue, process.backing_queue).local
+    positions = [at for segment, _ in local.live_counts() for at in local.live_positions(segment) if is_meant(at)]
+    return [decode_envelope(envelope)[0] for _, envelope in local.read(positions)]

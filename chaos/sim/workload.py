@@ -41,10 +41,15 @@ class MemoryHistory:
         self._loop = loop
         self.events: list[Event] = []
         self.logs: list[ProcessLog] = []
+        #: Who each log is of, by its number.
+        self.names: dict[int, str] = {}
+        #: Hears of every event; ``None``: nobody listens.
+        self.on_event: Callable[[Event, str], None] | None = None
 
-    def process(self, kind: ProcKind) -> ProcessLog:
+    def process(self, kind: ProcKind, name: str = "") -> ProcessLog:
         log = ProcessLog(self, len(self.logs) + 1, kind, 1)
         self.logs.append(log)
+        self.names[log.proc_id] = name
         return log
 
     def now(self) -> tuple[int, int]:
@@ -53,6 +58,8 @@ class MemoryHistory:
 
     def append(self, event: Event) -> None:
         self.events.append(event)
+        if self.on_event is not None:
+            self.on_event(event, self.names[event.proc_id])
 
 
 class SessionMark(NamedTuple):
@@ -101,7 +108,7 @@ class Client:
         self.name = name
         self.world = world
         self.process: Process = world.loop.start_process(name, lambda: 0.0001)
-        self.log = world.history.process(kind)
+        self.log = world.history.process(kind, name)
         self.connection: Connection | None = None
         self.channel: Channel | None = None
         self.channel_id = 0

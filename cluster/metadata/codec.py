@@ -83,6 +83,7 @@ _CLASSES: Mapping[int, type] = {
     45: topology.DeleteQueue,
     46: topology.Bind,
     47: topology.Unbind,
+    48: topology.NoteConsumer,
 }
 _CODES: Mapping[type, int] = {cls: code for code, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CODES}

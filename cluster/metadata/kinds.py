@@ -17,6 +17,7 @@ from typing import Any
 
 from cluster.metadata import commands
 from node.topology import commands as topology
+from node.topology.records import QueueRecord
 
 #: Of the releases before commands had a protocol; of every member that has not said otherwise.
 FIRST_PROTOCOL = 2
@@ -54,9 +55,10 @@ SINCE: Mapping[type, int] = {
     topology.DeleteQueue: 2,
     topology.Bind: 2,
     topology.Unbind: 2,
+    topology.NoteConsumer: 3,
 }
 #: Kind (or record of a snapshot) -> field -> the first protocol in which it may have another value than its default.
-ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {}
+ADDED_FIELDS: Mapping[type, Mapping[str, int]] = {QueueRecord: {"was_consumed": 3}}
 #: Kind -> the first protocol in which a command of it may be what the function says it is.
 NEW_MEANINGS: Mapping[type, tuple[tuple[int, Callable[[Any], bool]], ...]] = {}
 

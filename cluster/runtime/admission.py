@@ -129,7 +129,7 @@ class Admission:
         """The group as this node has it. Raises `ConfigError` if its log knows this node under another identity."""
         self._group = group
         own = group.core.log.identity_of(self._node)
-        if own and own != self._identity:
+        if own and own != self._identity and not self._file.current.has_joined:
             raise ConfigError(
                 f"the data directory of {self._node} was put together from several: its log belongs to another "
                 f"identity; {ways_out(self._node)}"
@@ -365,7 +365,7 @@ class Admission:
             log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
             self._count_on_from(credentials.receiver_incarnation)
         else:
-            self._file.bind(credentials.group, credentials.superseded_groups)
+            self._file.join(credentials.group, credentials.superseded_groups)
             log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))
 
     def _consider(self, peer: NodeName, credentials: Credentials) -> None:
@@ -409,7 +409,8 @@ class Admission:
     def check_invariants(self) -> None:
         assert self._node not in self.linked_identities, "a node is not linked with itself"
         own = self._group.core.log.identity_of(self._node)
-        assert not own or own == self._identity, "the log means this node by its name"
+        is_learning = self._file.current.has_joined  # what it has so far may be of its predecessor's time
+        assert not own or own == self._identity or is_learning, "the log means this node by its name"
 
 
 def _configuration_of(credentials: Credentials) -> tuple[int, int]:

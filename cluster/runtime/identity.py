@@ -6,6 +6,8 @@
                                              directories had identities, empty if it is of none yet
                         log = begun          once the log of the metadata exists;
                               dropped        it is of a group that was given up: the next start removes it
+                        joined = late        if the group was there before: the log that it learns may mean, by the name
+                                             of its node, the directory before
                         superseded = <hex> ...   groups that were given up for this one, newest first
                         forgetting = <hex>   `forget_cluster_node --offline` began to make this the group
 ```
@@ -53,6 +55,7 @@ class Identity:
     has_log: bool = False
     #: That a release must speak to use the directory.
     protocol: int = FIRST_PROTOCOL
+    has_joined: bool = False
     is_log_dropped: bool = False
     superseded: tuple[str, ...] = ()
     forgetting: str = ""
@@ -135,6 +138,11 @@ class IdentityFile:
         if self.current.protocol < protocol:
             self._write(replace(self.current, protocol=protocol))
 
+    def join(self, group: str, superseded: Sequence[str] = ()) -> None:
+        """Belong to a group that was there before. Durable on return. Raises `StorageError`."""
+        superseded = tuple(superseded)[:SUPERSEDED_MAX]
+        self._write(replace(self.current, group=group, superseded=superseded, has_joined=True))
+
     def note_log(self) -> None:
         """The log of the metadata exists. Durable on return. Raises `StorageError`."""
         if not self.current.has_log:
@@ -153,6 +161,8 @@ class IdentityFile:
             ]
         if identity.has_log or identity.is_log_dropped:
             lines.append(f"log = {'begun' if identity.has_log else 'dropped'}")
+        if identity.has_joined:
+            lines.append("joined = late")
         if identity.superseded:
             lines.append(f"superseded = {' '.join(identity.superseded)}")
         if identity.forgetting:
@@ -190,6 +200,7 @@ def _parse(text: str, path: str) -> Identity:
         group,
         has_log=values.get("log") == "begun",
         protocol=int(protocol),
+        has_joined=values.get("joined") == "late",
         is_log_dropped=values.get("log") == "dropped",
         superseded=tuple(values.get("superseded", "").split()),
         forgetting=values.get("forgetting", ""),

@@ -149,6 +149,7 @@ class NodeRuntime:
         self.gateway = ClusterGateway(
             self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
         )
+        self.gateway.note_consumer = self.deletions.note_consumer
         self.sessions = SessionHost(self.queues, self.links.send)
         self.effects.connect(self.gateway, self.sessions)
         self.alarms = ResourceAlarms.as_configured(config, surroundings.probe, self.queues)

@@ -9,7 +9,9 @@ nobody began to consume, so whenever it comes about, the deletion is what was as
 *Auto-delete.* A queue goes when its last consumer is cancelled, or the channel or node of that consumer is gone. It is
 sealed within the call that took the consumer away, so nobody sees it without. A consumer whose node is merely cut off
 will be attached again; so will those of all nodes after a change of masters. Then the queue is looked at again when
-every node that counts as up could have done so, and deleted if there still is no consumer.
+every node that counts as up could have done so, and deleted if there still is no consumer. That there ever was one
+is committed before the first one begins (`note_consumer`): those who had it may all be gone with one machine, and a
+master that knows nothing of it would keep the queue for ever, like one that nobody has consumed yet.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from typing import Protocol
 
 from cluster.metadata.commands import ChangeTopology
 from cluster.metadata.errors import RefusedChangeError
+from cluster.metadata.kinds import protocol_of
 from cluster.runtime.background import Background
 from cluster.runtime.metadata_group import MetadataGroup
-from node.errors import WarrenError
+from node.errors import ConnectionFailure, WarrenError
 from node.ids import Epoch, NodeName, QueueId
 from node.queues.queue_process import QueueProcess
-from node.topology.commands import DeleteQueue
+from node.topology.commands import DeleteQueue, NoteConsumer
 from node.topology.records import QueueRecord
 
 log = logging.getLogger(__name__)
@@ -69,6 +72,20 @@ class QueueDeletions:
         self._watched: dict[QueueId, None] = {}
 
     # --- auto-delete ---
+
+    async def note_consumer(self, queue: QueueRecord) -> None:
+        """An auto-delete queue is about to have a consumer: every later master is to know. Costs a commit once in the
+        life of a queue; none of an exclusive one, which goes with its connection. Raises `ConnectionFailure`.
+
+        While a member does not know the command only this node and the queue's master know, as before it was there."""
+        command = NoteConsumer(queue.vhost, queue.name, queue.queue_id)
+        is_known = protocol_of(command) <= self._metadata.state.protocol
+        if queue.was_consumed or queue.exclusive_owner is not None or not is_known:
+            return
+        try:
+            await self._metadata.change(ChangeTopology(command, self._node))
+        except WarrenError as error:
+            raise ConnectionFailure(541, str(error)) from None
 
     def unused(self, queue: QueueRecord, may_return: bool) -> None:
         """An auto-delete queue has lost its last consumer; it ``may_return``."""

@@ -327,6 +327,8 @@ class QueueSet:
         self._processes[record.queue_id] = process
         for node in self._links.linked_nodes():
             mirrored.mirror_link_up(node)
+        if queue.was_consumed:
+            process.was_consumed()  # by whom nobody may know any more
         if self._sealed.pop(record.queue_id, None) == record.epoch:
             # The command of the deletion, under this epoch, may be on its way still.
             process.seal_for_delete(if_unused=False, if_empty=False)

@@ -6,7 +6,7 @@ A caller that has to wait holds a future until `CallGoesOn` names its call. It p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster.metadata.records import MastershipRecord
@@ -45,6 +45,8 @@ class ClusterGateway:
         flow: FlowControl | None = None,
     ) -> None:
         self._loop = loop
+        #: Awaited before an auto-delete queue gets a consumer.
+        self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
         self._queue_record = queue_record
         self._entry = entry = Entry(node, local, links, mastership, queue_record, self._carry_out, flow)
         self._calls = entry.calls
@@ -72,6 +74,9 @@ class ClusterGateway:
     # --- questions ---
 
     async def consume(self, channel: ChannelKey, queue_id: QueueId, spec: ConsumerSpec) -> None:
+        queue = self._queue_record(queue_id)
+        if queue is not None and queue.auto_delete and self.note_consumer is not None:
+            await self.note_consumer(queue)
         await self._ask(channel, queue_id, Question("consume", consumer=spec))
         # Our caller goes on within this turn, and tells its client.
         self._loop.call_soon(self._entry.consumer_started, queue_id, ConsumerKey(channel, spec.consumer_tag))

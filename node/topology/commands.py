@@ -77,6 +77,15 @@ class DeleteQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteConsumer:
+    """This life of an auto-delete queue is about to have a consumer. Nothing if it is gone."""
+
+    vhost: str
+    name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bind:
     vhost: str
     source: str
@@ -97,5 +106,13 @@ class Unbind:
 
 
 TopologyCommand = (
-    CreateVhost | DeleteVhost | DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind
+    CreateVhost
+    | DeleteVhost
+    | DeclareExchange
+    | DeleteExchange
+    | DeclareQueue
+    | DeleteQueue
+    | NoteConsumer
+    | Bind
+    | Unbind
 )

@@ -30,6 +30,8 @@ class QueueRecord:
     exclusive_owner: str | None
     auto_delete: bool
     arguments: Mapping[str, Any]
+    #: Of an auto-delete queue: somebody has consumed it, or was about to, so that it goes when nobody does.
+    was_consumed: bool = False
 
     @property
     def queue_name(self) -> QueueName:

@@ -21,7 +21,7 @@ cluster agrees on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from node.errors import ChannelError, ConnectionFailure
@@ -48,6 +48,7 @@ from node.topology.commands import (
     DeleteQueue,
     DeleteVhost,
     DestinationKind,
+    NoteConsumer,
     TopologyCommand,
     Unbind,
 )
@@ -194,6 +195,7 @@ class Topology:
         `DeclareExchange`  the `ExchangeRecord`, new or existing;
         `DeleteQueue`      the deleted `QueueRecord`, or ``None`` if there was none;
         `DeleteVhost`      tuple of the deleted `QueueRecord`s;
+        `NoteConsumer`     the `QueueRecord`, or ``None`` if it is gone;
         `Bind`             the `BindingRecord`, new or existing;
         others             ``None``.
 
@@ -204,6 +206,8 @@ class Topology:
                 return self._declare_queue(command, queue_id)
             case DeleteQueue():
                 return self._delete_queue(command)
+            case NoteConsumer():
+                return self._note_consumer(command)
             case DeclareExchange():
                 return self._declare_exchange(command)
             case DeleteExchange():
@@ -269,6 +273,14 @@ class Topology:
             return None
         self._remove_queue(queue)
         return queue
+
+    def _note_consumer(self, command: NoteConsumer) -> QueueRecord | None:
+        queue = self.queue(command.vhost, command.name)
+        if queue is None or queue.queue_id != command.queue_id:
+            return None
+        noted = replace(queue, was_consumed=True)
+        self._vhosts[queue.vhost].queues[queue.name] = self._queues_by_id[queue.queue_id] = noted
+        return noted
 
     def _declare_exchange(self, command: DeclareExchange) -> ExchangeRecord:
         self._content(command.vhost)

@@ -17,6 +17,7 @@ from cluster.mirroring import mirror
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.service import Service
+from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
 from cluster.sessions.routes import ConsumerKey, Route
@@ -83,6 +84,14 @@ def origins_believed_too_early(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(MirrorReplica, "promote", trust)
 
 
+def auto_delete_forgotten(planting: pytest.MonkeyPatch) -> None:
+    """That a queue has had consumers was known to those who had them, and to their master."""
+
+    async def keep_to_itself(_self: QueueDeletions, _queue: QueueRecord) -> None: ...
+
+    planting.setattr(QueueDeletions, "note_consumer", keep_to_itself)
+
+
 PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     plant.__name__: plant
     for plant in (
@@ -92,5 +101,6 @@ PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
         promotion_without_flags,
         restart_unnoticed,
         origins_believed_too_early,
+        auto_delete_forgotten,
     )
 }

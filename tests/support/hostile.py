@@ -120,6 +120,7 @@ topology_commands: tuple[st.SearchStrategy[Any], ...] = (
     declarations,
     declarations,
     st.builds(topology.DeleteQueue, vhosts, names, st.none() | queue_ids),
+    st.builds(topology.NoteConsumer, vhosts, names, queue_ids),
     st.builds(topology.DeclareExchange, vhosts, names, exchange_types, flags, flags, flags, client_tables),
     st.builds(topology.DeleteExchange, vhosts, names, flags),
     ends.map(lambda fields: topology.Bind(*fields)),

@@ -12,6 +12,7 @@ from cluster.metadata.commands import (
     Command,
     NodeDown,
     NodeUp,
+    RaiseProtocol,
     Request,
     RequestId,
     SetPolicy,
@@ -156,11 +157,16 @@ class RuntimeBench:
     async def active(self) -> RuntimeBench:
         """All three nodes are up, and everything is mirrored everywhere."""
         for node in (N2, N3):
-            self.log.commit(NodeUp(node, Incarnation(1), f"{node}:1", f"{node}:2"))
+            self.log.commit(NodeUp(node, Incarnation(1), f"{node}:1", f"{node}:2", NEWEST_PROTOCOL))
         self.log.commit(ChangeTopology(CreateVhost("/"), N1))
         self.log.commit(SetPolicy(PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "all")))
         await self.runtime.activate()
         return self
+
+    def raise_protocol(self) -> None:
+        """All members speak the newest."""
+        members = sorted((name, member.incarnation) for name, member in self.runtime.metadata.state.members.items())
+        self.log.commit(RaiseProtocol(NEWEST_PROTOCOL, tuple(members)))
 
     def declare(self, name: str = "q", origin: NodeName = N1, *, durable: bool = True) -> QueueId:
         queue_id: QueueId = self.log.commit(ChangeTopology(DeclareQueue("/", name, durable=durable), origin)).queue_id

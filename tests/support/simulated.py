@@ -42,6 +42,9 @@ def personality(**changes: Any) -> Personality:
         transactors=0,
         mandatory_percent=0,
         guests=0,
+        odd_percent=0,
+        replacements=0,
+        has_conditional_deletes=False,
     )
     return replace(calm, **changes)
 

@@ -11,7 +11,7 @@ from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
 from chaos.sim.judge import Circumstances, judge
 from chaos.sim.loop import simulated_loop
-from chaos.sim.record_watch import Holders, outlives
+from chaos.sim.record_watch import Holders, Ignorance, outlives
 from chaos.sim.workload import MemoryHistory
 
 
@@ -73,8 +73,37 @@ def test_only_what_was_published_before_a_removal_may_be_gone(at_us: int, found:
     assert kinds(confirmed(), removals={1: [AFTER]}) == ["lost"], "of another queue"
 
 
-def test_what_a_limit_dropped_is_not_lost() -> None:
-    assert kinds(confirmed().tell(Kind.DROP)) == []
+@pytest.mark.parametrize("how", [Kind.DROP, Kind.PURGE, Kind.EXPIRE])
+def test_what_has_left_its_queue_legally_is_not_lost(how: Kind) -> None:
+    """Dropped by a limit, purged, handed out without acknowledgement: each message is named."""
+    assert kinds(confirmed().tell(how)) == []
+
+
+@pytest.mark.parametrize(("at_us", "found"), [(AFTER, ["lost"]), (BETWEEN, []), (BEFORE, ["lost"])])
+def test_a_queue_that_was_deleted_as_empty_takes_nothing_that_was_confirmed_before(
+    at_us: int, found: list[str]
+) -> None:
+    """What was confirmed after it was held back as the queue was sealed, and went nowhere."""
+    assert kinds(confirmed(), empty_removals={0: [at_us]}) == found
+
+
+@pytest.mark.parametrize(
+    ("ignorance", "found"),
+    [
+        (Ignorance(BETWEEN, AFTER, "n2"), []),
+        (Ignorance(BETWEEN, AFTER, "n1"), ["lost"]),
+        (Ignorance(AFTER, AFTER, "n2"), ["lost"]),
+        (Ignorance(BEFORE, BEFORE, "n2"), ["lost"]),
+    ],
+    ids=["it did not know", "another did not", "it was confirmed before there was anything to know", "it knew"],
+)
+def test_only_who_published_through_a_node_that_did_not_know_has_published_to_nowhere(
+    ignorance: Ignorance, found: list[str]
+) -> None:
+    story = Story()
+    story.log.record(Kind.CONN_OPEN, channel_id=1, node_id=1)
+    told = story.tell(Kind.PUB_INVOKE, Kind.CONFIRM)
+    assert kinds(told, ignorance={0: [ignorance]}, nodes=["n1", "n2"]) == found
 
 
 @pytest.mark.parametrize(("at_us", "found"), [(AFTER, []), (BEFORE, ["lost"])])

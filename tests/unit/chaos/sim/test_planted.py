@@ -253,6 +253,67 @@ def test_a_transaction_that_is_not_rolled_back_is_found(monkeypatch: pytest.Monk
     assert found(rolled_back).startswith("refused_but_delivered")
 
 
+def test_an_acknowledgement_that_is_not_rolled_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rolled_back = schedule(publish(100, 1), (500, "get_in_transaction", 0, 0), consumers=0)
+    assert found(rolled_back) == ""
+
+    def settle(self: ChannelMachine, _method: object) -> None:
+        transaction = self._transaction
+        assert transaction is not None
+        self._commit_at_once(transaction)
+        self._end_transaction()
+        self._send(commands.Tx.RollbackOk)
+
+    monkeypatch.setitem(channel._HANDLERS, commands.Tx.Rollback, settle)
+    assert found(rolled_back).startswith("vanished")
+
+
+# --- deletions and purges
+
+
+def test_a_queue_that_is_deleted_as_empty_and_was_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = QueueProcess.seal_for_delete
+    full = schedule(publish(100, 3), (500, "delete_if", 0, "empty"), consumers=0)
+    assert found(full) == "", "it is refused"
+    monkeypatch.setattr(QueueProcess, "seal_for_delete", lambda self, if_unused, if_empty: seal(self, if_unused, False))
+    assert found(full).startswith("lost")
+
+
+def test_a_queue_that_is_deleted_as_empty_may_take_what_channels_hold() -> None:
+    held = schedule(publish(100, 3), (200, "consume", 0, 0), (900, "delete_if", 0, "empty"), hold_percent=100)
+    outcome = run_schedule(held)
+    assert outcome.violations == []
+    assert "an empty queue was deleted on that condition" in outcome.sightings
+
+
+def test_a_purge_that_takes_what_a_channel_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    purge = QueueProcess.purge
+    held = schedule(publish(100, 3), (200, "consume", 0, 0), (900, "purge", 0), hold_percent=100)
+    assert found(held) == ""
+
+    def take_more(self: QueueProcess) -> int:
+        for key, holding in self._holdings.by_channel.items():
+            self.ack(key, list(holding.held))
+        return purge(self)
+
+    monkeypatch.setattr(QueueProcess, "purge", take_more)
+    assert found(held).startswith("vanished")
+
+
+def test_a_get_without_acknowledgement_that_takes_two_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    get = QueueProcess.get
+    got = schedule(publish(100, 3), (900, "get_no_ack", 0), consumers=0)
+    assert found(got) == ""
+
+    def take_two(self: QueueProcess, key: ChannelKey, no_ack: bool) -> Any:
+        if no_ack:
+            get(self, key, no_ack)
+        return get(self, key, no_ack)
+
+    monkeypatch.setattr(QueueProcess, "get", take_two)
+    assert found(got).startswith("lost")
+
+
 # --- nodes
 
 

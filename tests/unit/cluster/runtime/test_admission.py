@@ -203,6 +203,28 @@ def test_an_older_copy_of_a_directory_is_refused() -> None:
     assert "older copy" in n3.refusals[0]
 
 
+def test_a_new_node_restarts_although_its_log_still_means_the_one_before() -> None:
+    """It was stopped while it learned: what it has was written before its name was free."""
+    n1, _, _ = founded()
+    fresh = IdentityFile.open(empty_directory(), "/data", N1, Random(99))
+    fresh.join(n1.file.current.group)
+    n1.file = fresh
+    gate = n1.new_gate()
+    gate.join(n1)
+    gate.check_invariants()
+
+
+def test_that_a_node_has_joined_is_kept_and_what_an_earlier_release_wrote_is_read() -> None:
+    disk = empty_directory()
+    file = IdentityFile.open(disk, "/data", N1, Random(1))
+    assert not file.current.has_joined
+    file.join("a0" * 16)
+    assert IdentityFile.open(disk, "/data", N1, Random(2)).current.has_joined
+    disk.unlink("/data/identity")
+    write_durably(disk, "/data/identity", f"identity = {'b1' * 16}\ngroup = {'a0' * 16}\n".encode())
+    assert not IdentityFile.open(disk, "/data", N1, Random(3)).current.has_joined
+
+
 def test_a_directory_of_another_identity_with_the_log_of_this_one_does_not_start() -> None:
     n1, _, _ = founded()
     other = IdentityFile.open(empty_directory(), "/data", N1, Random(99))

@@ -18,6 +18,7 @@ from cluster.metadata.commands import (
     TakeService,
 )
 from cluster.metadata.errors import ChangeFailedError, StaleDeletionError
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.runtime import queue_deletions
 from cluster.sessions.messages import SessionCall, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
@@ -26,7 +27,7 @@ from node.errors import ChannelError, ConnectionFailure, StorageError
 from node.ids import ChannelKey, Incarnation, QueueId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
-from node.topology.commands import DeclareQueue, DeleteQueue
+from node.topology.commands import DeclareQueue, DeleteQueue, NoteConsumer
 from tests.support.messages import make_message
 from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 from tests.support.session_network import RecordingSink
@@ -40,6 +41,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RuntimeBench]:
     monkeypatch.setattr(queue_deletions, "REATTACH_S", 0)
     bench = RuntimeBench()
     await bench.active()
+    bench.raise_protocol()
     yield bench
     await bench.close()
 
@@ -94,6 +96,39 @@ class Interrupted:
 
     def happens(self) -> None:
         raise AssertionError("say what")
+
+
+# --- who remembers a consumer ---
+
+
+async def test_an_auto_delete_queue_goes_though_everybody_who_knew_its_consumer_is_gone(bench: RuntimeBench) -> None:
+    """Its master and its consumer were on one machine: the next master has only what is committed."""
+    queue_id = declare(bench, auto_delete=True)
+    bench.log.commit(ChangeTopology(NoteConsumer("/", "q", queue_id), N2))
+    move_there_and_back(bench, queue_id)
+    await bench.settle()
+    assert not exists(bench, queue_id)
+
+
+async def test_that_there_is_a_consumer_is_committed_once_and_before_it_begins(bench: RuntimeBench) -> None:
+    queue_id = declare(bench, auto_delete=True)
+    before = len(bench.log.proposed)
+    for _ in range(2):
+        await bench.runtime.gateway.consume(next_channel(bench), queue_id, CONSUMER)
+    assert [each for each in bench.log.proposed[before:] if isinstance(each, ChangeTopology)] == [
+        ChangeTopology(NoteConsumer("/", "q", queue_id), N1)
+    ]
+
+
+async def test_while_a_member_may_not_know_that_command_consumers_are_remembered_as_before() -> None:
+    earlier = await RuntimeBench().active()
+    declare(earlier, auto_delete=True)
+    queue = earlier.runtime.metadata.topology.queue("/", "q")
+    assert queue is not None
+    before = len(earlier.log.proposed)
+    await earlier.runtime.gateway.consume(next_channel(earlier), queue.queue_id, CONSUMER)
+    assert len(earlier.log.proposed) == before
+    await earlier.close()
 
 
 # --- conditions ---
@@ -281,6 +316,6 @@ async def test_a_consumer_that_follows_the_mastership_keeps_its_queue(bench: Run
     await gateway.consume(next_channel(bench), queue_id, CONSUMER)
     move_there_and_back(bench, queue_id)
     await bench.settle()
-    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2"))
+    bench.log.commit(NodeUp(N2, Incarnation(1), "n2:1", "n2:2", NEWEST_PROTOCOL))
     await bench.settle()
     assert process_of(bench, queue_id).consumer_count == 1
