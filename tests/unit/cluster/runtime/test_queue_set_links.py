@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
+from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
 from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
 
 
@@ -83,11 +84,11 @@ def test_a_mirror_without_a_link_is_reported_when_the_time_is_up() -> None:
     network = pair()
     node = network[N1]
     node.queues.link_down(N2)
-    for now_ms in (0, 10_000, 29_000):
+    for now_ms in (0, 2000, MIRROR_UNREACHABLE_MS - 1):
         node.queues.tick(now_ms)
         node.turn()
     assert node.reports == []
-    node.queues.tick(30_001)
+    node.queues.tick(MIRROR_UNREACHABLE_MS)
     node.turn()
     assert [type(report) for _, report in node.reports] == [ReportMirrorStalled]
 
