@@ -23,16 +23,20 @@ a process (`Process.wall_time_s`) can be set, forward and back; no timer goes by
 
 **Sameness.** Nothing here depends on addresses, hashes or real time: the order is that of time and then of scheduling.
 `fingerprint` sums up which process did how much when; two runs with the same one did the same.
+
+**Speed.** A run schedules tens of thousands of callbacks, so what happens for each is written out: a handle of our own
+that knows its process and asks its loop nothing, and `run_until` with the step of the loop in its body.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+from array import array
 from asyncio import events
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 from zlib import crc32
@@ -40,6 +44,8 @@ from zlib import crc32
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
+#: So many turns are summed up at once.
+TRACED_TURNS = 1_000
 #: When every simulation begins.
 EPOCH_S = 1_000_000_000.0
 
@@ -168,12 +174,51 @@ class Process:
             assert self.is_on_agenda, "what is ready will have its turn"
 
 
+class _Handle(asyncio.Handle):
+    """A callback. Asyncio's own asks its loop for the debug mode first, of which there is none here."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class _Timer(asyncio.TimerHandle):
     """``when`` is the true time; its process is kept because a context is slow to ask."""
 
     __slots__ = ("process",)
 
-    process: Process
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        process: Process,
+    ) -> None:
+        self._when = when
+        self._scheduled = False
+        self._context = context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self.process = process
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -190,7 +235,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.processes = [self.harness]
         #: What was scheduled for the dead: kept, see `Process`.
         self.forgotten: list[object] = []
-        self.fingerprint = 0
+        #: What `fingerprint` sums up, three numbers for each turn, and what it has summed up of it.
+        self._trace = array("d")
+        self._traced = 0
         self.turns = 0
         #: Called after each turn of a process that is not the harness.
         self.after_turn: Callable[[Process], None] = lambda _process: None
@@ -212,11 +259,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Put the next turn of the process on the agenda if it has something to do and may do it."""
         if process.ready and not process.is_on_agenda and not process.is_paused:
             process.is_on_agenda = True
-            self._enter(max(self.now_s, process.busy_until_s), process)
-
-    def _enter(self, when_s: float, item: _Timer | Process) -> None:
-        self._number += 1
-        heappush(self._agenda, (when_s, self._number, item))
+            now_s, free_s = self.now_s, process.busy_until_s
+            self._number = number = self._number + 1
+            heappush(self._agenda, (free_s if free_s > now_s else now_s, number, process))
 
     # --- scheduling ---
 
@@ -226,8 +271,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        context = contextvars.copy_context() if context is None else context
-        handle = asyncio.Handle(callback, args, self, context)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Handle(callback, args, self, context)
         process = context.get(_PROCESS, self.harness)
         if process.is_alive:
             process.ready.append(handle)
@@ -268,10 +314,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Like `call_at`, by the true time."""
-        context = contextvars.copy_context() if context is None else context
-        timer = _Timer(when_s, callback, args, self, context)
-        timer.process = context.get(_PROCESS, self.harness)
-        self._enter(max(when_s, self.now_s), timer)
+        if context is None:
+            context = contextvars.copy_context()
+        timer = _Timer(when_s, callback, args, self, context, context.get(_PROCESS, self.harness))
+        now_s = self.now_s
+        self._number = number = self._number + 1
+        heappush(self._agenda, (when_s if when_s > now_s else now_s, number, timer))
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -305,7 +353,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_until(self, when_s: float) -> None:
         """Let everything happen up to this true time."""
-        self._run(lambda: not self._agenda or self._agenda[0][0] > when_s)
+        agenda, step = self._agenda, self._step
+        with self._running():
+            while agenda and agenda[0][0] <= when_s:
+                step()
         self.now_s = max(self.now_s, when_s)
 
     def run_forever(self) -> None:
@@ -317,56 +368,87 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_stopping = True
 
     def _run(self, is_over: Callable[[], bool]) -> None:
+        with self._running():
+            while self._agenda and not is_over():
+                self._step()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         assert not self._is_running, "a loop runs once at a time"
         assert not self._is_closed, "its end was its end"
         outer = events._get_running_loop()
         events._set_running_loop(self)
         self._is_running = True
         try:
-            while self._agenda and not is_over():
-                self._step()
+            yield
         finally:
             self._is_running = False
             events._set_running_loop(outer)
 
     def _step(self) -> None:
         when_s, _, item = heappop(self._agenda)
-        self.now_s = max(self.now_s, when_s)
-        if isinstance(item, Process):
+        if when_s > self.now_s:
+            self.now_s = when_s
+        if item.__class__ is Process:
             self._turn(item)
-        elif not item.cancelled():
-            process = item.process
-            if not process.is_alive:
-                return
-            if process.is_paused:
-                process.overdue.append(item)
-                return
-            process.ready.append(item)
-            if not process.is_on_agenda:
-                self.want_turn(process)
+            return
+        assert isinstance(item, _Timer), "nothing else is on the agenda"
+        process = item.process
+        if item._cancelled or not process.is_alive:
+            return
+        if process.is_paused:
+            process.overdue.append(item)
+            return
+        process.ready.append(item)
+        if not process.is_on_agenda:
+            self.want_turn(process)
 
     def _turn(self, process: Process) -> None:
-        if not process.may_run():
+        if not process.is_alive or process.is_paused:
             process.is_on_agenda = False
             return
         ready = process.ready
         due = len(ready)
         self.current = process
+        next_ready = ready.popleft
         for _ in range(due):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
-            if not process.may_run():
+            handle = next_ready()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self._callback_failed(handle, error)
+            if not process.is_alive or process.is_paused:
                 break
         self.current = None
         self.turns += 1
         process.turns += 1
-        self.fingerprint = crc32(b"%d %d %d" % (process.number, due, self.now_s * 1e6), self.fingerprint)
+        trace = self._trace
+        trace.extend((process.number, due, self.now_s))
+        if len(trace) >= 3 * TRACED_TURNS:
+            self._sum_up()
         if process is not self.harness:
             process.busy_until_s = self.now_s + process.turn_cost_s()
             self.after_turn(process)
         process.is_on_agenda = False
-        self.want_turn(process)
+        if ready:
+            self.want_turn(process)
+
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        text = f"Exception in callback {handle._callback!r}"
+        self.call_exception_handler({"message": text, "exception": error, "handle": handle})
+
+    def _sum_up(self) -> None:
+        self._traced = crc32(self._trace.tobytes(), self._traced)
+        del self._trace[:]
+
+    @property
+    def fingerprint(self) -> int:
+        """See the module text."""
+        self._sum_up()
+        return self._traced
 
     def failed_tasks(self) -> list[tuple[Process, BaseException]]:
         """Tasks whose failure nobody has looked at.
