@@ -2,7 +2,8 @@
 
 A connection is one of the network's; its streams share it, as HTTP/2 streams do, so they break together, each with a
 suffix of its own lost. Frames cross as length, type, stream and bytes. Each stream has a window of its own, which the
-reader opens again as he reads, so one that is not read holds up no other. A ping after a third of the silence timeout
+reader opens again when he has read a quarter of it, so one that is not read holds up no other, and one that is read
+costs no answer for each frame. A ping after a third of the silence timeout
 finds a peer that says nothing: it is answered by the peer's process, so a paused one does not answer.
 """
 
@@ -26,10 +27,13 @@ from cluster.transport.carrier import (
 
 #: Of a stream, written and not read yet, before its writer waits.
 WINDOW_BYTES = 256 * 1024
+#: The reader tells of so much at once.
+WINDOW_STEP_BYTES = WINDOW_BYTES // 4
 _SIZE = struct.Struct(">I")
 _FRAME = struct.Struct(">IBB")
 _OPEN, _DATA, _READ, _END, _CANCEL, _PING, _PONG = range(7)
 _KINDS = list(StreamKind)
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 
 def address_of(text: str) -> Address:
@@ -52,8 +56,10 @@ class _Stream:
         self.server: asyncio.Task[None] | None = None
         #: Written here and not read there.
         self._unread_bytes = 0
-        #: One task reads and one writes: each looks again when this is set.
-        self._changed = asyncio.Event()
+        #: Read here, and not told there.
+        self._untold_bytes = 0
+        #: One task reads and one writes: each looks again when its own is set.
+        self._may_read, self._may_write = asyncio.Event(), asyncio.Event()
 
     @property
     def caller(self) -> str:
@@ -64,8 +70,8 @@ class _Stream:
             self.cancel()
             raise StreamBroken(f"a frame of {len(frame)} bytes is larger than {LARGEST_FRAME_BYTES}")
         while not self.broken and not self.has_ended and self._unread_bytes >= WINDOW_BYTES:
-            self._changed.clear()
-            await self._changed.wait()
+            self._may_write.clear()
+            await self._may_write.wait()
         if self.broken or (self.has_ended and self.server is None):
             raise StreamBroken(self.broken or "the other side has ended the stream")
         self._unread_bytes += len(frame)
@@ -77,11 +83,13 @@ class _Stream:
                 return None
             if self.broken:
                 raise StreamBroken(self.broken)
-            self._changed.clear()
-            await self._changed.wait()
+            self._may_read.clear()
+            await self._may_read.wait()
         frame = self.frames.popleft()
-        if not self.broken:
-            self._wire.send(_READ, self._kind, _SIZE.pack(len(frame)))
+        self._untold_bytes += len(frame)
+        if self._untold_bytes >= WINDOW_STEP_BYTES and not self.broken:
+            self._wire.send(_READ, self._kind, _SIZE.pack(self._untold_bytes))
+            self._untold_bytes = 0
         return frame
 
     def cancel(self) -> None:
@@ -91,24 +99,28 @@ class _Stream:
 
     def received(self, frame: bytes) -> None:
         self.frames.append(frame)
-        self._changed.set()
+        self._may_read.set()
 
     def was_read(self, size: int) -> None:
         """There: the window opens."""
         self._unread_bytes -= size
-        self._changed.set()
+        self._may_write.set()
 
     def ended(self) -> None:
         self.has_ended = True
-        self._changed.set()
+        self._look_again()
 
     def break_off(self, reason: str) -> None:
         """Nothing more comes; at an acceptor's end the coroutine that serves it is cancelled."""
         if not self.broken:
             self.broken = reason
-            self._changed.set()
+            self._look_again()
             if self.server is not None:
                 self.server.cancel()
+
+    def _look_again(self) -> None:
+        self._may_read.set()
+        self._may_write.set()
 
 
 class _Wire:
@@ -144,7 +156,7 @@ class _Wire:
         return stream
 
     def send(self, what: int, kind: StreamKind = StreamKind.CONSENSUS, frame: bytes = b"") -> None:
-        data = _FRAME.pack(len(frame), what, _KINDS.index(kind)) + frame
+        data = _FRAME.pack(len(frame), what, _NUMBERS[kind]) + frame
         if self._end is None:
             self._unsent.append(data)
         else:
@@ -174,15 +186,15 @@ class _Wire:
 
     def chunk_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
-        self._buffer += data
-        at = 0
-        while len(self._buffer) - at >= _FRAME.size:
-            size, what, number = _FRAME.unpack_from(self._buffer, at)
-            if len(self._buffer) - at - _FRAME.size < size:
+        buffer = self._buffer + data if self._buffer else data
+        at, end = 0, len(buffer)
+        while end - at >= _FRAME.size:
+            size, what, number = _FRAME.unpack_from(buffer, at)
+            if end - at - _FRAME.size < size:
                 break
             at += _FRAME.size + size
-            self._received(what, _KINDS[number], self._buffer[at - size : at])
-        self._buffer = self._buffer[at:]
+            self._received(what, _KINDS[number], buffer[at - size : at])
+        self._buffer = buffer[at:]
 
     def _received(self, what: int, kind: StreamKind, frame: bytes) -> None:
         stream = self._streams.get(kind)

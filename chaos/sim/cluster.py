@@ -60,11 +60,15 @@ class SimulatedCluster:
     def _make_link(self, source: str, target: str) -> Link:
         low_ms, high_ms = self.personality.link_delay_ms
         slow = self.personality.slow_chunks_percent / 100
-        chance = Random(f"{self._seed} delays {source} {target}")
+        draw = Random(f"{self._seed} delays {source} {target}").random
+        low_s, range_s = low_ms / 1000, (high_ms - low_ms) / 1000
+        direction = source, target
 
         def delay_s() -> float:
-            delay_ms = chance.uniform(low_ms, high_ms) * self._slowness.get((source, target), 1.0)
-            return delay_ms * (SLOW_CHUNK_FACTOR if chance.random() < slow else 1) / 1000
+            drawn_s = low_s + range_s * draw()
+            if draw() < slow:
+                drawn_s *= SLOW_CHUNK_FACTOR
+            return drawn_s * self._slowness[direction] if direction in self._slowness else drawn_s
 
         return Link(delay_s)
 

@@ -275,8 +275,9 @@ class Machine:
         assert self.process is None, "one process at a time"
         self._lives += 1
         chance = self._chance_of("turns")
-        cost_ms = self._personality.turn_cost_ms
-        self.process = self._loop.start_process(self.name, lambda: chance.uniform(*cost_ms) / 1000)
+        shortest_s, longest_s = (cost_ms / 1000 for cost_ms in self._personality.turn_cost_ms)
+        draw, range_s = chance.random, longest_s - shortest_s
+        self.process = self._loop.start_process(self.name, lambda: shortest_s + range_s * draw())
         self.is_disk_suspect = self.is_disk_bad
         self.has_refused_writes = self.disk.fail_writes is not None
         return self.process

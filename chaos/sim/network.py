@@ -51,7 +51,7 @@ class Receiver(Protocol):
         """Once, at the end: ``None`` if the other side has closed in an orderly way, after all it had sent."""
 
     def room_again(self) -> None:
-        """Something was taken out of a connection on which `End.in_flight_bytes` had grown."""
+        """Something was taken out of a connection; only called if `End.wants_room`."""
 
 
 @dataclass(slots=True)
@@ -82,6 +82,7 @@ class End:
         "other",
         "process",
         "receiver",
+        "wants_room",
     )
 
     def __init__(self, network: Network, process: Process, host: str, outgoing: _Pipe) -> None:
@@ -93,6 +94,8 @@ class End:
         self.receiver: Receiver
         self.is_open = True
         self.is_reading = True
+        #: Its receiver waits for `Receiver.room_again`; nobody else is woken for it.
+        self.wants_room = False
         #: When the first byte of what was received last was sent.
         self.heard_sent_s = 0.0
 
@@ -212,12 +215,16 @@ class Network:
 
     def send(self, end: End, pipe: _Pipe, data: bytes | None) -> None:
         size = len(data) if data is not None else 0
-        link = pipe.link
-        arrival_s = max(pipe.last_arrival_s, self._loop.now_s + link.delay_s()) + size / link.bytes_per_s
+        link, now_s = pipe.link, self._loop.now_s
+        arrival_s = now_s + link.delay_s()
+        if arrival_s < pipe.last_arrival_s:
+            arrival_s = pipe.last_arrival_s
+        arrival_s += size / link.bytes_per_s
         pipe.last_arrival_s = arrival_s
-        pipe.chunks.append((arrival_s, data, self._loop.now_s))
+        pipe.chunks.append((arrival_s, data, now_s))
         pipe.in_flight_bytes += size
-        self.pump(end, pipe)
+        if not pipe.is_scheduled:
+            self.pump(end, pipe)
 
     def pump(self, end: End, pipe: _Pipe) -> None:
         """Have the next chunk from ``end`` arrive in its time, unless something holds it up."""
@@ -230,7 +237,7 @@ class Network:
             return  # it is still being accepted
         pipe.is_scheduled = True
         owner = target.process if target.process.is_alive else self._loop.harness
-        owner.call_later(max(0.0, pipe.chunks[0][0] - self._loop.now_s), self._arrive, end, pipe)
+        self._loop.call_at_true(pipe.chunks[0][0], self._arrive, end, pipe, context=owner.context)
 
     def _arrive(self, end: End, pipe: _Pipe) -> None:
         """Everything that is due, as a kernel hands it over."""
@@ -238,8 +245,9 @@ class Network:
         target = end.other
         parts: list[bytes] = []
         is_end = False
-        while pipe.chunks and pipe.chunks[0][0] <= self._loop.now_s and not pipe.link.is_cut and target.is_reading:
-            _, data, sent_s = pipe.chunks.popleft()
+        chunks, now_s = pipe.chunks, self._loop.now_s
+        while chunks and chunks[0][0] <= now_s and not pipe.link.is_cut and target.is_reading:
+            _, data, sent_s = chunks.popleft()
             pipe.in_flight_bytes -= len(data or b"")
             if pipe.last_words is not None:
                 pipe.last_words -= 1
@@ -258,12 +266,13 @@ class Network:
             return
         if parts:
             target.receiver.chunk_received(b"".join(parts))
-            if end.is_open and end.process.is_alive:
+            if end.wants_room and end.is_open and end.process.is_alive:
                 end.process.call_soon(self._tell_room, end)
         if is_end and target.is_open:
             target.is_open = False
             target.receiver.connection_closed(None)
-        self.pump(end, pipe)
+        if chunks:
+            self.pump(end, pipe)
 
     def _tell_room(self, end: End) -> None:
         if end.is_open:

@@ -36,7 +36,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         self._end.send(bytes(data))
         if not self._is_protocol_paused and self._end.in_flight_bytes > self._high_bytes:
-            self._is_protocol_paused = True
+            self._is_protocol_paused = self._end.wants_room = True
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
@@ -102,7 +102,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def room_again(self) -> None:
         if self._is_protocol_paused and self._end.in_flight_bytes <= self._low_bytes:
-            self._is_protocol_paused = False
+            self._is_protocol_paused = self._end.wants_room = False
             self._protocol.resume_writing()
 
     def connection_closed(self, error: OSError | None) -> None:
