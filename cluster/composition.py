@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -65,7 +65,7 @@ from node.amqp.server.sockets import Listen
 from node.broker import Broker
 from node.config import NodeConfig
 from node.errors import WarrenError
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
 from node.store.shared.config import StoreConfig
@@ -196,8 +196,9 @@ class Node:
         self._world.probe.close()
         self._lock.release()
 
-    def check_invariants(self) -> None:
-        self.runtime.check_invariants()
+    def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
+        """See `NodeRuntime.check_invariants`."""
+        self.runtime.check_invariants(touched)
         self.mesh.check_invariants()
         self.raft.check_invariants()
         self._admission.check_invariants()

@@ -410,7 +410,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         ready = process.ready
         due = len(ready)
         self.current = process
-        next_ready = ready.popleft
+        next_ready: Callable[[], Any] = ready.popleft
         for _ in range(due):
             handle = next_ready()
             if not handle._cancelled:
@@ -420,7 +420,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     self._callback_failed(handle, error)
-            if not process.is_alive or process.is_paused:
+            if not process.may_run():
                 break
         self.current = None
         self.turns += 1
@@ -437,8 +437,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.want_turn(process)
 
     def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
-        text = f"Exception in callback {handle._callback!r}"
-        self.call_exception_handler({"message": text, "exception": error, "handle": handle})
+        self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error, "handle": handle})
 
     def _sum_up(self) -> None:
         self._traced = crc32(self._trace.tobytes(), self._traced)

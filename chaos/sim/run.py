@@ -18,10 +18,10 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from chaos.history import Event, Kind, ProcKind
+from chaos.sim.checks import Checks
 from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
-from chaos.sim.insides import check_deep_invariants
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.record_watch import RecordWatch
@@ -30,18 +30,14 @@ from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
-from chaos.sim.wipes import check_wiped
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
-from cluster.composition import Node
 from cluster.sessions.routes import RouteState
 from node.errors import StorageError, WarrenError
 from node.message import Message
 from node.store.disk.simulated import SimulatedCrashError
 
 SETUP_LIMIT_S = 120.0
-#: So many checks of the nodes' own invariants between two of what they do not reach.
-CHECKS_PER_DEEP_CHECK = 8
 #: Errors that a node may log though its disk is sound: what they begin with, before anything is filled in.
 EXPECTED_ERRORS = (
     "this node pauses (pause_minority)",
@@ -74,9 +70,9 @@ class Run:
     """The world of one schedule."""
 
     def __init__(
-        self, schedule: Schedule, *, checks_every: int = 20, on_line: Callable[[str], None] | None = None
+        self, schedule: Schedule, *, checks_every: int = 0, on_line: Callable[[str], None] | None = None
     ) -> None:
-        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was."""
+        """``checks_every``: so many turns of nodes between two checks of the one whose turn it was; drawn if 0."""
         self.schedule = schedule
         self.loop: SimulatedLoop = simulated_loop()
         self.loop.set_exception_handler(self._exception)
@@ -101,9 +97,7 @@ class Run:
             dropped=self._dropped,
             is_something_wrong=cluster.is_something_wrong,
         )
-        self._checks_every = checks_every
-        self._turns_to_check = checks_every
-        self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
+        self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
 
     # --- what happens ---
 
@@ -167,41 +161,25 @@ class Run:
         return (self.loop.current or self.loop.harness).wall_time_s()
 
     def _after_turn(self, process: Process) -> None:
-        machine = self.cluster.machines.get(process.name)
-        if machine is None or machine.process is not process or machine.name not in self.cluster.nodes:
-            return
-        node = self.cluster.nodes[machine.name]
-        self.records.look(process.name, process.number, node)
-        self._turns_to_check -= 1
-        if self._turns_to_check <= 0:
-            self._turns_to_check = self._checks_every
-            self._check(node)
+        name = process.name
+        node = self.cluster.nodes.get(name)
+        if node is not None and self.cluster.machines[name].process is process:
+            self.records.look(name, process.number, node)
+            self._checks.turn_over(node)
 
-    def _check(self, node: Node) -> None:
-        """All invariants of one node, and now and then those that it does not reach by itself."""
-        self._checks_to_deep_check -= 1
-        try:
-            node.check_invariants()
-            if self._checks_to_deep_check <= 0:
-                self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
-                check_deep_invariants(node)
-                self.cluster.network.check_invariants()
-                check_wiped(self.cluster)
-        except AssertionError as error:
-            self.stage.violate("invariant", f"{error}{place(error)}")
+    def _invariant_broken(self, error: AssertionError) -> None:
+        self.stage.violate("invariant", f"{error}{place(error)}")
 
     def check_invariants(self) -> None:
-        """Of everything, at the end."""
-        for node in self.cluster.nodes.values():
-            self._checks_to_deep_check = 0
-            self._check(node)
+        """Of everything."""
+        self._checks.everything()
 
     # --- the run ---
 
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        with _quiet(self), self._listener.laid():
+        with _quiet(self), self._listener.laid(), self._checks.laid():
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)
@@ -211,6 +189,7 @@ class Run:
                     break
                 steps.do(step)
             loop.run_until(begin_s + self.schedule.steps_end_ms / 1000)
+            self.check_invariants()
             if not stage.violations and Ending(stage).run():
                 self._judge()
             loop.close()

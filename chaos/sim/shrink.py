@@ -8,7 +8,9 @@ schedule is one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from chaos.sim.checks import CHECKS_EVERY
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
 
@@ -17,7 +19,7 @@ def shrink(
     schedule: Schedule,
     *,
     runs_max: int = 400,
-    run: Callable[[Schedule], Outcome] = run_schedule,
+    run: Callable[[Schedule], Outcome] = partial(run_schedule, checks_every=CHECKS_EVERY[0]),
     on_progress: Callable[[int, int], None] = lambda _runs, _steps: None,
 ) -> tuple[Schedule, Outcome]:
     """The smallest schedule that was found with a first violation of the same kind, and what it shows.

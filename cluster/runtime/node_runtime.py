@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from cluster.raft.messages import Message
@@ -49,7 +49,7 @@ from node.auth import UserDirectory
 from node.config import NodeConfig
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.group_commit import GroupCommit
 from node.store.steps import Job
 from node.topology.records import QueueRecord
@@ -276,13 +276,15 @@ class NodeRuntime:
         """Until this node stops."""
         self.alarms.set_disk_limit(limit, self._now_ms())
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
+        """Of everything; if ``touched`` is given, of what is small, and of these queues."""
         self.membership.check_invariants()
         self.proposals.check_invariants()
-        self.queues.check_invariants()
+        self.queues.check_invariants(touched)
         self.gateway.check_invariants()
         self.sessions.check_invariants()
-        self.metadata.state.check_invariants()
+        if touched is None:
+            self.metadata.state.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()
 

@@ -16,7 +16,7 @@ on without this copy (`ClusterPort.storage_failed`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from cluster.metadata.records import MastershipRecord
@@ -565,7 +565,8 @@ class QueueSet:
         for role in list(self.roles.values()):
             self._close(role, delete=False)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
+        """``touched``: the copies that are looked into; all if it is not given."""
         self._early.check_invariants()
         self._failed.check_invariants()
         self._turns.check_invariants()
@@ -575,7 +576,10 @@ class QueueSet:
         masters = {queue_id for queue_id, role in self.roles.items() if isinstance(role, MasterRole)}
         assert masters == set(self._processes), "exactly the queues mastered here have a process"
         assert not self.roles.keys() & set(self._failed), "a copy out of service plays no role"
-        for role in self.roles.values():
+        for queue_id in self.roles if touched is None else touched:
+            role = self.roles.get(queue_id)
+            if role is None:
+                continue
             if isinstance(role, MasterRole):
                 role.mirrored.check_invariants()
                 role.process.check_invariants()
