@@ -400,13 +400,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.overdue.append(item)
             return
         process.ready.append(item)
-        if not process.is_on_agenda:
+        if process.is_on_agenda:
+            return
+        agenda, now_s = self._agenda, self.now_s
+        if process.busy_until_s <= now_s and (not agenda or agenda[0][0] > now_s):
+            self._turn(process)  # it would be the next thing on the agenda
+        else:
             self.want_turn(process)
 
     def _turn(self, process: Process) -> None:
         if not process.is_alive or process.is_paused:
             process.is_on_agenda = False
             return
+        process.is_on_agenda = True  # what becomes ready in this turn is for the next one
         ready = process.ready
         due = len(ready)
         self.current = process
