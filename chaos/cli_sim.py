@@ -40,7 +40,7 @@ class SeedRange(click.ParamType[range]):
 @click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True, help="Nodes of each cluster.")
 @click.option("--operations", type=click.IntRange(min=1), default=200, show_default=True, help="What clients do.")
 @click.option(
-    "--seconds", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults."
+    "--seconds", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults at most."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes side by side.  [default: one for each core]")
 @click.option("--replay", type=click.IntRange(min=0), help="Run this seed alone and print what happens, line by line.")

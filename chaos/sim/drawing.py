@@ -3,6 +3,11 @@
 Everything that is drawn has a generator of its own, named after the seed and what it is for (`drawn_for`): one for the
 personality, one for each operation of the workload, one for each fault. So a kind of fault more, or one draw more in an
 operation, changes that one and leaves the others as they were.
+
+The operations of a seed are always as many; the time that they are spread over is drawn, too (`LENGTH_SHARES`). Most
+seeds do in a few seconds what a few do in the whole time: an idle second costs a cluster as much as thirty messages and
+finds nothing. In a short seed faults follow each other faster and last shorter; what takes many seconds (a peer that
+says nothing until its link is cut, a client that is given up) is for the long ones.
 """
 
 from __future__ import annotations
@@ -49,6 +54,11 @@ FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
+#: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
+LENGTH_SHARES = (0.2, 0.2, 0.3, 0.5, 1.0)
+SHORTEST_MS = 3_000
+#: Faults do not follow each other faster than this because the seed is short.
+FAULT_PAUSE_MIN_MS = 400
 #: Which files a disk refuses to write, by a part of their paths.
 WRITTEN_PLACES = ("/queues/", "/msg_store", "/")
 
@@ -127,6 +137,8 @@ class _Drawing:
     seed: int
     personality: Personality
     end_ms: int
+    #: Of the longest time that was asked for.
+    share: float
     chance: Random
     steps: list[Step] = field(default_factory=list)
 
@@ -219,14 +231,16 @@ class _Drawing:
         """Faults of the kinds that this seed has chosen, one after the other or at once."""
         p = self.personality
         number = 0
-        at_ms = drawn_for(self.seed, "first fault").uniform(500, 4_000)
+        at_ms = drawn_for(self.seed, "first fault").uniform(500, 4_000) * self.share
+        pause_ms_mean = max(p.fault_every_ms * self.share, FAULT_PAUSE_MIN_MS)
         while at_ms < self.end_ms:
             number += 1
             chance = self.chance = drawn_for(self.seed, "fault", number)
             kind = chance.choice(p.faults)
             shortest, longest = FAULTS[kind]
+            longest = max(longest * self.share, shortest)
             lasts_ms = shortest * (longest / shortest) ** chance.random() if shortest else 0
-            pause_ms = chance.expovariate(1 / p.fault_every_ms)
+            pause_ms = chance.expovariate(1 / pause_ms_mean)
             getattr(self, f"_{kind}", self._plain)(kind, at_ms, at_ms + lasts_ms)
             at_ms += pause_ms
 
@@ -386,9 +400,12 @@ _RARE = (
 
 
 def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: int = 20_000) -> Schedule:
-    """The schedule of a seed. The same for ever, as long as this module stays as it is."""
+    """The schedule of a seed: so many operations in ``length_ms`` or less. The same for ever, as long as this module
+    stays as it is."""
     personality = draw_personality(drawn_for(seed, "personality"), nodes)
-    drawing = _Drawing(seed, personality, length_ms, drawn_for(seed))
+    share = drawn_for(seed, "length").choice(LENGTH_SHARES)
+    length_ms = max(int(length_ms * share), min(length_ms, SHORTEST_MS))
+    drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.faults()
     # Python's sort keeps the order in which steps of one time were drawn.
