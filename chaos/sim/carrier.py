@@ -58,8 +58,9 @@ class _Stream:
         self._unread_bytes = 0
         #: Read here, and not told there.
         self._untold_bytes = 0
-        #: One task reads and one writes: each looks again when its own is set.
-        self._may_read, self._may_write = asyncio.Event(), asyncio.Event()
+        #: What the one task that reads waits for, and the one that writes.
+        self._reader: asyncio.Future[None] | None = None
+        self._may_write = asyncio.Event()
 
     @property
     def caller(self) -> str:
@@ -83,8 +84,11 @@ class _Stream:
                 return None
             if self.broken:
                 raise StreamBroken(self.broken)
-            self._may_read.clear()
-            await self._may_read.wait()
+            self._reader = self._wire.loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         frame = self.frames.popleft()
         self._untold_bytes += len(frame)
         if self._untold_bytes >= WINDOW_STEP_BYTES and not self.broken:
@@ -99,7 +103,7 @@ class _Stream:
 
     def received(self, frame: bytes) -> None:
         self.frames.append(frame)
-        self._may_read.set()
+        self._wake_reader()
 
     def was_read(self, size: int) -> None:
         """There: the window opens."""
@@ -119,8 +123,12 @@ class _Stream:
                 self.server.cancel()
 
     def _look_again(self) -> None:
-        self._may_read.set()
+        self._wake_reader()
         self._may_write.set()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class _Wire:
@@ -136,9 +144,9 @@ class _Wire:
         self._buffer = b""
         self.closed = ""
         self._silence_s = silence_timeout_ms / 1000
-        self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
-        self._timer = self._loop.call_later(self._silence_s / 3, self._look)
+        self.loop = asyncio.get_running_loop()
+        self._heard_s = self.loop.time()
+        self._timer = self.loop.call_later(self._silence_s / 3, self._look)
 
     def attach(self, end: End) -> None:
         """The connection is there: what was written meanwhile goes out."""
@@ -172,7 +180,7 @@ class _Wire:
     def _look(self) -> None:
         if self.closed:
             return
-        quiet_s = self._loop.time() - self._heard_s
+        quiet_s = self.loop.time() - self._heard_s
         if quiet_s >= self._silence_s:
             self._lose("keepalive watchdog timeout")
             if self._end is not None:
@@ -180,12 +188,12 @@ class _Wire:
             return
         if quiet_s >= self._silence_s / 3:
             self.send(_PING)
-        self._timer = self._loop.call_later(self._silence_s / 6, self._look)
+        self._timer = self.loop.call_later(self._silence_s / 6, self._look)
 
     # --- what the network does ---
 
     def chunk_received(self, data: bytes) -> None:
-        self._heard_s = self._loop.time()
+        self._heard_s = self.loop.time()
         buffer = self._buffer + data if self._buffer else data
         at, end = 0, len(buffer)
         while end - at >= _FRAME.size:
@@ -202,7 +210,7 @@ class _Wire:
             self.send(_PONG)
         elif what == _OPEN and self._acceptor is not None:
             stream = self._streams[kind] = _Stream(self, kind)
-            stream.server = self._loop.create_task(self._serve(self._acceptor, kind, stream))
+            stream.server = self.loop.create_task(self._serve(self._acceptor, kind, stream))
         elif stream is None or stream.broken:
             return
         elif what == _DATA:

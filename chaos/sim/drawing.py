@@ -237,8 +237,8 @@ class _Drawing:
             number += 1
             chance = self.chance = drawn_for(self.seed, "fault", number)
             kind = chance.choice(p.faults)
-            shortest, longest = FAULTS[kind]
-            longest = max(longest * self.share, shortest)
+            shortest = FAULTS[kind][0]
+            longest = max(FAULTS[kind][1] * self.share, shortest)
             lasts_ms = shortest * (longest / shortest) ** chance.random() if shortest else 0
             pause_ms = chance.expovariate(1 / pause_ms_mean)
             getattr(self, f"_{kind}", self._plain)(kind, at_ms, at_ms + lasts_ms)

@@ -387,8 +387,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _step(self) -> None:
         when_s, _, item = heappop(self._agenda)
-        if when_s > self.now_s:
-            self.now_s = when_s
+        self.now_s = max(self.now_s, when_s)
         if item.__class__ is Process:
             self._turn(item)
             return

@@ -216,10 +216,7 @@ class Network:
     def send(self, end: End, pipe: _Pipe, data: bytes | None) -> None:
         size = len(data) if data is not None else 0
         link, now_s = pipe.link, self._loop.now_s
-        arrival_s = now_s + link.delay_s()
-        if arrival_s < pipe.last_arrival_s:
-            arrival_s = pipe.last_arrival_s
-        arrival_s += size / link.bytes_per_s
+        arrival_s = max(pipe.last_arrival_s, now_s + link.delay_s()) + size / link.bytes_per_s
         pipe.last_arrival_s = arrival_s
         pipe.chunks.append((arrival_s, data, now_s))
         pipe.in_flight_bytes += size

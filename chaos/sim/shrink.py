@@ -15,11 +15,15 @@ from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
 
 
+#: A schedule with fewer steps has other turns: what its seed's distance between two checks finds would come and go.
+run_closely = partial(run_schedule, checks_every=CHECKS_EVERY[0])
+
+
 def shrink(
     schedule: Schedule,
     *,
     runs_max: int = 400,
-    run: Callable[[Schedule], Outcome] = partial(run_schedule, checks_every=CHECKS_EVERY[0]),
+    run: Callable[[Schedule], Outcome] = run_closely,
     on_progress: Callable[[int, int], None] = lambda _runs, _steps: None,
 ) -> tuple[Schedule, Outcome]:
     """The smallest schedule that was found with a first violation of the same kind, and what it shows.

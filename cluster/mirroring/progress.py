@@ -38,6 +38,9 @@ class MirrorState(Enum):
     #: Too much in flight: nothing more is sent until all of that is applied; then comes a new attach.
     LAGGING = "lagging"
 
+    #: Of the member itself: states are looked up for each message, and Enum hashes the name, in Python.
+    __hash__ = object.__hash__
+
 
 class MirrorInput(Enum):
     """What moves it."""

@@ -133,7 +133,7 @@ class RaftCore:
             or self._messages_after_append
             or self._installed_snapshot
             or self.log.handed_out < self.log.last_index
-            or self._hard_state != self._written_hard_state
+            or self._is_hard_state_new
             or min(self.log.commit, self.log.stable) > self.log.applied
             or (self._leadership is not None and self._leadership.wants_to_send)
         )
@@ -315,6 +315,14 @@ class RaftCore:
     def _hard_state(self) -> HardState:
         # A commit index above what is durable here could, after a crash, bless an entry that was about to be cut off.
         return HardState(self.term, self.voted_for, min(self.log.commit, self.log.stable))
+
+    @property
+    def _is_hard_state_new(self) -> bool:
+        """It is not what was written; asked often, so without making one."""
+        written, log = self._written_hard_state, self.log
+        if written.term != self.term or written.voted_for != self.voted_for:
+            return True
+        return written.commit != (log.commit if log.commit < log.stable else log.stable)
 
     @property
     def _may_stand(self) -> bool:

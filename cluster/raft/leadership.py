@@ -162,7 +162,10 @@ class Leadership:
 
     @property
     def wants_to_send(self) -> bool:
-        return any(self._wants_append(progress) for progress in self._progress.values())
+        for progress in self._progress.values():  # noqa: SIM110 - asked several times for each message
+            if self._wants_append(progress):
+                return True
+        return False
 
     def send_appends(self, now_ms: int) -> None:
         """To every follower what it lacks and may be sent now."""

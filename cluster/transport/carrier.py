@@ -45,6 +45,9 @@ class StreamKind(Enum):
     CONSENSUS = "Consensus"
     QUEUES = "Queues"
 
+    #: Of the member itself: it is a key several times for each frame, and Enum hashes the name, in Python.
+    __hash__ = object.__hash__
+
 
 class ProbeResult(Enum):
     #: Somebody accepts connections.

@@ -17,6 +17,7 @@ up on both sides has lost nothing so far.
 
 Streams: *consensus* (small, urgent) and *queues* (bulk) are separate, with flow control of their own. A consensus
 stream that has nothing to say says so, with an empty frame: a peer whose loop is stuck may still answer the carrier.
+One timer sees to that. No frame sets it anew: when it fires and something was said meanwhile, it goes on for the rest.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
 
 _UNKNOWN_KINDS_MAX = 16
+#: A silence that lacks so little is long enough.
+SOON_S = 0.001
 
 
 class Link:
@@ -68,6 +71,11 @@ class Link:
         self.outboxes = {kind: Outbox(limits) for kind in StreamKind}
         self._wakes = {kind: asyncio.Event() for kind in StreamKind}
         self._heartbeat_interval_s = heartbeat_interval_ms / 1000
+        #: When something was last written to the consensus stream; and the next look at that.
+        self._spoke_s = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+        #: The consensus stream is to say that we live if it has nothing else to say.
+        self._is_beat_due = False
         self._gate = gate
         self._on_up = on_up
         self._on_closed = on_closed
@@ -156,6 +164,8 @@ class Link:
         if self.is_closed or not self._is_dialed or len(self._incoming) < len(StreamKind):
             return
         self.is_up = True
+        self._spoke_s = asyncio.get_running_loop().time()
+        self._look_at_silence()
         self.up_or_closed.set()
         for kind, stream in self._outgoing.items():
             self._spawn(self._write(kind, stream))
@@ -175,11 +185,13 @@ class Link:
     async def _write(self, kind: StreamKind, stream: OutgoingStream) -> None:
         outbox, wake = self.outboxes[kind], self._wakes[kind]
         while True:
-            if kind is StreamKind.QUEUES:
-                await wake.wait()
-            else:
-                await self._wake_or_beat(wake, stream)
+            await wake.wait()
             wake.clear()
+            if kind is StreamKind.CONSENSUS:
+                self._spoke_s = asyncio.get_running_loop().time()
+                if self._is_beat_due and not outbox:
+                    await stream.write(b"")
+                self._is_beat_due = False
             while outbox:
                 was_congested = outbox.is_congested
                 frame = outbox.take_frame()
@@ -191,14 +203,15 @@ class Link:
                 for part in parts_of(frame):
                     await stream.write(part)
 
-    async def _wake_or_beat(self, wake: asyncio.Event, stream: OutgoingStream) -> None:
-        """Wait until there is something to write; say that we live if there is nothing for a while."""
-        while not wake.is_set():
-            try:
-                async with asyncio.timeout(self._heartbeat_interval_s):
-                    await wake.wait()
-            except TimeoutError:
-                await stream.write(b"")
+    def _look_at_silence(self) -> None:
+        """Have the consensus stream say that we live if it has said nothing for a while."""
+        loop = asyncio.get_running_loop()
+        rest_s = self._spoke_s + self._heartbeat_interval_s - loop.time()
+        if rest_s <= SOON_S:
+            self._is_beat_due = True
+            self._wakes[StreamKind.CONSENSUS].set()
+            rest_s = self._heartbeat_interval_s
+        self._beat = loop.call_later(rest_s, self._look_at_silence)
 
     async def _watch(self, stream: OutgoingStream) -> None:
         """The peer answers with nothing but the end."""
@@ -220,6 +233,8 @@ class Link:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._beat is not None:
+            self._beat.cancel()
         current = asyncio.current_task()
         for task in (*self._tasks, *self._incoming.values()):
             if task is not current:

@@ -81,7 +81,12 @@ class GroupCommit:
     @property
     def has_dirty(self) -> bool:
         """True if somebody wrote, or means to write, since the last `begin`."""
-        return bool(self._dirty) or any(buffer.has_unflushed for buffer in self._buffers)
+        if self._dirty:
+            return True
+        for buffer in self._buffers:  # noqa: SIM110 - asked in every turn in which a queue was called
+            if buffer.has_unflushed:
+                return True
+        return False
 
     def begin(self) -> SyncRound | None:
         """Close the open generation. ``None`` while a round runs, after a failure, or if nothing is dirty."""

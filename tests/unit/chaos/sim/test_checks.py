@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from chaos.sim.checks import CHECKS_EVERY, CHECKS_PER_DEEP_CHECK, Checks
@@ -24,7 +26,7 @@ def violated(planting: pytest.MonkeyPatch, owner: type, *, checks_every: int = 2
 
 
 def test_every_distance_divides_the_next_so_that_a_close_look_sees_what_others_see() -> None:
-    assert all(later % earlier == 0 for earlier, later in zip(CHECKS_EVERY, CHECKS_EVERY[1:], strict=False))
+    assert all(later % earlier == 0 for earlier, later in pairwise(CHECKS_EVERY))
 
 
 def test_a_queue_that_was_called_is_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,18 @@ async def test_an_idle_link_shows_that_both_live(pair: MeshNodes) -> None:
     assert all(listener.frames == 0 and not listener.consensus for listener in pair.listeners.values())
 
 
+async def test_who_speaks_need_not_say_that_he_lives(pair: MeshNodes) -> None:
+    """Nor who spoke a moment ago; an interval after his last word he does."""
+    await pair.start_all()
+    interval_s = TIMING.heartbeat_interval_ms / 1000
+    for commit in range(20):
+        pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, commit)])
+        await pass_time(interval_s * 0.7)
+    assert pair.listeners[N2].beats == 0
+    await pass_time(interval_s * 0.4)
+    assert pair.listeners[N2].beats == 1
+
+
 async def test_three_nodes_have_three_links() -> None:
     nodes = MeshNodes(N1, N2, N3)
     nodes.set_delay(0, 0.01)
