@@ -3,7 +3,7 @@
 A node is checked after every so many turns of nodes: closely in some seeds, seldom in most, so that a campaign has both
 many seeds and close looks (`CHECKS_EVERY`). A queue that nobody has called since its last check is as it was then, so a
 check covers the queues that were drained meanwhile, and the metadata if the node has applied something; what is small
-is always covered. One check of `CHECKS_PER_DEEP_CHECK` covers everything, called or not, with stores, broker and protocol
+is always covered. One in `CHECKS_PER_DEEP_CHECK` covers everything, called or not, with stores, broker and protocol
 machines; so do the one when the faults are over, and the one at the end.
 """
 

@@ -14,7 +14,6 @@ from chaos.sim.checks import CHECKS_EVERY
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
 
-
 #: A schedule with fewer steps has other turns: what its seed's distance between two checks finds would come and go.
 run_closely = partial(run_schedule, checks_every=CHECKS_EVERY[0])
 
