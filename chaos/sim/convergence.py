@@ -45,6 +45,8 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
     if len({node.raft.applied_index for node in nodes}) > 1:
         yield "nodes have applied different parts of the log"
     state = nodes[0].runtime.metadata.state
+    if len({node.runtime.metadata.state.snapshot() for node in nodes}) > 1:
+        yield "nodes have applied the same log and hold different metadata"
     down = [name for name, member in state.members.items() if not member.is_up]
     if down:
         yield f"nodes that count as down: {', '.join(down)}"
@@ -53,9 +55,6 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
             yield f"{queue.queue_name} should be gone"
         for reason in _missing_of_queue(cluster, state, queue):
             yield f"{queue.queue_name} (id {queue.queue_id}): {reason}"
-    # Last, because it costs as much as all the others.
-    if len({node.runtime.metadata.state.snapshot() for node in nodes}) > 1:
-        yield "nodes have applied the same log and hold different metadata"
 
 
 def policy_of(state: MetadataState, queue: QueueRecord) -> dict[str, Any]:

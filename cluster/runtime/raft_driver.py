@@ -300,7 +300,8 @@ class RaftDriver:
                 self._applied_watch.heard(message.sender, message.index)
             elif not isinstance(message, _ANSWERS) or self._may_answer(message.sender):
                 self.core.step(now_ms, message)
-        self._schedule_pump()
+        if self.core.has_work or self.core.leader != self._reported_leader or self._stalled is not None:
+            self._schedule_pump()  # what most answers to heartbeats change is only remembered
 
     def found(self, voters: Sequence[Voter]) -> None:
         """Begin the log of a new group (`RaftCore.found`)."""
