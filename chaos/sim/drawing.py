@@ -5,7 +5,7 @@ personality, one for each operation of the workload, one for each fault. So a ki
 operation, changes that one and leaves the others as they were.
 
 The operations of a seed are always as many; the time that they are spread over is drawn, too (`LENGTH_SHARES`). Most
-seeds do in a few seconds what a few do in the whole time: an idle second costs a cluster as much as thirty messages and
+seeds do in a few seconds what a few do in the whole time: an idle second costs a cluster as much as some operations and
 finds nothing. In a short seed faults follow each other faster and last shorter; what takes many seconds (a peer that
 says nothing until its link is cut, a client that is given up) is for the long ones.
 """
