@@ -117,7 +117,8 @@ def test_a_node_wiped_while_its_cluster_is_founded_is_of_it_or_refused(lab: Lab,
 
 
 def node_identity(lab: Lab, name: str) -> str:
-    return lab.identity(name).decode().splitlines()[0].removeprefix("identity = ")
+    said = dict(line.split(" = ", 1) for line in lab.identity(name).decode().splitlines())
+    return said.get("identity") or said["directory"]
 
 
 def test_a_node_that_restarts_while_its_cluster_is_founded_is_of_it(lab: Lab) -> None:
