@@ -116,7 +116,7 @@ DYNAMIC: Mapping[str, Case] = {
     ),
     "D3": Case(
         "nodes that join the cluster are recruited as mirrors",
-        pending="The members of a cluster are fixed when it is founded.",
+        ("integration/cluster/test_members.py::test_a_node_alone_joins",),
     ),
     "D4": Case(
         "a hundred short lives of a queue while its policy comes and goes",
@@ -128,7 +128,7 @@ DYNAMIC: Mapping[str, Case] = {
     ),
     "D6": Case(
         "mirrors boot alone after the others were forgotten offline",
-        pending="A node that is down cannot be told to forget the others.",
+        ("integration/cluster/test_members.py::test_a_survivor_forgets_the_majority_offline",),
     ),
     "D7": Case(
         "a new mirror that cannot start must not crash the master",
