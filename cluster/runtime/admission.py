@@ -211,10 +211,13 @@ class Admission:
         )
 
     def must_ask(self) -> bool:
-        """The others may have removed this node, or not know it yet, or not know where it is: then nobody calls it."""
+        """The others may have removed this node, or not know it yet, or not know where it is: then nobody calls it.
+
+        So a node that follows no leader asks before it stands for election, together with others that were removed.
+        """
         own = self._state.members.get(self._node)
         has_moved = own is not None and own.cluster_address != self._cluster_address
-        return self._is_empty or has_moved or not self.linked_identities
+        return self._is_empty or has_moved or not self.linked_identities or self._group.core.leader is None
 
     def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
         return (
@@ -226,6 +229,8 @@ class Admission:
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
         """Whether this node still is whom the group means by its name."""
         theirs = _configuration_of(credentials)
+        if self._file.current.is_log_dropped:
+            return  # it is on its way to begin again
         if self._is_superseded_by(credentials):
             self._given_up(peer, credentials)
             return
@@ -287,6 +292,9 @@ class Admission:
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         """Raises `HandshakeError`."""
+        if self._file.current.is_log_dropped:
+            # What it votes with its old log it would not remember in the new one.
+            raise HandshakeError(f"{self._node} begins again, with an empty log")
         if not credentials.identity:
             raise HandshakeError(f"{peer} runs an earlier release: all nodes of a cluster have to run the same")
         if self._is_empty:

@@ -261,7 +261,10 @@ class NodeRuntime:
 
     def _is_on_its_way(self, record: MastershipRecord | None) -> bool:
         """Another node is to serve the queue, and does not yet."""
-        return record is not None and not (record.in_service or record.is_down or record.master == self.node)
+        if record is None or record.in_service or record.is_down or record.master == self.node:
+            return False
+        master = self.metadata.state.members.get(record.master)
+        return master is not None and master.is_up
 
     def _receive_consensus(self, messages: Sequence[Message]) -> None:
         self.metadata.consensus.receive(messages)

@@ -85,6 +85,8 @@ def node_alone(cluster: LiveCluster, directory: Path, name: str) -> Iterator[str
 
 
 def test_a_node_alone_joins(cluster: LiveCluster, tmp_path: Path) -> None:
+    with cluster.channel("n1") as channel:
+        channel.queue_declare("ha.q", durable=True)
     with node_alone(cluster, tmp_path / "n4", "n4") as address:
         assert cluster.warrenctl("-n", address, "add_user", "u", "p")[0] == 0
         code, _, error = cluster.warrenctl("-n", address, "join_cluster", "n2")
@@ -98,6 +100,7 @@ def test_a_node_alone_joins(cluster: LiveCluster, tmp_path: Path) -> None:
         )
         with cluster.admin("n1") as client:
             assert client.cluster_status()["running_nodes"] == ["n1", "n2", "n3", "n4"]
+        assert "n4" in cluster.wait_synchronised("ha.q", 3).mirrors
         code, _, error = cluster.warrenctl("-n", address, "reset", "--confirm")
         assert (code, "is a member of the cluster" in error) == (70, True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -80,6 +80,34 @@ def test_queues_without_synchronised_mirrors_stay(lab: Lab) -> None:
     assert rebalance(lab)[:-1] == []
     mirror(lab, {"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
     assert rebalance(lab)[-1]["masters"] == {"n1": 2, "n2": 1, "n3": 0}
+
+
+def test_masters_under_exactly_are_spread(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "exactly", "ha-params": 2})
+    declare(lab, "n1", *(f"q{number}" for number in range(6)))
+    lab.until_converged()
+    rebalance(lab)
+    assert masters(lab) == {"n1": 2, "n2": 2, "n3": 2}
+
+
+def test_two_at_the_same_time_do_each_others_work(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    declare(lab, "n1", *(f"q{number}" for number in range(9)))
+    lab.until_converged()
+    tasks = []
+    for at in ("n1", "n2"):
+        process = lab.cluster.machines[at].process
+        assert process is not None
+        reports = lab.cluster.nodes[at].admin.rebalance_queues("", "", is_dry_run=False)
+
+        async def follow(reports: AsyncIterator[Mapping[str, Any]] = reports) -> list[str]:
+            return [report["state"] async for report in reports if "state" in report]
+
+        tasks.append(process.create_task(follow()))
+    while not all(task.done() for task in tasks):
+        lab.pass_time(0.1)
+    assert sorted(state for task in tasks for state in task.result()) == ["moved"] * 6 + ["refused"] * 6
+    assert masters(lab) == {"n1": 3, "n2": 3, "n3": 3}
 
 
 def test_only_the_queues_that_are_asked_for_are_counted_and_moved(lab: Lab) -> None:

@@ -172,6 +172,22 @@ async def test_a_peer_that_moves_is_found_at_its_new_address(pair: MeshNodes) ->
     await pair.until(lambda: pair.meshes[N1].up_peers == [N2] and pair.meshes[N2].up_peers == [N1])
 
 
+async def test_a_peer_is_found_at_whichever_of_its_addresses_it_is(pair: MeshNodes) -> None:
+    await pair.start(N2)
+    await pair.start(N1)
+    pair.meshes[N1].add_peer(N2, "n2:7", "n2:8", pair.addresses[N2])
+    await pair.until(lambda: pair.meshes[N1].up_peers == [N2])
+    assert pair.meshes[N1].address_of(N2) == pair.addresses[N2]
+
+
+async def test_a_peer_is_dead_when_nobody_listens_where_it_was_met_last(pair: MeshNodes) -> None:
+    await pair.start_all()
+    pair.meshes[N1].add_peer(N2, "n2:7", pair.addresses[N2])
+    assert pair.listeners[N1].count("refused") == 0, "that nobody listens at another address says nothing"
+    await pair.kill(N2)
+    await pair.until(lambda: pair.listeners[N1].count("refused") == 1)
+
+
 async def test_a_handler_that_fails_is_heard_and_costs_the_link(pair: MeshNodes) -> None:
     await pair.start_all()
     failures: list[object] = []
