@@ -37,6 +37,7 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admission import Admission
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
 from cluster.runtime.data_directory import (
@@ -95,6 +96,8 @@ class World:
     carrier: Carrier
     #: What the admin services of other nodes are asked through.
     admin_caller: AdminCaller
+    #: Committed changes of the metadata are carried out in pieces, so many in one turn of the loop.
+    slice_pieces: int = SLICE_PIECES
 
 
 class Node:
@@ -415,6 +418,8 @@ def _raft(
         listener=events,
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
+        clock=world.clock,
+        slice_pieces=world.slice_pieces,
         driver_config=DriverConfig(quorum_grace_ms=_quorum_grace_ms(config)),
         seed=world.chance.getrandbits(64),
         may_answer=admission.may_answer,

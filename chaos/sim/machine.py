@@ -22,6 +22,7 @@ from chaos.sim.network import Network
 from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.admin_port import (
     AdminPort,
@@ -367,6 +368,7 @@ class Machine:
             listen=listen_for_clients,
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
+            slice_pieces=self._personality.slice_pieces or SLICE_PIECES,
         )
 
     def wipe_disk(self) -> None:

@@ -330,6 +330,20 @@ def place(record: MastershipRecord, wanted: Suggestion) -> MastershipRecord:
     return record
 
 
+def place_copies(
+    record: MastershipRecord, wanted: Suggestion, is_durable: bool
+) -> tuple[MastershipRecord, tuple[NodeName, ...]]:
+    """As `place`, of a queue whose copies may be in memory only; and the mirrors that are discarded."""
+    placed = place(record, wanted)
+    if not is_durable:
+        for node in placed.mirrors:
+            if node not in (record.master, *record.mirrors):
+                placed = mark_unsynchronised(placed, node)  # its copy has ended when it left the record
+    if placed.master != record.master:
+        return placed, ()
+    return placed, tuple(node for node in record.mirrors if node not in placed.mirrors)
+
+
 # --- the first version of these rules, and what always holds
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from cluster.metadata.errors import StaleDeletionError
@@ -11,8 +11,59 @@ from cluster.metadata.mastership import check_record
 from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
 from node.lazy_list import LazyList
+from node.pieces import Pieces
 from node.topology.commands import DeleteQueue
 from node.topology.records import QueueRecord
+
+#: Records that are made, or let go of, in one piece: a fraction of a millisecond.
+RECORDS_PER_PIECE = 200
+
+
+class RecordTables:
+    """What `Masterships` consists of, as it is read from a snapshot piece by piece."""
+
+    __slots__ = ("master_count", "mirror_since", "records", "replica_count")
+
+    def __init__(
+        self,
+        records: dict[QueueId, MastershipRecord],
+        mirror_since: dict[QueueId, dict[NodeName, int]],
+        master_count: Counter[NodeName],
+        replica_count: Counter[NodeName],
+    ) -> None:
+        self.records = records
+        self.mirror_since = mirror_since
+        self.master_count = master_count
+        self.replica_count = replica_count
+
+    @classmethod
+    def read(
+        cls,
+        records: Sequence[MastershipRecord],
+        mirror_since: Sequence[Any],
+        upgrade: Callable[[MastershipRecord], MastershipRecord] | None,
+    ) -> Pieces[RecordTables]:
+        """``mirror_since`` as `Masterships.mirror_since_snapshot` gave it; ``upgrade``: what to make of each record."""
+        tables = cls({}, {}, Counter(), Counter())
+        for number, each in enumerate(records, 1):
+            record = each if upgrade is None else upgrade(each)
+            tables.records[record.queue_id] = record
+            _count(tables.master_count, tables.replica_count, record, 1)
+            if number % RECORDS_PER_PIECE == 0:
+                yield
+        for number, (queue_id, since) in enumerate(mirror_since, 1):
+            tables.mirror_since[queue_id] = dict(since)
+            if number % RECORDS_PER_PIECE == 0:
+                yield
+        return tables
+
+    def dissolve(self) -> Pieces[None]:
+        """Nobody looks at it any more: let go of it piece by piece, as `TopologyContent.dissolve` does."""
+        for table in (self.records, self.mirror_since):
+            while table:
+                for _ in range(min(RECORDS_PER_PIECE, len(table))):
+                    table.popitem()
+                yield
 
 
 class Masterships:
@@ -59,9 +110,7 @@ class Masterships:
         self._mirror_since[queue_id] = {**self._mirror_since[queue_id], node: index}
 
     def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
-        self.master_count[record.master] += change
-        for node in (record.master, *record.mirrors):
-            self.replica_count[node] += change
+        _count(self.master_count, self.replica_count, record, change)
 
     def mirror_since_snapshot(self) -> Sequence[Any]:
         """What `restore` needs besides the records."""
@@ -69,14 +118,14 @@ class Masterships:
             [(queue_id, self._mirror_since[queue_id]) for queue_id in sorted(self._mirror_since)], _beginnings
         )
 
-    def restore(self, records: Iterable[MastershipRecord], mirror_since: Sequence[Any]) -> None:
+    def adopt(self, tables: RecordTables) -> RecordTables:
+        """Replace everything; what it was is the caller's."""
+        old = RecordTables(dict(self.records), self._mirror_since, self.master_count, self.replica_count)
         self.records.clear()
-        self.records.update((record.queue_id, record) for record in records)
-        self._mirror_since = {queue_id: dict(since) for queue_id, since in mirror_since}
-        self.master_count.clear()
-        self.replica_count.clear()
-        for record in self.records.values():
-            self._count(record, 1)
+        self.records.update(tables.records)
+        self._mirror_since = tables.mirror_since
+        self.master_count, self.replica_count = tables.master_count, tables.replica_count
+        return old
 
     def check_invariants(self) -> None:
         assert set(self.records) == set(self._mirror_since), "every queue has a record, and no other"
@@ -95,3 +144,9 @@ class Masterships:
 def _beginnings(entry: tuple[QueueId, dict[NodeName, int]]) -> list[Any]:
     queue_id, since = entry
     return [queue_id, sorted(since.items())]
+
+
+def _count(masters: Counter[NodeName], replicas: Counter[NodeName], record: MastershipRecord, change: int) -> None:
+    masters[record.master] += change
+    for node in (record.master, *record.mirrors):
+        replicas[node] += change

@@ -104,7 +104,7 @@ class NodeRuntime:
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
         self.metadata = MetadataGroup(self.node, incarnation, UserDirectory(config.loopback_users))
-        self.records = Records(config, self.metadata.state)
+        self.records = Records(config, self.metadata.state, self.metadata.followed)
         self.flow = _flow_control(config)
         self.sync_thread = SyncThread(
             self._loop,
@@ -283,6 +283,7 @@ class NodeRuntime:
         self.gateway.check_invariants()
         self.sessions.check_invariants()
         self.metadata.state.check_invariants()
+        self.metadata.followed.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()
 

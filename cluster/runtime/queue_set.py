@@ -34,6 +34,7 @@ from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
@@ -352,7 +353,9 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
-        self._early.take(queue.queue_id, self._settings.applied_index)  # nobody is left whom it was said to
+        self._early.take(
+            queue.queue_id, self._settings.applied_index_of(queue.queue_id)
+        )  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
         was_opening = queue.queue_id in self._opening
         self._failed.left(queue.queue_id)
@@ -417,7 +420,7 @@ class QueueSet:
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
                 self._early.keep(node, message)
         elif isinstance(message, Attach | Ops):
-            if role is None or self._early.is_early(message, self._settings.applied_index):
+            if role is None or self._early.is_early(message, self._settings.applied_index_of(queue_id)):
                 if queue_id not in self._failed:
                     self._early.keep(node, message)
                 return
@@ -429,21 +432,26 @@ class QueueSet:
         self.touch(queue_id)
 
     def _hear_early(self, queue_id: QueueId) -> None:
-        for node, message in self._early.take(queue_id, self._settings.applied_index):
+        for node, message in self._early.take(queue_id, self._settings.applied_index_of(queue_id)):
             self.receive(node, message)
 
     def log_applied(self) -> None:
         """This node has applied more of the metadata log: masters that were ahead are heard now."""
-        for queue_id in self._early.due(self._settings.applied_index):
+        for queue_id in self._early.due(self._settings.applied_index_of):
             if isinstance(self.roles.get(queue_id), MirrorRole):
                 self._hear_early(queue_id)
 
     def link_up(self, node: NodeName) -> None:
-        for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole):
-                with self._guarded(queue_id):
-                    role.mirrored.mirror_link_up(node)
-                self.touch(queue_id)
+        for queue_id in list(self.roles):
+            self.queue_link_up(queue_id, node)
+
+    def queue_link_up(self, queue_id: QueueId, node: NodeName) -> None:
+        """This queue, if it is mastered here, begins its conversation with ``node`` anew."""
+        role = self.roles.get(queue_id)
+        if isinstance(role, MasterRole):
+            with self._guarded(queue_id):
+                role.mirrored.mirror_link_up(node)
+            self.touch(queue_id)
 
     def link_down(self, node: NodeName) -> None:
         for queue_id, role in list(self.roles.items()):
@@ -471,7 +479,7 @@ class QueueSet:
             self._turns.drain_soon(role.queue.queue_id)
         if effects:
             self._effects.dispatch(role.queue, effects)
-        for node, message in role.mirrored.take_messages(self._settings.applied_index):
+        for node, message in role.mirrored.take_messages(self._settings.applied_index_of(role.queue.queue_id)):
             self._links.send(node, message)
         for report in role.mirrored.take_reports():
             self._cluster.report(role.record, report)
@@ -525,9 +533,12 @@ class QueueSet:
                     copy.set_ram_duration_target(seconds)
         self._request_sync()
 
-    def policy_changed(self) -> None:
+    def policy_changed(self) -> Pieces[None]:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
-        for queue_id, role in list(self.roles.items()):
+        for queue_id in list(self.roles):
+            role = self.roles.get(queue_id)
+            if role is None:
+                continue
             with self._guarded(queue_id):
                 options = self._settings.queue_options(role.queue)
                 role.local.set_lazy(options.is_lazy)
@@ -536,6 +547,7 @@ class QueueSet:
                     role.process.set_options(options)
                     role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
+            yield
 
     def begin_end(self) -> None:
         """This node stops: deliver nothing any more, and let the mirrors know how far that has come."""

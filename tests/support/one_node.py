@@ -165,8 +165,7 @@ class OneNode(TopologyObserver):
 
     # --- ports of the queue set ---
 
-    @property
-    def applied_index(self) -> int:
+    def applied_index_of(self, _queue_id: QueueId) -> int:
         return 1
 
     def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:

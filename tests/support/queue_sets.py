@@ -83,6 +83,9 @@ class QueueSetNode:
         self.now_s = self.look_s = 0.0
         self.start()
 
+    def applied_index_of(self, _queue_id: QueueId) -> int:
+        return self.applied_index
+
     def start(self) -> None:
         self.incarnation += 1
         self.group_commit = GroupCommit()

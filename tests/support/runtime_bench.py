@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from cluster.metadata.codec import decode_request
+from cluster.metadata.codec import decode_request, encode_request
 from cluster.metadata.commands import (
     ChangeTopology,
     Command,
@@ -80,12 +80,11 @@ class FakeLog:
     def commit(self, command: Command, request_id: RequestId | None = None) -> Any:
         self.index += 1
         request_id = request_id or RequestId(NodeName("test"), Incarnation(1), self.index)
-        applied = self.bench.runtime.metadata.state.apply(self.index, Request(request_id, command))
-        if applied.events:
-            self.bench.runtime.roles.on_committed(applied.events)
+        payload = encode_request(Request(request_id, command))
+        applied = self.bench.runtime.metadata.apply(self.index, payload)
         if applied.error is not None:
             raise applied.error
-        return applied.result
+        return applied.outcome
 
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         command = decode_request(payload).command
