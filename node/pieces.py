@@ -7,10 +7,11 @@ generator returns. Work that also waits for the disk: `node.store.steps`.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 #: See the module text.
 Pieces = Generator[None, None, _T]
@@ -24,3 +25,13 @@ def at_once(pieces: Pieces[_T]) -> _T:
     except StopIteration as end:
         value: _T = end.value
         return value
+
+
+def make_each(make: Callable[[_Item], _T], items: Iterable[_Item], per_piece: int) -> Pieces[list[_T]]:
+    """``make`` of each of ``items``, so many in one piece. What is iterated must stay as it is until the end."""
+    made: list[_T] = []
+    for item in items:
+        made.append(make(item))
+        if len(made) % per_piece == 0:
+            yield
+    return made
