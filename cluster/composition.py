@@ -96,7 +96,7 @@ class World:
     carrier: Carrier
     #: What the admin services of other nodes are asked through.
     admin_caller: AdminCaller
-    #: Committed changes of the metadata are carried out in pieces, so many in one turn of the loop.
+    #: What concerns every queue is done in pieces, so many in one turn of the loop: committed changes, news of links.
     slice_pieces: int = SLICE_PIECES
 
 

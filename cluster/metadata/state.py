@@ -84,6 +84,7 @@ from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.snapshots import SNAPSHOT_VERSION, read_snapshot, sorted_values
 from cluster.metadata.together import check_together
 from cluster.metadata.user_changes import change_users, found_cluster
+from cluster.metadata.view import MetadataView
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import PolicyMatches
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
@@ -92,10 +93,9 @@ from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure
 from node.ids import NodeName, QueueId
 from node.pieces import Pieces, at_once
-from node.queues.options import exchange_settings
 from node.topology.commands import CreateVhost, DeclareQueue, DeleteExchange, DeleteQueue, DeleteVhost
 from node.topology.content import TopologyContent
-from node.topology.records import ExchangeRecord, QueueRecord
+from node.topology.records import QueueRecord
 from node.topology.topology import Topology
 
 #: Of the rules of mastership. A log begins under version 1 (promotion is service) and goes on under version 2
@@ -104,7 +104,7 @@ from node.topology.topology import Topology
 RULES_VERSION = 2
 
 
-class MetadataState:
+class MetadataState(MetadataView):
     """See the module's essay. Readers may look at everything; only `apply` and `restore` change anything."""
 
     def __init__(self, users: UserDirectory | None = None) -> None:
@@ -131,31 +131,6 @@ class MetadataState:
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
         self._history = History(self.snapshot(), 0)
-
-    # ------------------------------------------------------------------ reading
-
-    def running_nodes(self) -> list[NodeName]:
-        """Nodes that are up, those with the fewest replicas first."""
-        up = [member.node for member in self.members.values() if member.is_up]
-        return sorted(up, key=lambda node: (self._table.replica_count[node], node))
-
-    def policy_of_queue(self, queue: QueueRecord) -> PolicyRecord | None:
-        return self._matches.of(queue.vhost, queue.name, "queue")
-
-    def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
-        return self._matches.of(vhost, name, "exchange")
-
-    def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
-        """What holds for an exchange, arguments and policy merged; ``alternate-exchange`` is the key of interest."""
-        policy = self.policy_of_exchange(exchange.vhost, exchange.name)
-        return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
-
-    def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
-        """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
-        policy = self.policy_of_queue(queue)
-        if policy is None or queue.exclusive_owner is not None:
-            return {}
-        return dict(policy.definition)
 
     # ------------------------------------------------------------------ applying
 

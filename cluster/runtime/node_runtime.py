@@ -74,6 +74,9 @@ class Surroundings(Protocol):
     @property
     def worker(self) -> Callable[[str], Worker]: ...
 
+    @property
+    def slice_pieces(self) -> int: ...
+
 
 class NodeRuntime:
     """See the top of this module. The parts are attributes, for those who compose, administer or test a node."""
@@ -132,6 +135,7 @@ class NodeRuntime:
             clock=clock,
             incarnation=incarnation,
             flow=self.flow,
+            slice_pieces=surroundings.slice_pieces,
         )
         files.on_queue_changed = self.queues.touch
         self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)

@@ -26,6 +26,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.link_news import LinkNews
 from cluster.runtime.out_of_service import OutOfService
 from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, QueueFiles, QueueSettings
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
@@ -65,9 +66,10 @@ class QueueSet:
         clock: Callable[[], float],
         incarnation: Incarnation,
         flow: FlowControl,
+        slice_pieces: int,
     ) -> None:
         """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
-        `DrainTurns` and `Recoveries`, ``run_job`` is for the latter."""
+        `DrainTurns`, `Recoveries` and `LinkNews`, ``run_job`` is for the second, ``slice_pieces`` for the last."""
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
@@ -92,6 +94,9 @@ class QueueSet:
         self._sealed: dict[QueueId, Epoch] = {}
         #: This node stops.
         self._is_ending = False
+        self._link_news = LinkNews(self._link_changed, call_soon, clock, slice_pieces)
+        #: What queues have yet to hear of links; mostly empty.
+        self._unheard = self._link_news.pending
         self._recoveries = Recoveries(files, run_job, call_soon, clock)
         self.open_vhost = self._recoveries.open_vhost
         #: Queues that are being opened, and what for; no record: the last one did not name this node any more.
@@ -109,6 +114,7 @@ class QueueSet:
 
     def run(self, queue_id: QueueId) -> None:
         """Drain one queue now: what it has to say goes before the answer that follows."""
+        self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
             with self._guarded(queue_id):
@@ -180,6 +186,7 @@ class QueueSet:
     def follow(self, queue: QueueRecord, record: MastershipRecord, *, is_discarded: bool = False) -> None:
         """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
+        self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         known = role.record if role is not None else self._opening.get(queue_id, (queue, None))[1]
         if known is not None and record.epoch < known.epoch:
@@ -377,10 +384,8 @@ class QueueSet:
             self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
-        if isinstance(role, MasterRole):
-            role.mirrored.close_deliveries()
-        else:
-            role.replica.close_deliveries()
+        self._link_news.forget(queue_id)
+        role.close_deliveries()
         self._close_files(role.queue, role.local, delete=delete)
 
     @staticmethod
@@ -412,6 +417,8 @@ class QueueSet:
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """One mirroring message of another node."""
         queue_id = message.queue_id
+        if self._unheard:
+            self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
             # An attach comes from another master: of the past, and is refused, or of the future, and fences us.
@@ -442,31 +449,31 @@ class QueueSet:
                 self._hear_early(queue_id)
 
     def link_up(self, node: NodeName) -> None:
-        for queue_id in list(self.roles):
-            self.queue_link_up(queue_id, node)
+        self._link_news.came(node, self.roles, is_up=True)
+
+    def link_down(self, node: NodeName) -> None:
+        self._link_news.came(node, self.roles, is_up=False)
+        self._early.forget_node(node)
 
     def queue_link_up(self, queue_id: QueueId, node: NodeName) -> None:
         """This queue, if it is mastered here, begins its conversation with ``node`` anew."""
-        role = self.roles.get(queue_id)
-        if isinstance(role, MasterRole):
-            with self._guarded(queue_id):
-                role.mirrored.mirror_link_up(node)
-            self.touch(queue_id)
+        self._link_changed(queue_id, node, True)
 
-    def link_down(self, node: NodeName) -> None:
-        for queue_id, role in list(self.roles.items()):
+    def _link_changed(self, queue_id: QueueId, node: NodeName, is_up: bool) -> None:
+        role = self.roles.get(queue_id)
+        if role is not None:
             with self._guarded(queue_id):
-                if isinstance(role, MasterRole):
-                    role.mirrored.mirror_link_down(node)
-                    self.touch(queue_id)
-                elif role.record.master == node:
-                    role.replica.link_lost()
-        self._early.forget_node(node)
+                role.link_changed(node, is_up=is_up)
+        if isinstance(role, MasterRole):
+            self.touch(queue_id)
 
     # --- the turn ---
 
     def _drain(self, queue_id: QueueId) -> None:
-        role = self.roles[queue_id]
+        if self._unheard:
+            self._link_news.catch_up(queue_id)
+        if (role := self.roles.get(queue_id)) is None:
+            return  # it broke at what it has just heard
         with self._guarded(queue_id):
             if isinstance(role, MasterRole):
                 self._drain_master(role)
@@ -499,12 +506,11 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole):
+            if isinstance(role, MasterRole) and role.mirrored.wants_tick:
                 with self._guarded(queue_id):
-                    if role.mirrored.wants_tick:
-                        role.mirrored.tick(now_ms)
-                        if role.mirrored.wants_turn:
-                            self.touch(queue_id)
+                    role.mirrored.tick(now_ms)
+                    if role.mirrored.wants_turn:
+                        self.touch(queue_id)
         for record, is_damaged in self._failed.to_repeat(now_ms):
             self._cluster.storage_failed(record, is_damaged=is_damaged)
 
@@ -565,10 +571,7 @@ class QueueSet:
     @property
     def is_end_known(self) -> bool:
         """True if the mirrors know the end of the masterships here, and the mirrors here that of their masters."""
-        return all(
-            role.mirrored.is_end_known if isinstance(role, MasterRole) else role.replica.end is not None
-            for role in self.roles.values()
-        )
+        return all(role.is_end_known for role in self.roles.values())
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""
@@ -581,6 +584,8 @@ class QueueSet:
         self._early.check_invariants()
         self._failed.check_invariants()
         self._turns.check_invariants()
+        self._link_news.check_invariants()
+        assert self._unheard.keys() <= self.roles.keys(), "who has no role hears nothing"
         self._recoveries.check_invariants()
         assert not self.roles.keys() & self._opening.keys(), "what is being opened plays no role"
         assert all(queue_id in self._recoveries for queue_id in self._opening), "what is waited for is on its way"

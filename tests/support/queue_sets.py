@@ -9,6 +9,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.reports import MirroringReport
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.runtime.queue_set import QueueSet
@@ -104,6 +105,7 @@ class QueueSetNode:
             run_job=self.run_job,
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
+            slice_pieces=SLICE_PIECES,
             clock=self.clock,
         )
         self.files.on_queue_changed = self.queues.touch

@@ -18,6 +18,7 @@ from cluster.metadata.commands import (
 )
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.real_world.world import ThreadWorker
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import Worker
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -111,6 +112,8 @@ class FakeLog:
 
 class RuntimeBench:
     """n1 of three nodes; time passes when the test says so."""
+
+    slice_pieces = SLICE_PIECES
 
     def __init__(self) -> None:
         self.now_ms = 0
