@@ -142,16 +142,7 @@ class RaftDriver:
         self.core = RaftCore(config, restored, Random(seed), self._now_ms())
         if restored.snapshot.index:
             state.restore(restored.snapshot.data)
-        self._applier = Applier(
-            state,
-            restored.snapshot.index,
-            call_soon=self._loop.call_soon,
-            clock=clock,
-            slice_pieces=slice_pieces,
-            on_applied=self._resolve,
-            on_slice=self._slice_applied,
-            on_failed=self._apply_failed,
-        )
+        self._applier = self._make_applier(clock, slice_pieces, restored.snapshot.index)
         #: Applied since the last snapshot was thought of.
         self._unsaved_entries = 0
         #: By request id, oldest first.
@@ -182,6 +173,18 @@ class RaftDriver:
         self._stalled: Ready | None = None
         self._refused: DiskFullError | None = None
         self._reported_leader: NodeName | None = None
+
+    def _make_applier(self, clock: Callable[[], float], slice_pieces: int, applied_index: int) -> Applier:
+        return Applier(
+            self._state,
+            applied_index,
+            call_soon=self._loop.call_soon,
+            clock=clock,
+            slice_pieces=slice_pieces,
+            on_applied=self._resolve,
+            on_slice=self._slice_applied,
+            on_failed=self._apply_failed,
+        )
 
     # --- what others ask ---
 
