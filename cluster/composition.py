@@ -38,6 +38,7 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.admin import NodeAdmin
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admission import Admission
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
 from cluster.runtime.data_directory import (
@@ -101,6 +102,8 @@ class World:
     admin_caller: AdminCaller
     #: The protocol of this node's release; a lower one is for a node that behaves as an older release does.
     speaks_protocol: int = NEWEST_PROTOCOL
+    #: What concerns every queue is done in pieces, so many in one turn of the loop: committed changes, news of links.
+    slice_pieces: int = SLICE_PIECES
 
 
 class Node:
@@ -452,6 +455,8 @@ def _raft(
         listener=events,
         send=mesh.send_consensus,
         worker=world.worker("raft-sync"),
+        clock=world.clock,
+        slice_pieces=world.slice_pieces,
         driver_config=DriverConfig(quorum_grace_ms=config.quorum_grace_ms),
         seed=world.chance.getrandbits(64),
         may_answer=admission.may_answer,

@@ -108,6 +108,7 @@ def draw_personality(chance: Random, nodes: int) -> Personality:
         mandatory_percent=chance.choice((0, 0, 20, 100)),
         guests=chance.choice((0, 0, 1)),
         sync_throughput_bytes=chance.choice((0, 0, 1_000)),
+        slice_pieces=chance.choice((0, 1, 1, 2, 5)),
     )
 
 

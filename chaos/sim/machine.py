@@ -23,6 +23,7 @@ from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
 from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.outside import SystemFacts
 from cluster.transport.admin_port import (
     AdminPort,
@@ -388,6 +389,7 @@ class Machine:
             carrier=SimulatedCarrier(self._network, process, self.name, offer),
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
             speaks_protocol=self.speaks_protocol,
+            slice_pieces=self._personality.slice_pieces or SLICE_PIECES,
         )
 
     def wipe_disk(self) -> None:

@@ -88,6 +88,8 @@ class Personality:
     mandatory_percent: int = 0
     #: Clients that declare exclusive and auto-delete queues of their own.
     guests: int = 0
+    #: Pieces of committed changes that a node carries out in one turn of its loop; 0: as many as there are.
+    slice_pieces: int = 0
     #: Deletions that ask for an empty or an unused queue.
     has_conditional_deletes: bool = False
     #: Nodes that begin with the release before.

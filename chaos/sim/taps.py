@@ -18,10 +18,10 @@ from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
 from cluster.metadata.events import Applied
-from cluster.metadata.state import MetadataState
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
+from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
@@ -96,7 +96,7 @@ class Listener:
         """As long as this lasts."""
         with ExitStack() as stack:
             for owner, name, hear in (
-                (MetadataState, "apply", self._applied),
+                (MetadataGroup, "decided", self._applied),
                 (QueueProcess, "purge", self._purged),
                 (QueueProcess, "get", self._got),
                 (QueueProcess, "seal_for_delete", self._sealed),
@@ -123,8 +123,8 @@ class Listener:
     def _session_begun(self, route: Route, _result: None, session: int) -> None:
         self.sessions[self._process.number, route.queue_id, session] = self._loop.now_s
 
-    def _applied(self, state: MetadataState, outcome: Applied, index: int, request: Request, *_: object) -> None:
-        self._records.applied(self._process.name, state, index, request, outcome)
+    def _applied(self, group: MetadataGroup, _result: None, index: int, request: Request, outcome: Applied) -> None:
+        self._records.applied(self._process.name, group.state, index, request, outcome)
 
     def _about_to_purge(self, process: QueueProcess) -> None:
         """Whatever no channel holds. (It is gone in steps: what was taken over from dead channels comes last.)"""
@@ -190,7 +190,7 @@ class Listener:
     def _compacted(self, _core: RaftCore, _snapshot: object, *_: object) -> None:
         self._note("the log was cut off behind a snapshot")
 
-    def _restored(self, _roles: Roles, _result: None) -> None:
+    def _restored(self, _roles: Roles, _pieces: object) -> None:
         self._note("a snapshot was installed")
 
 

@@ -358,6 +358,16 @@ def take_mirror(record: MastershipRecord, node: NodeName, is_durable: bool) -> M
     return added if is_durable else mark_unsynchronised(added, node)
 
 
+def place_copies(
+    record: MastershipRecord, wanted: Suggestion, is_durable: bool
+) -> tuple[MastershipRecord, tuple[NodeName, ...]]:
+    """As `place`; and the mirrors that are discarded."""
+    placed = place(record, wanted, is_durable)
+    if placed.master != record.master:
+        return placed, ()
+    return placed, tuple(node for node in record.mirrors if node not in placed.mirrors)
+
+
 # --- the first version of these rules, and what always holds
 
 

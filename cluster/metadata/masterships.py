@@ -3,23 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from cluster.metadata.commands import ForcePromote
-from cluster.metadata.errors import (
-    CompleteMasterError,
-    NodeNotUpError,
-    NoSuchNodeError,
-    StaleDeletionError,
-    StillServedError,
-)
+from cluster.metadata.errors import StaleDeletionError
 from cluster.metadata.mastership import check_record
-from cluster.metadata.records import MastershipRecord, MemberRecord
+from cluster.metadata.records import MastershipRecord
 from node.ids import NodeName, QueueId
 from node.lazy_list import LazyList
+from node.pieces import Pieces
 from node.topology.commands import DeleteQueue
 from node.topology.records import QueueRecord
+
+#: Records that are made, or let go of, in one piece: a fraction of a millisecond.
+RECORDS_PER_PIECE = 200
+
+
+class RecordTables:
+    """What `Masterships` consists of, as it is read from a snapshot piece by piece."""
+
+    __slots__ = ("left", "master_count", "mirror_since", "records", "replica_count")
+
+    def __init__(
+        self,
+        records: dict[QueueId, MastershipRecord],
+        mirror_since: dict[QueueId, dict[NodeName, int]],
+        left: dict[QueueId, tuple[NodeName, ...]],
+        master_count: Counter[NodeName],
+        replica_count: Counter[NodeName],
+    ) -> None:
+        self.records = records
+        self.mirror_since = mirror_since
+        self.left = left
+        self.master_count = master_count
+        self.replica_count = replica_count
+
+    @classmethod
+    def read(
+        cls,
+        records: Sequence[MastershipRecord],
+        mirror_since: Sequence[Any],
+        left: Sequence[Any],
+        upgrade: Callable[[MastershipRecord], MastershipRecord] | None,
+    ) -> Pieces[RecordTables]:
+        """``mirror_since`` and ``left`` as `Masterships.mirror_since_snapshot` and `left_snapshot` gave them;
+        ``upgrade``: what to make of each record."""
+        tables = cls({}, {}, {queue_id: tuple(nodes) for queue_id, nodes in left}, Counter(), Counter())
+        for number, each in enumerate(records, 1):
+            record = each if upgrade is None else upgrade(each)
+            tables.records[record.queue_id] = record
+            _count(tables.master_count, tables.replica_count, record, 1)
+            if number % RECORDS_PER_PIECE == 0:
+                yield
+        for number, (queue_id, since) in enumerate(mirror_since, 1):
+            tables.mirror_since[queue_id] = dict(since)
+            if number % RECORDS_PER_PIECE == 0:
+                yield
+        return tables
+
+    def dissolve(self) -> Pieces[None]:
+        """Nobody looks at it any more: let go of it piece by piece, as `TopologyContent.dissolve` does."""
+        for table in (self.records, self.mirror_since):
+            while table:
+                for _ in range(min(RECORDS_PER_PIECE, len(table))):
+                    table.popitem()
+                yield
 
 
 class Masterships:
@@ -64,18 +112,6 @@ class Masterships:
         if command.epoch != epoch:
             raise StaleDeletionError(f"{queue.queue_name} is in epoch {epoch}, it was looked at in {command.epoch}")
 
-    def check_force(self, queue: QueueRecord, command: ForcePromote, member: MemberRecord | None) -> None:
-        """Raise if ``queue`` must not be served by the node that ``command`` names, of which ``member`` is known."""
-        record = self.records[queue.queue_id]
-        if record.in_service:
-            raise StillServedError(queue.name, record.master)
-        if member is None:
-            raise NoSuchNodeError(command.node)
-        if not member.is_up:
-            raise NodeNotUpError(command.node)
-        if not record.is_down and record.master in record.complete and command.node not in record.complete:
-            raise CompleteMasterError(queue.name, record.master)
-
     def mirror_since(self, queue_id: QueueId, node: NodeName) -> int:
         """What was said of this mirror before that index was said of another copy, or of a life that is over."""
         return self._mirror_since[queue_id][node]
@@ -106,9 +142,7 @@ class Masterships:
             del self._left[queue_id]
 
     def _count(self, record: MastershipRecord, change: Literal[1, -1]) -> None:
-        self.master_count[record.master] += change
-        for node in (record.master, *record.mirrors):
-            self.replica_count[node] += change
+        _count(self.master_count, self.replica_count, record, change)
 
     def mirror_since_snapshot(self) -> Sequence[Any]:
         """What `restore` needs besides the records."""
@@ -120,15 +154,14 @@ class Masterships:
         """As `mirror_since_snapshot`."""
         return sorted(self._left.items())
 
-    def restore(self, records: Iterable[MastershipRecord], mirror_since: Sequence[Any], left: Sequence[Any]) -> None:
+    def adopt(self, tables: RecordTables) -> RecordTables:
+        """Replace everything; what it was is the caller's."""
+        old = RecordTables(dict(self.records), self._mirror_since, self._left, self.master_count, self.replica_count)
         self.records.clear()
-        self.records.update((record.queue_id, record) for record in records)
-        self._mirror_since = {queue_id: dict(since) for queue_id, since in mirror_since}
-        self._left = {queue_id: tuple(nodes) for queue_id, nodes in left}
-        self.master_count.clear()
-        self.replica_count.clear()
-        for record in self.records.values():
-            self._count(record, 1)
+        self.records.update(tables.records)
+        self._mirror_since, self._left = tables.mirror_since, tables.left
+        self.master_count, self.replica_count = tables.master_count, tables.replica_count
+        return old
 
     def check_invariants(self) -> None:
         assert set(self.records) == set(self._mirror_since), "every queue has a record, and no other"
@@ -152,3 +185,9 @@ class Masterships:
 def _beginnings(entry: tuple[QueueId, dict[NodeName, int]]) -> list[Any]:
     queue_id, since = entry
     return [queue_id, sorted(since.items())]
+
+
+def _count(masters: Counter[NodeName], replicas: Counter[NodeName], record: MastershipRecord, change: int) -> None:
+    masters[record.master] += change
+    for node in (record.master, *record.mirrors):
+        replicas[node] += change

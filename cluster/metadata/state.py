@@ -11,6 +11,13 @@ start. Bytes that are no command are passed over, a command with fields of the w
 looked at (`cluster.metadata.wellformed`), and if carrying out a command fails all the same, which is a mistake of
 ours, the command is refused and its half of a change is taken back (`cluster.metadata.history`). Only what is about
 this process and not about the command, want of memory or stack, still raises: other nodes may have carried it out.
+
+**In pieces.** What looks at every queue would hold the loop for a tenth of a second with ten thousand of them. So
+`apply_in_pieces` yields after each queue, and whoever carries out the log goes on in a later turn; it begins no other
+entry before. Readers in between see some queues as they were before the command and some as they are after it, each by
+itself whole (`check_invariants` says what else holds); members and policies have changed already. Nobody acts on that:
+what changed is told when the command is done, as ever. Nothing of it is remembered anywhere: a process that ends in the
+middle begins again from its snapshot and log, and snapshots are taken between commands only.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from typing import Any, Literal
 
 from cluster.metadata import mastership as rules
 from cluster.metadata.admissions import Admissions
-from cluster.metadata.codec import decode, decode_request, encode_in_pieces, encode_request
+from cluster.metadata.codec import decode_request, encode_in_pieces, encode_request
 from cluster.metadata.commands import (
     AddMirror,
     AdmitNode,
@@ -67,7 +74,7 @@ from cluster.metadata.events import (
 from cluster.metadata.history import History
 from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.metadata.master_locator import locate_master
-from cluster.metadata.masterships import Masterships
+from cluster.metadata.masterships import Masterships, RecordTables
 from cluster.metadata.protocol import ClusterProtocol
 from cluster.metadata.records import (
     MastershipRecord,
@@ -76,9 +83,12 @@ from cluster.metadata.records import (
     is_owned_by_connection_of,
     sorted_values,
 )
+from cluster.metadata.refusals import check_force_promote, check_mirror_command
 from cluster.metadata.requests import AppliedRequests
+from cluster.metadata.snapshots import read_snapshot
 from cluster.metadata.together import check_together
 from cluster.metadata.user_changes import change_users, found_cluster
+from cluster.metadata.view import MetadataView
 from cluster.metadata.wellformed import check_command
 from cluster.policy.matching import PolicyMatches
 from cluster.policy.placement import CurrentPlacement, suggest_nodes
@@ -86,13 +96,14 @@ from cluster.policy.validation import PolicyError, validate_policy
 from node.auth import UserDirectory
 from node.errors import AmqpError, ConfigError, ConnectionFailure
 from node.ids import NodeName, QueueId
-from node.queues.options import exchange_settings
-from node.topology.commands import CreateVhost, DeclareQueue, DeleteQueue, DeleteVhost
-from node.topology.records import ExchangeRecord, QueueRecord
+from node.pieces import Pieces, at_once
+from node.topology.commands import CreateVhost, DeclareQueue, DeleteExchange, DeleteQueue, DeleteVhost
+from node.topology.content import TopologyContent
+from node.topology.records import QueueRecord
 from node.topology.topology import Topology
 
 
-class MetadataState:
+class MetadataState(MetadataView):
     """See the module's essay. Readers may look at everything; only `apply` and `restore` change anything."""
 
     def __init__(self, users: UserDirectory | None = None, spoken: int = NEWEST_PROTOCOL) -> None:
@@ -115,6 +126,8 @@ class MetadataState:
         #: It has, or had, a vhost: nobody is to make another one unasked.
         self.is_founded = False
         self.versions = ClusterProtocol(spoken)
+        #: A command is being carried out in pieces.
+        self.is_changing = False
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
@@ -127,29 +140,6 @@ class MetadataState:
         """The protocol that all members speak: what the cluster may use (`cluster.metadata.protocol`)."""
         return self.versions.protocol
 
-    def running_nodes(self) -> list[NodeName]:
-        """Nodes that are up, those with the fewest replicas first."""
-        up = [member.node for member in self.members.values() if member.is_up]
-        return sorted(up, key=lambda node: (self._table.replica_count[node], node))
-
-    def policy_of_queue(self, queue: QueueRecord) -> PolicyRecord | None:
-        return self._matches.of(queue.vhost, queue.name, "queue")
-
-    def policy_of_exchange(self, vhost: str, name: str) -> PolicyRecord | None:
-        return self._matches.of(vhost, name, "exchange")
-
-    def exchange_settings(self, exchange: ExchangeRecord) -> dict[str, Any]:
-        """What holds for an exchange, arguments and policy merged; ``alternate-exchange`` is the key of interest."""
-        policy = self.policy_of_exchange(exchange.vhost, exchange.name)
-        return exchange_settings(exchange.arguments, policy.definition if policy is not None else {})
-
-    def _mirroring(self, queue: QueueRecord) -> dict[str, Any]:
-        """The policy's definition as far as it concerns replicas; an exclusive queue is never mirrored."""
-        policy = self.policy_of_queue(queue)
-        if policy is None or queue.exclusive_owner is not None:
-            return {}
-        return dict(policy.definition)
-
     # ------------------------------------------------------------------ applying
 
     def pass_over(self, index: int) -> None:
@@ -157,11 +147,17 @@ class MetadataState:
         self.applied_index = index
 
     def apply(self, index: int, request: Request, payload: bytes | None = None) -> Applied:
+        """As `apply_in_pieces`, all at once."""
+        return at_once(self.apply_in_pieces(index, request, payload))
+
+    def apply_in_pieces(self, index: int, request: Request, payload: bytes | None = None) -> Pieces[Applied]:
         """Carry out the request committed at ``index``. Its id is one that `decode_request` would give.
 
-        ``payload``: the bytes that it was decoded from, if the caller has them.
+        ``payload``: the bytes that it was decoded from, if the caller has them. To be brought to its end before
+        anything else is applied, restored or taken a snapshot of.
         """
         assert index > self.applied_index, "entries are applied in order, each once"
+        assert not self.is_changing, "one entry at a time"
         self.applied_index = index
         request_id = request.request_id
         if self._requests.is_of_earlier_life(request_id):
@@ -170,26 +166,32 @@ class MetadataState:
             return Applied(error=objection)
         if not self._requests.admit(request_id):
             return Applied()
+        self.is_changing = True
         try:
             check_command(request.command)
-            result = self._carry_out(request.command)
+            result = yield from self._carry_out(request.command)
             events = tuple(self._events)
         except (MemoryError, RecursionError):
             raise
         except Exception as error:
             if isinstance(error, AmqpError | RefusedChangeError | PolicyError | ConfigError) and not self._events:
+                self.is_changing = False
                 self._history.add(index, request_id, None)
                 return Applied(error=error)
             self._undo(request)
             failure = ChangeFailedError(request.command, error)
             failure.__cause__ = error
             return Applied(error=failure)
+        self.is_changing = False
         self._events.clear()
         self._history.add(index, request_id, encode_request(request) if payload is None else payload)
         return Applied(result, None, events)
 
     def _undo(self, request: Request) -> None:
-        """Carrying out ``request`` broke off: become what was before, except that the request is done with."""
+        """Carrying out ``request`` broke off: become what was before, except that the request is done with.
+
+        In one turn, however long it takes: nobody may see a state that is older than what was told.
+        """
         index, history = self.applied_index, self._history
         self._events.clear()
         self.restore(history.base)
@@ -197,8 +199,9 @@ class MetadataState:
             self.applied_index = past.at_index
             self._requests.admit(past.request_id)
             if past.payload is not None:
-                self._carry_out(decode_request(past.payload).command)
+                at_once(self._carry_out(decode_request(past.payload).command))
         self._events.clear()
+        self.is_changing = False
         self.applied_index = index
         self._requests.admit(request.request_id)
         self.begin_history(self.snapshot(), index)  # the next time there is less to do
@@ -208,36 +211,37 @@ class MetadataState:
         if index >= self._history.begin:
             self._history = self._history.from_snapshot(snapshot, index)
 
-    def _carry_out(self, command: Command) -> Any:
+    def _carry_out(self, command: Command) -> Pieces[Any]:
         if isinstance(command, UserCommand):
-            return change_users(self.users, self.topology, command, self._events)
+            change_users(self.users, self.topology, command, self._events)
+            return None
         match command:
             case ChangeTopology():
-                return self._change_topology(command)
+                return (yield from self._change_topology(command))
             case TakeService():
-                return self._take_service(command)
+                yield from self._take_service(command)
             case ForcePromote():
-                return self._force_promote(command)
+                self._force_promote(command)
             case NodeUp():
-                return self._node_up(command)
+                yield from self._node_up(command)
             case NodeDown():
-                return self._node_down(command)
+                yield from self._node_down(command)
             case ForgetNode():
-                return self._forget_node(command)
+                return (yield from self._forget_node(command))
             case AdmitNode():
-                return self._admit_node(command)
+                self._admit_node(command)
             case FoundCluster():
-                return self._found(command)
+                self._found(command)
             case RaiseProtocol():
                 self.versions.raise_to(command)
                 self.rules_version = max(self.rules_version, rules.version_with(command.protocol))
-                return None
             case SetPolicy():
-                return self._set_policy(command.policy)
+                yield from self._set_policy(command.policy)
             case ClearPolicy():
-                return self._clear_policy(command)
+                yield from self._clear_policy(command)
             case _:
-                return self._change_mirrors(command)
+                self._change_mirrors(command)
+        return None
 
     def _found(self, command: FoundCluster) -> None:
         if self.is_founded:
@@ -247,9 +251,14 @@ class MetadataState:
 
     # --- topology
 
-    def _change_topology(self, change: ChangeTopology) -> Any:
+    def _change_topology(self, change: ChangeTopology) -> Pieces[Any]:
         command = change.command
         topology = self.topology
+        if isinstance(command, DeleteVhost):
+            return (yield from self._delete_vhost(command))
+        if isinstance(command, DeleteExchange | DeleteQueue):
+            self._check_deletion(command)
+            yield from topology.unbind_all(command)
         match command:
             case DeclareQueue():
                 is_new = topology.queue(command.vhost, command.name) is None
@@ -261,22 +270,29 @@ class MetadataState:
                     self._place_new_queue(queue, change.origin)
                 return queue
             case DeleteQueue():
-                self._table.check_deletion(topology.queue(command.vhost, command.name), command)
                 deleted: QueueRecord | None = topology.apply(command)
                 if deleted is not None:
                     self._queue_is_gone(deleted)
                 return deleted
-            case DeleteVhost():
-                return self._delete_vhost(command)
             case _:
                 result = topology.apply(command)
                 self.is_founded = self.is_founded or isinstance(command, CreateVhost)
                 return result
 
-    def _delete_vhost(self, command: DeleteVhost) -> tuple[QueueRecord, ...]:
-        deleted: tuple[QueueRecord, ...] = self.topology.apply(command)
+    def _check_deletion(self, command: DeleteExchange | DeleteQueue) -> None:
+        """Raise what refuses it, before anything is changed."""
+        if isinstance(command, DeleteQueue):
+            self._table.check_deletion(self.topology.queue(command.vhost, command.name), command)
+        else:
+            self.topology.check_exchange_deletion(command)
+
+    def _delete_vhost(self, command: DeleteVhost) -> Pieces[tuple[QueueRecord, ...]]:
+        deleted = tuple(self.topology.queues(command.vhost))
         for queue in deleted:
-            self._queue_is_gone(queue)
+            self._delete_queue(queue)
+            yield
+        yield from self.topology.remove_exchanges(command.vhost)
+        self.topology.apply(command)
         for vhost, name in [key for key in self.policies if key[0] == command.vhost]:
             self._matches.remove(vhost, name)
         self.users.forget_vhost(command.vhost)
@@ -334,16 +350,15 @@ class MetadataState:
             last = () if is_replacing else left
             running = [*(node for node in running if node not in left), *(node for node in last if node in running)]
         wanted = suggest_nodes(definition, rules.placement_of(record), running)
-        placed = rules.place(record, wanted, queue.durable)
+        placed, discarded = rules.place_copies(record, wanted, queue.durable)
         is_moved = placed.master != record.master
-        discarded = () if is_moved else tuple(node for node in record.mirrors if node not in placed.mirrors)
         self._change_record(placed, "moved" if is_moved else "mirrors", discarded)
         if is_moved:
             self._place(queue)  # the rest, under the rules of version 1 only: now the new master has to take service
 
     # --- service
 
-    def _take_service(self, command: TakeService) -> None:
+    def _take_service(self, command: TakeService) -> Pieces[None]:
         for queue_id, epoch in command.queues:
             record = self.masterships.get(queue_id)
             if record is None or record.is_down or (record.master, record.epoch) != (command.node, epoch):
@@ -353,13 +368,13 @@ class MetadataState:
             self._change_record(served, "in_service_lossy" if is_lossy else "in_service")
             if not record.in_service:
                 self._place(self._queue_of(queue_id))
+            yield
 
     def _force_promote(self, command: ForcePromote) -> None:
         queue = self.topology.queue_by_id(command.queue_id)
-        if queue is None:
-            raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
-        self._table.check_force(queue, command, self.members.get(command.node))
-        self._change_record(rules.force_promote(self.masterships[command.queue_id], command.node), "forced")
+        check_force_promote(command, queue, self.masterships.get(command.queue_id), self.members.get(command.node))
+        record = self.masterships[command.queue_id]
+        self._change_record(rules.force_promote(record, command.node), "forced")
 
     def _queue_of(self, queue_id: QueueId) -> QueueRecord:
         queue = self.topology.queue_by_id(queue_id)
@@ -369,19 +384,11 @@ class MetadataState:
     # --- mirrors
 
     def _change_mirrors(self, command: MirrorCommand) -> None:
-        record = self.masterships.get(command.queue_id)
-        if record is None:
-            raise StaleMastershipError(f"queue {command.queue_id} does not exist any more")
-        if record.epoch != command.epoch:
-            raise StaleMastershipError(
-                f"queue {command.queue_id} is in epoch {record.epoch}, the command means {command.epoch}"
-            )
+        record = check_mirror_command(command, self.masterships.get(command.queue_id))
         node = command.node
         if isinstance(command, AddMirror):
             self._take_back(record, node)
             return
-        if node not in record.mirrors:
-            raise StaleMastershipError(f"{node} is no mirror of queue {command.queue_id}")
         match command:
             case DropMirror():
                 self._change_record(rules.drop_mirror(record, node), "mirrors")
@@ -427,7 +434,7 @@ class MetadataState:
 
     # --- members
 
-    def _node_up(self, command: NodeUp) -> None:
+    def _node_up(self, command: NodeUp) -> Pieces[None]:
         node = command.node
         old = self.members.get(node)
         if old is not None and command.incarnation < old.incarnation:
@@ -447,8 +454,10 @@ class MetadataState:
                 self._restarted_unnoticed(queue, node)
             else:
                 self._returned(queue, node, is_restart)
+            yield
         for queue in self._queues():
             self._place(queue)
+            yield
 
     def _returned(self, queue: QueueRecord, node: NodeName, is_restart: bool) -> None:
         record = self.masterships[queue.queue_id]
@@ -476,7 +485,7 @@ class MetadataState:
         """Whether a mirror that lacks something may take over from a master that went for this reason."""
         return rules.is_loss_allowed(self._mirroring(queue), reason, self.rules_version)
 
-    def _node_down(self, command: NodeDown) -> None:
+    def _node_down(self, command: NodeDown) -> Pieces[None]:
         node = command.node
         old = self.members.get(node)
         if old is None or not old.is_up or old.incarnation != command.incarnation:
@@ -487,8 +496,10 @@ class MetadataState:
                 self._delete_queue(queue)
             else:
                 self._lose_replica(queue, node, command.reason)
+            yield
         for queue in self._queues():
             self._place(queue, "exactly")
+            yield
 
     def _lose_replica(self, queue: QueueRecord, node: NodeName, reason: Literal["failure", "shutdown"]) -> None:
         record = self.masterships[queue.queue_id]
@@ -508,11 +519,12 @@ class MetadataState:
             reason = elected
         self._change_record(new, reason)
 
-    def _forget_node(self, command: ForgetNode) -> tuple[str, ...]:
+    def _forget_node(self, command: ForgetNode) -> Pieces[tuple[str, ...]]:
         node = command.node
         self.admissions.forget(command, self.members.get(node))
         for queue in self._queues():
             self._follow(queue, rules.forget_node(self.masterships[queue.queue_id], node), "forced")
+            yield
         self._requests.end_lives(node, self.admissions.forgotten[node])
         self.members.pop(node, None)
         self.versions.forget(node)
@@ -531,28 +543,29 @@ class MetadataState:
 
     # --- policies
 
-    def _set_policy(self, policy: PolicyRecord) -> None:
+    def _set_policy(self, policy: PolicyRecord) -> Pieces[None]:
         validate_policy(policy)
         if not self.topology.has_vhost(policy.vhost):
             raise NoSuchVhostError(policy.vhost)
         self._matches.put(policy)
-        self._policies_changed(policy.vhost)
+        yield from self._policies_changed(policy.vhost)
 
-    def _clear_policy(self, command: ClearPolicy) -> None:
+    def _clear_policy(self, command: ClearPolicy) -> Pieces[None]:
         if self._matches.remove(command.vhost, command.name) is None:
             raise NoSuchPolicyError
-        self._policies_changed(command.vhost)
+        yield from self._policies_changed(command.vhost)
 
-    def _policies_changed(self, vhost: str) -> None:
+    def _policies_changed(self, vhost: str) -> Pieces[None]:
         self._events.append(PolicyChanged(vhost))
         for queue in self._queues():
             if queue.vhost == vhost:
                 self._place(queue)
+                yield
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> bytes:
-        """The whole state as bytes: equal on all nodes that have applied the same entries."""
+        """The whole state as bytes: equal on all nodes that have applied the same entries. Between commands only."""
         return b"".join(self.snapshot_pieces())
 
     def snapshot_pieces(self) -> Iterator[bytes]:
@@ -576,24 +589,28 @@ class MetadataState:
         )
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none, `NewerReleaseError`."""
-        content = decode(data)
-        version = self.versions.check_snapshot(content)
-        self.applied_index = content["applied_index"]
-        self.rules_version = content["rules_version"] if version > 1 else 1
-        self.topology.restore(content["topology"])
-        self.is_founded = content.get("is_founded", bool(self.topology.vhosts()))
-        self.users.restore(content["users"])
-        self.members = {member.node: member for member in content["members"]}
-        self.admissions.restore(content.get("admissions", [[], []]))
-        self._matches.restore(content["policies"])
-        records = content["masterships"]
-        if version == 1:
-            records = [rules.as_in_version_1(record) for record in records]
-        self._table.restore(records, content["mirror_since"], content.get("left", ()))
-        self._requests.restore(content["requests"])
-        self.versions.restore(content)
+        """As `restore_in_pieces`, all at once."""
+        at_once(at_once(self.restore_in_pieces(data)))
+
+    def restore_in_pieces(self, data: bytes) -> Pieces[Pieces[None]]:
+        """Replace the whole state by a snapshot's. Raises `CodecError` for bytes that are none, `NewerReleaseError`.
+
+        It is read aside: readers see the state of before until the last piece. What is returned lets go of that state,
+        which takes time, too, and can be done when there is some.
+        """
+        restored = yield from read_snapshot(data, self.versions.check_snapshot)
+        self.applied_index = restored.applied_index
+        self.rules_version = restored.rules_version
+        self.is_founded = restored.is_founded
+        old = self.topology.adopt(restored.topology), self._table.adopt(restored.masterships)
+        self.users.restore(restored.users)
+        self.members = {member.node: member for member in restored.members}
+        self.admissions.restore(restored.admissions)
+        self._matches.restore(restored.policies)
+        self._requests.restore(restored.requests)
+        self.versions.restore(restored.protocol)
         self._history = History(data, self.applied_index)
+        return _dissolve(*old)
 
     def check_invariants(self) -> None:
         self.topology.check_invariants()
@@ -602,4 +619,9 @@ class MetadataState:
         self._table.check_invariants()
         self._matches.check_invariants()
         self.versions.check_invariants(self.members)
-        check_together(self.topology, self.masterships, self.members, self.policies)
+        check_together(self.topology, self.masterships, self.members, self.policies, is_changing=self.is_changing)
+
+
+def _dissolve(topology: TopologyContent, tables: RecordTables) -> Pieces[None]:
+    yield from topology.dissolve()
+    yield from tables.dissolve()

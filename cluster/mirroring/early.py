@@ -12,6 +12,8 @@ Bounded by the masters, which stream no more than their window before the first 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cluster.mirroring.messages import Attach, Ops
 from node.ids import NodeName, QueueId
 
@@ -42,9 +44,9 @@ class EarlyMessages:
         elif (waiting := self._waiting.get(queue_id)) is not None:
             waiting.append((node, message))
 
-    def due(self, applied_index: int) -> list[QueueId]:
-        """Queues whose messages a node that has applied the log up to here need not keep waiting."""
-        return [queue_id for queue_id in self._waiting if self._is_due(queue_id, applied_index)]
+    def due(self, applied_index_of: Callable[[QueueId], int]) -> list[QueueId]:
+        """Queues whose messages need not be kept waiting, each having followed the log up to there."""
+        return [queue_id for queue_id in self._waiting if self._is_due(queue_id, applied_index_of(queue_id))]
 
     def take(self, queue_id: QueueId, applied_index: int) -> list[tuple[NodeName, Attach | Ops]]:
         """What has waited, in its order, if it need not wait any longer."""

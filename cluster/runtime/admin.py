@@ -47,6 +47,7 @@ from cluster.runtime.admin_rows import (
     recovering_row,
     static_queue_row,
     table,
+    table_in_pieces,
 )
 from cluster.runtime.admin_standing import AdminStanding
 from cluster.runtime.joining import Joining
@@ -55,6 +56,7 @@ from cluster.runtime.outside import ResourceProbe, SystemFacts
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.rebalancing import Rebalancing
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
+from cluster.transport.turns import ROWS_PER_TURN, in_turns
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
@@ -62,8 +64,9 @@ from node.broker.deletion import delete_queue
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
 from node.ids import NodeName
 from node.patterns import pattern_problem
+from node.pieces import make_each
 from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
-from node.topology.records import QueueRecord
+from node.topology.records import ExchangeRecord, QueueRecord
 
 log = logging.getLogger(__name__)
 
@@ -133,29 +136,37 @@ class NodeAdmin:
     async def list_queues(self, vhost: str, columns: Sequence[str], selection: QueueSelection) -> Table:
         chosen = check_columns(LISTINGS["list_queues"], columns)
         self._require_vhost(vhost)
-        node = self._runtime.node
         rows: dict[str, Row] = {}
         elsewhere: set[NodeName] = set()
-        for queue in sorted(self._state.topology.queues(vhost), key=lambda queue: queue.name):
-            record = self._state.masterships[queue.queue_id]
-            if not _is_selected(record, selection, node):
-                continue
-            policy = self._state.policy_of_queue(queue)
-            row = rows[queue.name] = static_queue_row(queue, record, policy, self._state.members)
-            role = self._runtime.queues.roles.get(queue.queue_id)
-            if isinstance(role, MasterRole):
-                row |= live_queue_row(role, self._state.members)
-            elif record.master == node and not record.is_down:
-                row |= recovering_row(self._runtime.queues.recovered_percent(queue.queue_id))
-            elif not record.is_down:
-                elsewhere.add(record.master)
+        queues = sorted(self._state.topology.queues(vhost), key=lambda queue: queue.name)
+        await in_turns(
+            make_each(lambda queue: self._add_queue_row(queue, selection, rows, elsewhere), queues, ROWS_PER_TURN)
+        )
         if not selection.local and not STATIC_QUEUE_COLUMNS.issuperset(chosen):
             nodes = [name for name in sorted(elsewhere) if self._runtime.links.is_up(name)]
             live = [column for column in chosen if column not in STATIC_QUEUE_COLUMNS]
             for found in await self._peers.rows("ListQueues", nodes, vhost, ["name", *live]):
                 if found["name"] in rows:
                     rows[found["name"]] |= found
-        return table("list_queues", chosen, list(rows.values()))
+        return await in_turns(table_in_pieces("list_queues", chosen, rows.values(), lambda row: row))
+
+    def _add_queue_row(
+        self, queue: QueueRecord, selection: QueueSelection, rows: dict[str, Row], elsewhere: set[NodeName]
+    ) -> None:
+        """What is known here of a queue; its master's node goes into ``elsewhere`` if that one knows more."""
+        node = self._runtime.node
+        record = self._state.masterships.get(queue.queue_id)
+        if record is None or not _is_selected(record, selection, node):
+            return  # deleted meanwhile, or not asked for
+        policy = self._state.policy_of_queue(queue)
+        row = rows[queue.name] = static_queue_row(queue, record, policy, self._state.members)
+        role = self._runtime.queues.roles.get(queue.queue_id)
+        if isinstance(role, MasterRole):
+            row |= live_queue_row(role, self._state.members)
+        elif record.master == node and not record.is_down:
+            row |= recovering_row(self._runtime.queues.recovered_percent(queue.queue_id))
+        elif not record.is_down:
+            elsewhere.add(record.master)
 
     async def sync_queue(self, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         queue, record = self._mirrored_queue(vhost, name)
@@ -358,23 +369,30 @@ class NodeAdmin:
     async def list_consumers(self, vhost: str, columns: Sequence[str], *, local: bool = False) -> Table:
         self._require_vhost(vhost)
         chosen = check_columns(LISTINGS["list_consumers"], columns)
-        rows = [
-            row
-            for role in self._runtime.queues.roles.values()
-            if isinstance(role, MasterRole) and role.queue.vhost == vhost
-            for row in consumer_rows(role, self._state.members)
-        ]
+        masters = [role for role in self._runtime.queues.roles.values() if isinstance(role, MasterRole)]
+        of_queues = await in_turns(
+            make_each(
+                lambda role: consumer_rows(role, self._state.members),
+                [role for role in masters if role.queue.vhost == vhost],
+                ROWS_PER_TURN,
+            )
+        )
+        rows = [row for its_rows in of_queues for row in its_rows]
         return table("list_consumers", chosen, rows + await self._of_peers("ListConsumers", vhost, chosen, local))
 
     async def list_exchanges(self, vhost: str, columns: Sequence[str]) -> Table:
         self._require_vhost(vhost)
         exchanges = sorted(self._state.topology.exchanges(vhost), key=lambda exchange: exchange.name)
-        rows = [exchange_row(each, self._state.policy_of_exchange(vhost, each.name)) for each in exchanges]
-        return table("list_exchanges", columns, rows)
+
+        def row_of(exchange: ExchangeRecord) -> Row:
+            return exchange_row(exchange, self._state.policy_of_exchange(vhost, exchange.name))
+
+        return await in_turns(table_in_pieces("list_exchanges", columns, exchanges, row_of))
 
     async def list_bindings(self, vhost: str, columns: Sequence[str]) -> Table:
         self._require_vhost(vhost)
-        return table("list_bindings", columns, [binding_row(each) for each in self._state.topology.bindings(vhost)])
+        bindings = self._state.topology.bindings(vhost)
+        return await in_turns(table_in_pieces("list_bindings", columns, bindings, binding_row))
 
     async def list_vhosts(self, columns: Sequence[str]) -> Table:
         self._standing.require()

@@ -5,20 +5,23 @@ A process id is printed as the reference prints one, ``<node.incarnation.id.0>``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from cluster.listing_columns import LISTINGS, Listing
 from cluster.metadata.records import MastershipRecord, MemberRecord, PolicyRecord
 from cluster.runtime.queue_role import MasterRole
 from cluster.transport.admin_port import AdminRefused, ExitCode, Table
+from cluster.transport.turns import ROWS_PER_TURN
 from node.amqp.server.listing import ConnectionListing
 from node.flow.stage import STAGE_MEMORY_MS, HopView, SlowPath
 from node.ids import NodeName
+from node.pieces import Pieces, make_each
 from node.queues.backing_queue import BackingQueueStatus
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
 
 Row = dict[str, Any]
+_Item = TypeVar("_Item")
 
 #: Columns that every node can answer from the metadata alone.
 STATIC_QUEUE_COLUMNS = frozenset(
@@ -46,6 +49,20 @@ def table(listing: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]
     """A table of the chosen columns; raises `AdminRefused` for one that the listing does not have."""
     chosen = check_columns(LISTINGS[listing], columns)
     return Table(chosen, tuple(tuple(row.get(column) for column in chosen) for row in rows))
+
+
+def table_in_pieces(
+    listing: str, columns: Sequence[str], items: Iterable[_Item], row_of: Callable[[_Item], Mapping[str, Any]]
+) -> Pieces[Table]:
+    """As `table`, of what may be very many: ``row_of`` each of ``items``."""
+    chosen = check_columns(LISTINGS[listing], columns)
+
+    def cells(item: _Item) -> tuple[Any, ...]:
+        row = row_of(item)
+        return tuple(row.get(column) for column in chosen)
+
+    rows = yield from make_each(cells, items, ROWS_PER_TURN)
+    return Table(chosen, tuple(rows))
 
 
 def check_columns(listing: Listing, columns: Sequence[str]) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class RoomWatch:
 
     def look(self, now_ms: int) -> None:
         """Now and then."""
-        starved = self._queues.starved()
+        starved = [] if self._records.is_changing else self._queues.starved()
         if starved and self._alarms.has_room(ROOM_MIN_BYTES, now_ms):
             for queue_id in starved:
                 self._open(queue_id)

@@ -15,16 +15,19 @@ from cluster.metadata.errors import (
     NoQuorumError,
     RefusedChangeError,
 )
-from cluster.metadata.events import Event
+from cluster.metadata.events import Applied as Decided
+from cluster.metadata.events import Event, MastershipChanged, QueueCreated, QueueDeleted
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import ProposalRefusedError
 from cluster.raft.messages import Message
-from cluster.runtime.raft_driver import Applied
+from cluster.runtime.applier import Applied
+from cluster.runtime.followed import Followed
 from cluster.runtime.standing import Pause
 from node.auth import UserDirectory
 from node.errors import ConnectionFailure, QueueMovedError, StorageError
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
+from node.pieces import Pieces, at_once
 from node.throttled_log import ThrottledLog
 from node.topology.commands import TopologyCommand
 from node.topology.topology import Topology
@@ -77,12 +80,13 @@ class Consensus(Protocol):
 
 
 class MetadataListener(Protocol):
-    """Who follows the changes, in order, each once."""
+    """Who follows the changes, in order, each once. What is done in pieces is gone on with until it ends."""
 
-    def on_committed(self, events: Sequence[Event]) -> None: ...
+    def on_committed(self, events: Sequence[Event]) -> Pieces[None]:
+        """Of one queue, or of none. Those of one queue are followed in one piece."""
 
-    def on_restored(self) -> None:
-        """The whole state was replaced by a snapshot: look at everything again."""
+    def on_restored(self) -> Iterator[QueueId | None]:
+        """The whole state was replaced by a snapshot: look at everything again. Names each queue that has followed."""
 
 
 class MetadataGroup:
@@ -101,6 +105,8 @@ class MetadataGroup:
         self._incarnation = incarnation
         self._last_request = 0
         self.state = MetadataState(users, spoken)
+        #: How far those who follow have come.
+        self.followed = Followed()
         self._listener: MetadataListener | None = None
         self._consensus: Consensus | None = None
         self._refusals = ThrottledLog(log)
@@ -174,6 +180,11 @@ class MetadataGroup:
     # --- StateMachine ---
 
     def apply(self, index: int, payload: bytes) -> Applied:
+        """As `apply_in_pieces`, all at once."""
+        return at_once(self.apply_in_pieces(index, payload))
+
+    def apply_in_pieces(self, index: int, payload: bytes) -> Pieces[Applied]:
+        """First the state changes, then everybody follows; both in pieces, and only then it counts as applied."""
         try:
             request = decode_request(payload)
         except NewerKindError as error:
@@ -181,14 +192,31 @@ class MetadataGroup:
         except CodecError as error:
             log.error("entry %d of the metadata log is no command and is passed over: %s", index, error)
             self.state.pass_over(index)
+            self.followed.reach(index)
             return Applied(None, None, error)  # nobody waits under such an id
-        applied = self.state.apply(index, request, payload)
+        applied = yield from self.state.apply_in_pieces(index, request, payload)
+        self.decided(index, request, applied)
+        if applied.events and self._listener is not None:
+            yield from self._follow(self._listener, index, applied.events)
+        self.followed.reach(index)
+        return Applied(request.request_id, applied.result, applied.error)
+
+    def decided(self, index: int, request: Request, applied: Decided) -> None:
+        """What has become of a request, before anybody follows it."""
         if isinstance(applied.error, MalformedCommandError | ChangeFailedError):
             kind = type(request.command).__name__
             log.error("entry %d (%s) is refused: %s", index, kind, applied.error, exc_info=applied.error)
-        if applied.events and self._listener is not None:
-            self._listener.on_committed(applied.events)
-        return Applied(request.request_id, applied.result, applied.error)
+
+    def _follow(self, listener: MetadataListener, index: int, events: Sequence[Event]) -> Pieces[None]:
+        by_queue = events_by_queue(events)
+        self.followed.begin(index, [queue_id for queue_id, _ in by_queue if queue_id is not None])
+        for queue_id, its_events in by_queue:
+            if queue_id is not None:
+                self.followed.begin_queues()
+            yield from listener.on_committed(its_events)
+            if queue_id is not None:
+                self.followed.caught_up(queue_id)
+            yield
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         return self.state.snapshot_pieces()
@@ -197,9 +225,44 @@ class MetadataGroup:
         self.state.begin_history(data, index)
 
     def restore(self, data: bytes) -> None:
+        """As `restore_in_pieces`, all at once."""
+        at_once(self.restore_in_pieces(data))
+
+    def restore_in_pieces(self, data: bytes) -> Pieces[None]:
         try:
-            self.state.restore(data)
+            leftovers = yield from self.state.restore_in_pieces(data)
         except NewerKindError as error:
             raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", self.spoken) from None
+        index = self.state.applied_index
         if self._listener is not None:
-            self._listener.on_restored()
+            self.followed.begin(index, self.state.masterships)
+            self.followed.begin_queues()
+            for queue_id in self._listener.on_restored():
+                if queue_id is not None:
+                    self.followed.caught_up(queue_id)
+                yield
+        self.followed.reach(index)
+        yield from leftovers
+
+
+def events_by_queue(events: Sequence[Event]) -> list[tuple[QueueId | None, list[Event]]]:
+    """Those of one queue together, where its first one stands; others, of which the id is ``None``, where they stand.
+
+    What a command says of a queue in two steps (a master is elected, then mirrors are added) no other queue depends on.
+    """
+    grouped: list[tuple[QueueId | None, list[Event]]] = []
+    places: dict[QueueId, list[Event]] = {}
+    for event in events:
+        if isinstance(event, MastershipChanged):
+            queue_id = event.queue_id
+        elif isinstance(event, QueueCreated | QueueDeleted):
+            queue_id = event.queue.queue_id
+        else:
+            grouped.append((None, [event]))
+            continue
+        its_events = places.get(queue_id)
+        if its_events is None:
+            its_events = places[queue_id] = []
+            grouped.append((queue_id, its_events))
+        its_events.append(event)
+    return grouped

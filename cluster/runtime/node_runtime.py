@@ -81,6 +81,9 @@ class Surroundings(Protocol):
     @property
     def speaks_protocol(self) -> int: ...
 
+    @property
+    def slice_pieces(self) -> int: ...
+
 
 class NodeRuntime:
     """See the top of this module. The parts are attributes, for those who compose, administer or test a node."""
@@ -113,7 +116,7 @@ class NodeRuntime:
         self.metadata = MetadataGroup(
             self.node, incarnation, UserDirectory(config.loopback_users), surroundings.speaks_protocol
         )
-        self.records = Records(config, self.metadata.state)
+        self.records = Records(config, self.metadata.state, self.metadata.followed)
         self.flow = _flow_control(config)
         self.sync_thread = SyncThread(
             self._loop,
@@ -141,6 +144,7 @@ class NodeRuntime:
             clock=clock,
             incarnation=incarnation,
             flow=self.flow,
+            slice_pieces=surroundings.slice_pieces,
         )
         files.on_queue_changed = self.queues.touch
         self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
@@ -320,6 +324,7 @@ class NodeRuntime:
         self.sessions.check_invariants()
         if touched is None:
             self.metadata.state.check_invariants()
+            self.metadata.followed.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()
 

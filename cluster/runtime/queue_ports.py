@@ -35,9 +35,8 @@ class MirrorLinks(Protocol):
 class QueueSettings(Protocol):
     """What is committed about queues."""
 
-    @property
-    def applied_index(self) -> int:
-        """How far this node has applied the metadata log."""
+    def applied_index_of(self, queue_id: QueueId, /) -> int:
+        """Index of the last entry of the metadata log whose consequences for this queue are carried out here."""
 
     def mirroring_settings(self, queue: QueueRecord) -> MirroringSettings: ...
 

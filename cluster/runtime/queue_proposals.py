@@ -72,9 +72,9 @@ class QueueProposals:
         """What mirroring has found out about a queue that this node masters."""
         queue_id, epoch = record.queue_id, record.epoch
         if isinstance(report, ReportSynchronised):
-            self.propose(MirrorSynchronised(queue_id, epoch, report.node, self._records.applied_index))
+            self.propose(MirrorSynchronised(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
         elif isinstance(report, ReportFollows):
-            self.propose(MirrorFollows(queue_id, epoch, report.node, self._records.applied_index))
+            self.propose(MirrorFollows(queue_id, epoch, report.node, self._records.applied_index_of(queue_id)))
         elif isinstance(report, ReportTakesService):
             self._service_requests.ask(record)
         elif isinstance(report, ReportMirrorStalled):

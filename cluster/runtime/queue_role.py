@@ -5,6 +5,7 @@ from __future__ import annotations
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
+from node.ids import NodeName
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
 from node.topology.records import QueueRecord
@@ -29,6 +30,22 @@ class MasterRole:
         self.mirrored = mirrored
         self.process = process
 
+    @property
+    def is_end_known(self) -> bool:
+        """The mirrors know how far messages were delivered."""
+        return self.mirrored.is_end_known
+
+    def link_changed(self, node: NodeName, *, is_up: bool) -> None:
+        """The link to ``node`` came up, or went."""
+        if is_up:
+            self.mirrored.mirror_link_up(node)
+        else:
+            self.mirrored.mirror_link_down(node)
+
+    def close_deliveries(self) -> None:
+        """The role ends, the copy stays: note how far messages were delivered."""
+        self.mirrored.close_deliveries()
+
 
 class MirrorRole:
     """This node holds a mirror: it applies what the master streams."""
@@ -42,6 +59,20 @@ class MirrorRole:
         self.record = record
         self.local = local
         self.replica = replica
+
+    @property
+    def is_end_known(self) -> bool:
+        """This mirror knows how far its master delivered."""
+        return self.replica.end is not None
+
+    def link_changed(self, node: NodeName, *, is_up: bool) -> None:
+        """The link to ``node`` came up, or went; the master speaks first."""
+        if node == self.record.master and not is_up:
+            self.replica.link_lost()
+
+    def close_deliveries(self) -> None:
+        """As of a master."""
+        self.replica.close_deliveries()
 
 
 Role = MasterRole | MirrorRole

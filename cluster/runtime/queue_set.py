@@ -26,6 +26,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.link_news import LinkNews
 from cluster.runtime.out_of_service import OutOfService
 from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, QueueFiles, QueueSettings
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
@@ -34,6 +35,7 @@ from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
@@ -64,9 +66,10 @@ class QueueSet:
         clock: Callable[[], float],
         incarnation: Incarnation,
         flow: FlowControl,
+        slice_pieces: int,
     ) -> None:
         """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
-        `DrainTurns` and `Recoveries`, ``run_job`` is for the latter."""
+        `DrainTurns`, `Recoveries` and `LinkNews`, ``run_job`` is for the second, ``slice_pieces`` for the last."""
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
@@ -91,6 +94,9 @@ class QueueSet:
         self._sealed: dict[QueueId, Epoch] = {}
         #: This node stops.
         self._is_ending = False
+        self._link_news = LinkNews(self._link_changed, call_soon, clock, slice_pieces)
+        #: What queues have yet to hear of links; mostly empty.
+        self._unheard = self._link_news.pending
         self._recoveries = Recoveries(files, run_job, call_soon, clock)
         self.open_vhost = self._recoveries.open_vhost
         #: Queues that are being opened, and what for; no record: the last one did not name this node any more.
@@ -108,6 +114,7 @@ class QueueSet:
 
     def run(self, queue_id: QueueId) -> None:
         """Drain one queue now: what it has to say goes before the answer that follows."""
+        self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
             with self._guarded(queue_id):
@@ -179,6 +186,7 @@ class QueueSet:
     def follow(self, queue: QueueRecord, record: MastershipRecord, *, is_discarded: bool = False) -> None:
         """Take the role that a newly applied record gives this node; ``is_discarded``: by policy it holds no copy."""
         queue_id = record.queue_id
+        self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         known = role.record if role is not None else self._opening.get(queue_id, (queue, None))[1]
         if known is not None and record.epoch < known.epoch:
@@ -363,7 +371,9 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
-        self._early.take(queue.queue_id, self._settings.applied_index)  # nobody is left whom it was said to
+        self._early.take(
+            queue.queue_id, self._settings.applied_index_of(queue.queue_id)
+        )  # nobody is left whom it was said to
         was_failed = queue.queue_id in self._failed
         was_opening = queue.queue_id in self._opening
         self._failed.left(queue.queue_id)
@@ -385,10 +395,8 @@ class QueueSet:
             self._sealed[queue_id] = role.record.epoch
         self._end_process(queue_id)
         self._turns.forget(queue_id)
-        if isinstance(role, MasterRole):
-            role.mirrored.close_deliveries()
-        else:
-            role.replica.close_deliveries()
+        self._link_news.forget(queue_id)
+        role.close_deliveries()
         self._close_files(role.queue, role.local, delete=delete)
 
     @staticmethod
@@ -420,6 +428,8 @@ class QueueSet:
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """One mirroring message of another node."""
         queue_id = message.queue_id
+        if self._unheard:
+            self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
             # An attach comes from another master: of the past, and is refused, or of the future, and fences us.
@@ -428,7 +438,7 @@ class QueueSet:
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:
                 self._early.keep(node, message)
         elif isinstance(message, Attach | Ops):
-            if role is None or self._early.is_early(message, self._settings.applied_index):
+            if role is None or self._early.is_early(message, self._settings.applied_index_of(queue_id)):
                 if queue_id not in self._failed:
                     self._early.keep(node, message)
                 return
@@ -440,36 +450,41 @@ class QueueSet:
         self.touch(queue_id)
 
     def _hear_early(self, queue_id: QueueId) -> None:
-        for node, message in self._early.take(queue_id, self._settings.applied_index):
+        for node, message in self._early.take(queue_id, self._settings.applied_index_of(queue_id)):
             self.receive(node, message)
 
     def log_applied(self) -> None:
         """This node has applied more of the metadata log: masters that were ahead are heard now."""
-        for queue_id in self._early.due(self._settings.applied_index):
+        for queue_id in self._early.due(self._settings.applied_index_of):
             if isinstance(self.roles.get(queue_id), MirrorRole):
                 self._hear_early(queue_id)
 
     def link_up(self, node: NodeName) -> None:
-        for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole):
-                with self._guarded(queue_id):
-                    role.mirrored.mirror_link_up(node)
-                self.touch(queue_id)
+        self._link_news.came(node, self.roles, is_up=True)
 
     def link_down(self, node: NodeName) -> None:
-        for queue_id, role in list(self.roles.items()):
-            with self._guarded(queue_id):
-                if isinstance(role, MasterRole):
-                    role.mirrored.mirror_link_down(node)
-                    self.touch(queue_id)
-                elif role.record.master == node:
-                    role.replica.link_lost()
+        self._link_news.came(node, self.roles, is_up=False)
         self._early.forget_node(node)
+
+    def queue_link_up(self, queue_id: QueueId, node: NodeName) -> None:
+        """This queue, if it is mastered here, begins its conversation with ``node`` anew."""
+        self._link_changed(queue_id, node, True)
+
+    def _link_changed(self, queue_id: QueueId, node: NodeName, is_up: bool) -> None:
+        role = self.roles.get(queue_id)
+        if role is not None:
+            with self._guarded(queue_id):
+                role.link_changed(node, is_up=is_up)
+        if isinstance(role, MasterRole):
+            self.touch(queue_id)
 
     # --- the turn ---
 
     def _drain(self, queue_id: QueueId) -> None:
-        role = self.roles[queue_id]
+        if self._unheard:
+            self._link_news.catch_up(queue_id)
+        if (role := self.roles.get(queue_id)) is None:
+            return  # it broke at what it has just heard
         with self._guarded(queue_id):
             if isinstance(role, MasterRole):
                 self._drain_master(role)
@@ -482,7 +497,7 @@ class QueueSet:
             self._turns.drain_soon(role.queue.queue_id)
         if effects:
             self._effects.dispatch(role.queue, effects)
-        for node, message in role.mirrored.take_messages(self._settings.applied_index):
+        for node, message in role.mirrored.take_messages(self._settings.applied_index_of(role.queue.queue_id)):
             self._links.send(node, message)
         for report in role.mirrored.take_reports():
             self._cluster.report(role.record, report)
@@ -502,12 +517,11 @@ class QueueSet:
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
         for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole):
+            if isinstance(role, MasterRole) and role.mirrored.wants_tick:
                 with self._guarded(queue_id):
-                    if role.mirrored.wants_tick:
-                        role.mirrored.tick(now_ms)
-                        if role.mirrored.wants_turn:
-                            self.touch(queue_id)
+                    role.mirrored.tick(now_ms)
+                    if role.mirrored.wants_turn:
+                        self.touch(queue_id)
         for record, is_damaged in self._failed.to_repeat(now_ms):
             self._cluster.storage_failed(record, is_damaged=is_damaged)
 
@@ -536,9 +550,12 @@ class QueueSet:
                     copy.set_ram_duration_target(seconds)
         self._request_sync()
 
-    def policy_changed(self) -> None:
+    def policy_changed(self) -> Pieces[None]:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""
-        for queue_id, role in list(self.roles.items()):
+        for queue_id in list(self.roles):
+            role = self.roles.get(queue_id)
+            if role is None:
+                continue
             with self._guarded(queue_id):
                 options = self._settings.queue_options(role.queue)
                 role.local.set_lazy(options.is_lazy)
@@ -547,6 +564,7 @@ class QueueSet:
                     role.process.set_options(options)
                     role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
+            yield
 
     def begin_end(self) -> None:
         """This node stops: deliver nothing any more, and let the mirrors know how far that has come."""
@@ -564,10 +582,7 @@ class QueueSet:
     @property
     def is_end_known(self) -> bool:
         """True if the mirrors know the end of the masterships here, and the mirrors here that of their masters."""
-        return all(
-            role.mirrored.is_end_known if isinstance(role, MasterRole) else role.replica.end is not None
-            for role in self.roles.values()
-        )
+        return all(role.is_end_known for role in self.roles.values())
 
     def close(self) -> None:
         """Orderly stop: leave every local queue as clean recovery wants it."""
@@ -581,6 +596,8 @@ class QueueSet:
         self._early.check_invariants()
         self._failed.check_invariants()
         self._turns.check_invariants()
+        self._link_news.check_invariants()
+        assert self._unheard.keys() <= self.roles.keys(), "who has no role hears nothing"
         self._recoveries.check_invariants()
         assert not self.roles.keys() & self._opening.keys(), "what is being opened plays no role"
         assert all(queue_id in self._recoveries for queue_id in self._opening), "what is waited for is on its way"

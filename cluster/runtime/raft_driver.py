@@ -3,7 +3,7 @@
 Inputs (messages, proposals, the clock) go into the core at once; what comes of them is carried out at the end of the
 same turn of the loop, so that whatever arrived together is written, synced and sent together. A `Ready` goes:
 
-    messages_now -> network     entries, hard state -> storage (write)     committed -> state machine
+    messages_now -> network     entries, hard state -> storage (write)     committed -> state machine (`Applier`)
                                         |
                                         v   a worker syncs, one round at a time, all that was written before
                                 messages_after_append -> network, core.appended
@@ -29,15 +29,13 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, RestoredState
 from cluster.raft.messages import (
     AppendResponse,
     AppliedUpTo,
-    Entry,
-    EntryKind,
     HeartbeatResponse,
     Message,
     PreVoteResponse,
@@ -47,9 +45,10 @@ from cluster.raft.messages import (
 )
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.applied_watch import AppliedWatch
+from cluster.runtime.applier import SLICE_PIECES, Applied, Applier, StateMachine
 from cluster.runtime.handing_over import hand_over
 from cluster.runtime.outside import Worker
-from cluster.runtime.snapshot_taker import SnapshotSource, SnapshotTaker
+from cluster.runtime.snapshot_taker import SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
@@ -65,29 +64,11 @@ TICK_MAX_MS = 50
 _ANSWERS = (AppendResponse, HeartbeatResponse, PreVoteResponse, VoteResponse)
 
 
-class Applied(NamedTuple):
-    """What the state machine made of one command: ``outcome``, or ``error`` if it refused the command."""
-
-    request_id: Hashable
-    outcome: Any = None
-    error: Exception | None = None
-
-
-class StateMachine(SnapshotSource, Protocol):
-    """What the log is about. Deterministic; called on the loop, in log order, on every node alike."""
-
-    def apply(self, index: int, payload: bytes) -> Applied:
-        """Carry out a committed command. A request id seen before is not carried out again (outcome ``None``)."""
-
-    def restore(self, data: bytes) -> None:
-        """Become the state that `snapshot_pieces` gave."""
-
-
 class RaftListener(Protocol):
     """Who wants to know. Called on the loop."""
 
     def on_applied(self, index: int) -> None:
-        """Every command up to ``index`` has been applied; once per batch."""
+        """Every command up to ``index`` has been applied; once per slice (`cluster.runtime.applier`)."""
 
     def on_leader_change(self, leader: NodeName | None) -> None: ...
 
@@ -141,13 +122,16 @@ class RaftDriver:
         send: Callable[[NodeName, Sequence[Message]], None],
         worker: Worker,
         seed: int,
+        clock: Callable[[], float],
+        slice_pieces: int = SLICE_PIECES,
         driver_config: DriverConfig | None = None,
         may_answer: Callable[[NodeName], bool] = lambda _peer: True,
     ) -> None:
         """``storage`` and ``restored`` come from `RaftStorage.open`; the driver closes the storage in `stop`.
 
         ``send`` is `Mesh.send_consensus`. ``worker`` syncs the log; the driver closes it, too. ``seed`` should differ
-        between nodes, it spreads their elections. ``may_answer``: whether who speaks for a peer now is whom the log
+        between nodes, it spreads their elections. ``clock`` (seconds, going on within a turn of the loop) and
+        ``slice_pieces`` are for `Applier`. ``may_answer``: whether who speaks for a peer now is whom the log
         means by its name.
         """
         self._config = driver_config or DriverConfig()
@@ -158,10 +142,11 @@ class RaftDriver:
         self._send = send
         self._may_answer = may_answer
         self.core = RaftCore(config, restored, Random(seed), self._now_ms())
-        #: Index of the last entry applied here.
-        self.applied_index = restored.snapshot.index
         if restored.snapshot.index:
             state.restore(restored.snapshot.data)
+        self._applier = self._make_applier(clock, slice_pieces, restored.snapshot.index)
+        #: Applied since the last snapshot was thought of.
+        self._unsaved_entries = 0
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
         pause_after_ms = self._config.quorum_grace_ms + config.election_timeout_min_ms
@@ -191,7 +176,24 @@ class RaftDriver:
         self._refused: DiskFullError | None = None
         self._reported_leader: NodeName | None = None
 
+    def _make_applier(self, clock: Callable[[], float], slice_pieces: int, applied_index: int) -> Applier:
+        return Applier(
+            self._state,
+            applied_index,
+            call_soon=self._loop.call_soon,
+            clock=clock,
+            slice_pieces=slice_pieces,
+            on_applied=self._resolve,
+            on_slice=self._slice_applied,
+            on_failed=self._apply_failed,
+        )
+
     # --- what others ask ---
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry applied here."""
+        return self._applier.applied_index
 
     @property
     def leader(self) -> NodeName | None:
@@ -226,6 +228,7 @@ class RaftDriver:
     async def stop(self) -> None:
         """Leave the group as a crash would, only with everything written synced; whoever waits is refused."""
         self._is_stopped = True
+        self._applier.stop()
         if self._timer is not None:
             self._timer.cancel()
         for proposal in self._waiting.values():
@@ -455,15 +458,9 @@ class RaftDriver:
             self._stalled = self._refused = None
         self._unsynced.append(ready)
         if ready.snapshot is not None:
-            self._state.restore(ready.snapshot.data)
-            self.applied_index = ready.snapshot.index
-            self._snapshots.installed()
-            self._listener.on_applied(self.applied_index)
+            self._applier.install(ready.snapshot)
         if ready.committed:
-            self._apply(ready.committed)
-        if ready.snapshot is not None or ready.committed:
-            node = self.core.node
-            self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
+            self._applier.add(ready.committed)
 
     def _finish_unsynced(self) -> None:
         """Confirm what needs no sync, and begin a sync for the rest unless one runs."""
@@ -501,14 +498,26 @@ class RaftDriver:
         for receiver, its_messages in by_receiver.items():
             self._send(receiver, its_messages)
 
-    def _apply(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            assert entry.index == self.applied_index + 1, "every entry is applied once, in order"
-            if entry.kind is EntryKind.COMMAND:
-                self._resolve(self._state.apply(entry.index, entry.payload))
-            self.applied_index = entry.index
+    def _slice_applied(self, count: int, has_restored: bool) -> None:
+        if not self._is_running:
+            return
+        if has_restored:
+            self._unsaved_entries = 0
+            self._snapshots.installed()
         self._listener.on_applied(self.applied_index)
-        self._snapshots.applied(len(entries), self.applied_index)
+        self._unsaved_entries += count
+        if not self._applier.is_amid:
+            self._snapshots.applied(self._unsaved_entries, self.applied_index)
+            self._unsaved_entries = 0
+        node = self.core.node
+        self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
+
+    def _apply_failed(self, error: Exception) -> None:
+        """A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice."""
+        log.error("carrying out what was committed failed", exc_info=error)
+        if not isinstance(error, StorageError):
+            error = StorageError(f"what is committed cannot be carried out: {error!r}")
+        self._fail(error)
 
     def _resolve(self, applied: Applied) -> None:
         proposal = self._waiting.get(applied.request_id)
@@ -530,6 +539,7 @@ class RaftDriver:
 
     def _fail(self, error: StorageError | ConfigError) -> None:
         self._failure = error
+        self._applier.stop()
         for proposal in self._waiting.values():
             if not proposal.future.done():
                 proposal.future.set_exception(error)
@@ -545,6 +555,7 @@ class RaftDriver:
         self.core.check_invariants()
         self._standing.check_invariants()
         self._applied_watch.check_invariants()
+        self._applier.check_invariants()
         assert (self._stalled is None) == (self._refused is None), "what the disk did not take, it refused"
         assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"
         if self._sync is None and self._is_running and not self._is_pump_scheduled:

@@ -9,6 +9,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.master import MirroringSettings
 from cluster.policy.validation import usable_setting
+from cluster.runtime.followed import Followed
 from node.config import NodeConfig
 from node.ids import QueueId
 from node.queues.options import QueueOptions, queue_options
@@ -18,14 +19,17 @@ from node.topology.records import ExchangeRecord, QueueRecord
 class Records:
     """Implements `cluster.runtime.queue_set.QueueSettings`."""
 
-    def __init__(self, config: NodeConfig, state: MetadataState) -> None:
+    def __init__(self, config: NodeConfig, state: MetadataState, followed: Followed) -> None:
         self._config = config
         self._state = state
+        self.applied_index_of = followed.of
+        #: A change of this queue's record is applied, and is yet to be followed here.
+        self.is_behind = followed.is_behind
 
     @property
-    def applied_index(self) -> int:
-        """How far this node has applied the metadata log."""
-        return self._state.applied_index
+    def is_changing(self) -> bool:
+        """The records of all queues are being changed: what becomes of each will be told."""
+        return self._state.is_changing
 
     def mastership(self, queue_id: QueueId) -> MastershipRecord | None:
         return self._state.masterships.get(queue_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from cluster.metadata.events import (
@@ -34,11 +34,12 @@ from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
 from node.errors import StorageError
 from node.ids import NodeName, QueueId
+from node.pieces import Pieces, at_once
 
 log = logging.getLogger(__name__)
 
-#: Taking up roles opens files; after so long the loop may do something else, so that no peer takes this node for dead.
-TAKE_UP_SLICE_S = 0.05
+#: Taking up roles opens files; after so long the loop may do something else.
+TAKE_UP_SLICE_S = 0.01
 
 
 class Routes(Protocol):
@@ -106,19 +107,30 @@ class Roles:
     async def take_up_all(self) -> None:
         """Begin to take part, with the roles that the present records give this node; its `NodeUp` is applied."""
         self._is_active = True
-        self._forget_deleted_queues()
+        at_once(self._forget_deleted_queues())
         slice_end_s = self._clock() + TAKE_UP_SLICE_S
         for queue_id in list(self._state.masterships):
+            while self._state.is_changing:  # noqa: ASYNC110 - for some turns, and it must not change again before
+                await asyncio.sleep(0)
             self.take_up(queue_id)
             if self._clock() >= slice_end_s:
                 await asyncio.sleep(0)
                 slice_end_s = self._clock() + TAKE_UP_SLICE_S
 
     def take_up(self, queue_id: QueueId) -> None:
-        """The role that the present record gives this node, if the queue still exists."""
+        """The role that the present record gives this node, if the queue still exists.
+
+        Unless a change of that record is about to be followed: then what it says before that is not to be begun.
+        """
         record = self._records.mastership(queue_id)
-        if record is None:
+        if record is None or self._records.is_behind(queue_id):
             return
+        self._take_up_record(queue_id)
+
+    def _take_up_record(self, queue_id: QueueId) -> None:
+        if not self._is_active:
+            return  # this node stops, in the middle of it
+        record = self._state.masterships[queue_id]
         queue = self._records.queue(queue_id)
         try:
             self._queues.follow(queue, record)
@@ -132,11 +144,12 @@ class Roles:
         self._is_active = False
         self._queues.close()
 
-    def _forget_deleted_queues(self) -> None:
+    def _forget_deleted_queues(self) -> Pieces[None]:
         known = self._state.masterships.keys()
         for queue in self._queues.held_queues():
             if queue.queue_id not in known:
                 self._queues.queue_deleted(queue)
+                yield
         for queue_id in self._routes.routed_queues():
             if queue_id not in known:
                 self._routes.queue_deleted(queue_id)
@@ -149,20 +162,23 @@ class Roles:
 
     # --- committed changes ---
 
-    def on_restored(self) -> None:
+    def on_restored(self) -> Iterator[QueueId | None]:
         """The whole state was replaced by a snapshot. (That this node counts as dead is for `Presence.tick` to see.)"""
-        if self._is_active:
-            self.on_access_ended()
-            self._forget_deleted_queues()
-            for queue_id in list(self._state.masterships):
-                self.take_up(queue_id)
+        if not self._is_active:
+            return
+        self.on_access_ended()
+        yield from self._forget_deleted_queues()
+        for queue_id in list(self._state.masterships):
+            self._take_up_record(queue_id)
             for peer in self._linked_nodes():
-                self._queues.link_up(peer)  # a mirror may have been dropped and taken back by what was skipped
+                # A mirror may have been dropped and taken back by what was skipped.
+                self._queues.queue_link_up(queue_id, peer)
+            yield queue_id
 
-    def on_committed(self, events: Sequence[Event]) -> None:
+    def on_committed(self, events: Sequence[Event]) -> Pieces[None]:
         for event in events:
             try:
-                self._follow(event)
+                yield from self._follow(event)
             except Exception as error:
                 if not self._is_contained(event, error):
                     # The log goes on, this node does not.
@@ -188,7 +204,7 @@ class Roles:
             return False
         return True
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: Event) -> Pieces[None]:
         if isinstance(event, MemberChanged):
             self._membership.member_changed(event)
         elif not self._is_active:
@@ -203,7 +219,7 @@ class Roles:
         elif isinstance(event, AccessEnded):
             self.on_access_ended()
         elif isinstance(event, PolicyChanged):
-            self._queues.policy_changed()
+            yield from self._queues.policy_changed()
             self.on_policy_changed(event.vhost)
 
     def _mastership_changed(self, event: MastershipChanged) -> None:

@@ -22,6 +22,7 @@ from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import WarrenError
+from node.pieces import at_once
 
 #: Seconds for one request, as rabbitmqctl's listings; synchronisation has no limit unless asked for.
 DEFAULT_TIMEOUT_S = 60.0
@@ -127,7 +128,7 @@ class AdminClient:
         self, vhost: str = "/", columns: Sequence[str] = (), selection: QueueSelection | None = None
     ) -> Table:
         request = codec.listing_to_wire(vhost, columns, selection)
-        return codec.table_from_wire(self._call(self._stub.ListQueues, request))
+        return at_once(codec.table_from_wire(self._call(self._stub.ListQueues, request)))
 
     def sync_queue(self, vhost: str, name: str, *, timeout_s: float | None = None) -> Iterator[SyncProgress]:
         """Progress until the queue is synchronised or the synchronisation is cancelled; no time limit by default."""
@@ -276,7 +277,7 @@ class AdminClient:
             raise self._admin_error(error) from None
 
     def _list(self, method: Callable[..., pb.Table], vhost: str, columns: Sequence[str]) -> Table:
-        return codec.table_from_wire(self._call(method, codec.listing_to_wire(vhost, columns)))
+        return at_once(codec.table_from_wire(self._call(method, codec.listing_to_wire(vhost, columns))))
 
     def _document(self, method: Callable[..., pb.Document]) -> dict[str, Any]:
         document: Mapping[str, Any] = json.loads(self._call(method, pb.Nothing()).json)

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import caller_proof, node_proof
+from cluster.transport.turns import ROWS_PER_TURN
 from cluster.wire import admin_pb2 as pb
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.config_keys import DISK_TO_MEMORY_FACTOR_MAX
+from node.pieces import Pieces, make_each
 
 #: What the node has challenged the caller with, and the caller's answer (`cluster.transport.admin_proof`).
 CHALLENGE_METADATA_KEY = "warren-challenge-bin"
@@ -49,18 +51,20 @@ def answer_challenge(cookie: bytes, nonce: bytes, said: pb.ChallengeReply, metho
     ]
 
 
-def table_to_wire(table: Table) -> pb.Table:
+def table_to_wire(table: Table) -> Pieces[pb.Table]:
     encode = json.JSONEncoder(separators=(",", ":")).encode
-    rows = [pb.Row(cells=[encode(cell) for cell in row]) for row in table.rows]
-    return pb.Table(columns=table.columns, rows=rows)
+    wire = pb.Table(columns=table.columns)
+    for number, row in enumerate(table.rows, 1):
+        wire.rows.add(cells=[encode(cell) for cell in row])
+        if number % ROWS_PER_TURN == 0:
+            yield
+    return wire
 
 
-def table_from_wire(table: pb.Table) -> Table:
+def table_from_wire(table: pb.Table) -> Pieces[Table]:
     decode = json.JSONDecoder().decode
-    return Table(
-        columns=tuple(table.columns),
-        rows=tuple(tuple(decode(cell) for cell in row.cells) for row in table.rows),
-    )
+    rows = yield from make_each(lambda row: tuple(map(decode, row.cells)), table.rows, ROWS_PER_TURN)
+    return Table(columns=tuple(table.columns), rows=tuple(rows))
 
 
 def policy_to_wire(policy: PolicyRecord) -> pb.Policy:

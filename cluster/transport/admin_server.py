@@ -18,6 +18,7 @@ import grpc.aio
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Table, exit_code_of
 from cluster.transport.admin_proof import Challenges
+from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from node.errors import WarrenError
@@ -230,7 +231,7 @@ class AdminService(AdminServicer):
         return pb.Done()
 
     async def _table(self, work: Awaitable[Table], context: _Context) -> pb.Table:
-        return codec.table_to_wire(await self._run(work, context))
+        return await in_turns(codec.table_to_wire(await self._run(work, context)))
 
     async def _document(self, work: Awaitable[Mapping[str, Any]], context: _Context) -> pb.Document:
         return pb.Document(json=json.dumps(dict(await self._run(work, context))))

@@ -14,6 +14,7 @@ import grpc.aio
 from cluster.transport import admin_codec as codec
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import CHALLENGE_TIMEOUT_S, NONCE_BYTES
+from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
 
@@ -38,7 +39,7 @@ class GrpcAdminCaller:
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
     ) -> Table:
         request = codec.listing_to_wire(vhost, columns, QueueSelection(local=True))
-        return codec.table_from_wire(await self._ask(address, listing, request, timeout_s))
+        return await in_turns(codec.table_from_wire(await self._ask(address, listing, request, timeout_s)))
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         answer = await self._ask(address, "Status", pb.Nothing(), timeout_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from node.topology.commands import Bind, DestinationKind, Unbind
@@ -39,7 +40,11 @@ class Bindings:
         for group in self._by_source.values():
             yield from group.values()
 
-    def find(self, binding: Bind | Unbind) -> BindingRecord | None:
+    def some(self, count: int) -> list[BindingRecord]:
+        """The first so many."""
+        return list(islice(self, count))
+
+    def find(self, binding: Bind | Unbind | BindingRecord) -> BindingRecord | None:
         """The stored binding with the identity of ``binding``."""
         return self._by_source.get(binding.source, {}).get(_identity(binding))
 

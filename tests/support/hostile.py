@@ -21,11 +21,12 @@ from cluster.metadata.errors import ChangeFailedError
 from cluster.metadata.events import Event
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
+from cluster.runtime.applier import Applied
 from cluster.runtime.metadata_group import MetadataGroup
-from cluster.runtime.raft_driver import Applied
 from node.amqp.values import Timestamp, pack_table, read_table
 from node.auth import UserDirectory
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
+from node.pieces import Pieces
 from node.routing.properties import plain_table
 from node.topology import commands as topology
 from node.topology.arguments import COMPARED_QUEUE_ARGUMENTS
@@ -221,10 +222,12 @@ class SilentListener:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def on_committed(self, events: Sequence[Event]) -> None:
+    def on_committed(self, events: Sequence[Event]) -> Pieces[None]:
         self.events += events
+        yield
 
-    def on_restored(self) -> None: ...
+    def on_restored(self) -> Iterator[QueueId | None]:
+        yield None
 
 
 class Mistake(Exception):

@@ -20,6 +20,7 @@ from cluster.transport.admin_port import (
 )
 from cluster.transport.probe import split_address
 from node.errors import WarrenError
+from node.pieces import at_once
 from tests.support.memory_carrier import MemoryNetwork
 from tests.support.memory_connection import Listener
 
@@ -51,7 +52,7 @@ class MemoryAdminCaller:
             "ListConsumers": lambda port: port.list_consumers(vhost, columns, local=True),
         }
         table = await self._ask(address, questions[listing], timeout_s)
-        return codec.table_from_wire(codec.table_to_wire(table))
+        return at_once(codec.table_from_wire(at_once(codec.table_to_wire(table))))
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         status = await self._ask(address, lambda port: port.status(), timeout_s)

@@ -13,6 +13,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.reports import MirroringReport
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_set import QueueSet
 from cluster.sessions.gateway import ClusterGateway
@@ -80,6 +81,7 @@ class OneNode(TopologyObserver):
             run_job=self._run_job,
             incarnation=Incarnation(1),
             flow=flow,
+            slice_pieces=SLICE_PIECES,
             clock=_clock,
         )
         files.on_queue_changed = self.queues.touch
@@ -165,8 +167,7 @@ class OneNode(TopologyObserver):
 
     # --- ports of the queue set ---
 
-    @property
-    def applied_index(self) -> int:
+    def applied_index_of(self, _queue_id: QueueId) -> int:
         return 1
 
     def dispatch(self, queue: QueueRecord, effects: Sequence[QueueEffect]) -> None:

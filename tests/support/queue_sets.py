@@ -9,6 +9,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.messages import MirrorMessage
 from cluster.mirroring.reports import MirroringReport
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from cluster.runtime.queue_set import QueueSet
@@ -83,6 +84,9 @@ class QueueSetNode:
         self.now_s = self.look_s = 0.0
         self.start()
 
+    def applied_index_of(self, _queue_id: QueueId) -> int:
+        return self.applied_index
+
     def start(self) -> None:
         self.incarnation += 1
         self.group_commit = GroupCommit()
@@ -101,6 +105,7 @@ class QueueSetNode:
             run_job=self.run_job,
             incarnation=Incarnation(self.incarnation),
             flow=self.flow,
+            slice_pieces=SLICE_PIECES,
             clock=self.clock,
         )
         self.files.on_queue_changed = self.queues.touch

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from cluster.metadata.codec import decode_request
+from cluster.metadata.codec import decode_request, encode_request
 from cluster.metadata.commands import (
     ChangeTopology,
     Command,
@@ -20,6 +20,7 @@ from cluster.metadata.commands import (
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.real_world.world import ThreadWorker
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import Worker
 from cluster.runtime.queue_files import NodeQueueFiles
@@ -82,12 +83,11 @@ class FakeLog:
     def commit(self, command: Command, request_id: RequestId | None = None) -> Any:
         self.index += 1
         request_id = request_id or RequestId(NodeName("test"), Incarnation(1), self.index)
-        applied = self.bench.runtime.metadata.state.apply(self.index, Request(request_id, command))
-        if applied.events:
-            self.bench.runtime.roles.on_committed(applied.events)
+        payload = encode_request(Request(request_id, command))
+        applied = self.bench.runtime.metadata.apply(self.index, payload)
         if applied.error is not None:
             raise applied.error
-        return applied.result
+        return applied.outcome
 
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         command = decode_request(payload).command
@@ -117,6 +117,8 @@ class FakeLog:
 
 class RuntimeBench:
     """n1 of three nodes; time passes when the test says so."""
+
+    slice_pieces = SLICE_PIECES
 
     def __init__(self) -> None:
         self.now_ms = 0

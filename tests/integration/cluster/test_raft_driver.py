@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
@@ -14,7 +15,8 @@ from cluster.raft.core import ProposalRefusedError, RaftConfig
 from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
 from cluster.real_world.world import ThreadWorker
-from cluster.runtime.raft_driver import Applied, DriverConfig, RaftDriver
+from cluster.runtime.applier import Applied
+from cluster.runtime.raft_driver import DriverConfig, RaftDriver
 from cluster.runtime.standing import Pause
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh
@@ -22,6 +24,7 @@ from cluster.transport.mesh_port import MeshTiming
 from cluster.wire.convert import QueueFrameMessage
 from node.errors import StorageError
 from node.ids import Incarnation, NodeName
+from node.pieces import Pieces
 from node.store.disk.disk import RealDisk
 from tests.support.ports import free_port
 from tests.support.waiting import eventually_async
@@ -43,7 +46,8 @@ class Words:
         self.seen: set[str] = set()
         self.restored = 0
 
-    def apply(self, index: int, payload: bytes) -> Applied:
+    def apply_in_pieces(self, index: int, payload: bytes) -> Pieces[Applied]:
+        yield
         request_id, word = json.loads(payload)
         if request_id in self.seen:
             return Applied(request_id)
@@ -63,6 +67,10 @@ class Words:
         self.words, seen = json.loads(data)
         self.seen = set(seen)
         self.restored += 1
+
+    def restore_in_pieces(self, data: bytes) -> Pieces[None]:
+        yield
+        self.restore(data)
 
 
 class Node:
@@ -91,6 +99,8 @@ class Node:
             listener=self,
             send=self.mesh.send_consensus,
             worker=ThreadWorker("raft-sync"),
+            clock=time.monotonic,
+            slice_pieces=50,
             seed=incarnation * 10 + NAMES.index(name),
             driver_config=DRIVER_CONFIG,
         )
@@ -302,10 +312,11 @@ async def test_a_state_machine_that_contradicts_itself_stops_the_driver(group: G
     await group.start(*NAMES)
     node = group.nodes[await group.elect()]
 
-    def contradict(index: int, payload: bytes) -> Applied:
+    def contradict(index: int, payload: bytes) -> Pieces[Applied]:
+        yield
         raise AssertionError("entries are applied in order")
 
-    node.state.apply = contradict  # type: ignore[method-assign]
+    node.state.apply_in_pieces = contradict  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="entries are applied in order"):
         await node.say("lost")
     assert node.reports[-1].startswith("failed: what is committed cannot be carried out")

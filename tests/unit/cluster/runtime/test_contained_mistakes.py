@@ -11,6 +11,7 @@ import pytest
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.runtime import queue_set
+from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
 from node.queues.options import QueueOptions
 from node.queues.queue_process import QueueProcess
@@ -119,7 +120,7 @@ def test_a_queue_that_breaks_at_a_change_of_policy(
 ) -> None:
     node = both()
     monkeypatch.setattr(node, "queue_options", lambda queue: mistake() if queue is Q else QueueOptions(max_length=5))
-    node.queues.policy_changed()
+    at_once(node.queues.policy_changed())
     is_contained(node, caplog)
     assert node.process(OTHER).options.max_length == 5
 

@@ -11,6 +11,7 @@ from cluster.runtime.drain_turns import TURN_S
 from node.errors import DiskFullError
 from node.flow.credit import Credit
 from node.ids import Epoch, SeqId
+from node.pieces import at_once
 from node.queues.events import Deliver, GrantCredit, QueueEffect
 from node.queues.options import QueueOptions
 from node.queues.queue_process import DISPATCH_MAX, QueueProcess
@@ -237,7 +238,7 @@ def test_a_policy_change_sets_limits_and_begins_to_synchronise() -> None:
     for node in network.nodes.values():
         node.settings = MirroringSettings(sync_automatically=True)
         node.options = QueueOptions(max_length=2)
-        node.queues.policy_changed()
+        at_once(node.queues.policy_changed())
     network.pump()
     assert network[N1].depth(Q) == network[N2].depth(Q) == 2
 
@@ -257,7 +258,7 @@ def test_mode_and_version_follow_the_policy_on_every_copy() -> None:
     assert engines() == [("lazy", 1)] * 2
     for node in network.nodes.values():
         node.options = QueueOptions(is_lazy=False, index_version=2)
-        node.queues.policy_changed()
+        at_once(node.queues.policy_changed())
         node.queues.roles[Q.queue_id].local.engine.maintain()
     assert engines() == [("default", 2)] * 2
 

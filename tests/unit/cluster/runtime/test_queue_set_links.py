@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
+from node.pieces import at_once
 from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
 
 
@@ -30,7 +31,7 @@ def test_a_master_that_is_ahead_in_the_log_is_heard_by_the_part_that_the_log_wil
     network[N1].applied_index = 3
     for record in (out, back):
         network[N1].queues.follow(Q, record)
-    network[N1].queues.policy_changed()
+    at_once(network[N1].queues.policy_changed())
     network.pump()
     assert not network[N1].reports, "what it answered now would be said of a copy that ends"
     network[N2].applied_index = 2

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.mirroring.master import MirroringSettings
 from node.errors import DiskFullError
+from node.pieces import at_once
 from node.queues.options import QueueOptions
 from node.queues.variable_queue import VariableQueue
 from node.topology.records import QueueRecord
@@ -89,7 +90,7 @@ def test_a_copy_out_of_service_is_opened_again_after_the_node_left_the_record() 
     for node in network.nodes.values():
         node.settings = MirroringSettings(sync_automatically=True)
     network.follow(Q, mastership(Q, N1, N2, synchronised=()))
-    network[N1].queues.policy_changed()
+    at_once(network[N1].queues.policy_changed())
     network.pump()
     assert network[N2].depth(Q) == 2
 
@@ -135,7 +136,7 @@ def test_a_policy_change_survives_a_queue_whose_disk_fails() -> None:
     node.publish(Q, 1, 3)
     node.group_commit.begin()
     node.options = QueueOptions(max_length=1)
-    node.queues.policy_changed()
+    at_once(node.queues.policy_changed())
     node.turn()
     assert node.role(Q) == "none"
     assert node.depth(OTHER) == 1
