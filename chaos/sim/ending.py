@@ -44,6 +44,7 @@ class Ending:
         stage = self._stage
         stage.tell("heal everything")
         stage.world.on_moment = lambda _what, _queue: None
+        stage.node_moments.clear()
         stage.cluster.heal()
         if not self._converge():
             return False

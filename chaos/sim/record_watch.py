@@ -8,7 +8,7 @@ Checked: one index carries one request on every node; a queue's epochs only grow
 one master for ever, whoever looks; and **a copy that lacks something takes over only where it may**. This last is an
 independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (or
 ``-on-shutdown``, if the master announced its end), and only a mirror that was following it; under ``when-synced``,
-never.
+never. And what is deleted under a condition is deleted in the epoch in which the condition was looked at.
 
 Noted, for the judge:
 
@@ -29,11 +29,12 @@ from typing import NamedTuple
 
 from chaos.history import Kind, ProcessLog
 from cluster.composition import Node
-from cluster.metadata.commands import ForcePromote, ForgetNode, NodeDown, Request
+from cluster.metadata.commands import ChangeTopology, Command, ForcePromote, ForgetNode, NodeDown, Request
 from cluster.metadata.events import Applied, Event, MastershipChanged, QueueCreated, QueueDeleted
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, NodeName, QueueId
+from node.topology.commands import DeleteQueue
 
 #: What the policy keys mean if a policy does not have them.
 PROMOTE_BY_DEFAULT = {"failure": "always", "shutdown": "when-synced"}
@@ -101,16 +102,17 @@ class RecordWatch:
 
     # --- what the cluster decides ---
 
-    def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> None:
-        """A node has applied a request."""
+    def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> bool:
+        """A node has applied a request. True if it is the first to do so."""
         known = self._requests.setdefault(index, request.request_id)
         if known != request.request_id:
             self._violate("log", f"{node} has applied {request.request_id} at {index}, others {known}")
         if index <= self._last_index:
-            return
+            return False
         self._last_index = index
         for event in outcome.events:
             self._decided(state, request, event)
+        return True
 
     def _decided(self, state: MetadataState, request: Request, event: Event) -> None:
         if isinstance(event, QueueCreated):
@@ -122,8 +124,19 @@ class RecordWatch:
                 self._hold(number, event.mastership, is_interruption=True)
         elif isinstance(event, QueueDeleted):
             self._names.pop(event.queue.queue_id, None)
+            self._deleted(request.command, event.queue.queue_id)
         elif isinstance(event, MastershipChanged):
             self._changed(state, request, event)
+
+    def _deleted(self, command: Command, queue_id: QueueId) -> None:
+        """What was deleted under a condition is deleted in the epoch in which its master looked."""
+        change = command.command if isinstance(command, ChangeTopology) else None
+        if not isinstance(change, DeleteQueue) or change.epoch is None:
+            return
+        epoch = self.epochs.get(queue_id, change.epoch)
+        if change.epoch != epoch:
+            text = f"queue {queue_id} is deleted in epoch {epoch} by what was true in epoch {change.epoch}"
+            self._violate("deletion", text)
 
     def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
         old, new = event.old, event.new

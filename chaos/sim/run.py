@@ -24,6 +24,7 @@ from chaos.sim.ending import Ending
 from chaos.sim.insides import check_deep_invariants
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
+from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
 from chaos.sim.schedule import Schedule
 from chaos.sim.sometimes import seen_in_log
@@ -34,6 +35,7 @@ from chaos.sim.wipes import check_wiped
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
+from cluster.mirroring import turn
 from cluster.sessions.routes import RouteState
 from node.errors import StorageError, WarrenError
 from node.message import Message
@@ -100,6 +102,8 @@ class Run:
             loop=self.loop,
             dropped=self._dropped,
             is_something_wrong=cluster.is_something_wrong,
+            votes=RaftWatch(stage.violate),
+            moment=stage.node_moment,
         )
         self._checks_every = checks_every
         self._turns_to_check = checks_every
@@ -139,6 +143,8 @@ class Run:
 
     def _dropped(self, dropped: Sequence[Message]) -> None:
         """A limit has taken these away."""
+        if self.schedule.personality.overflow == "reject-publish":
+            self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
         for each in dropped:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
@@ -201,7 +207,7 @@ class Run:
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        with _quiet(self), self._listener.laid():
+        with _quiet(self), self._listener.laid(), _frames_of(self.schedule.personality.frame_bytes_max):
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)
@@ -291,6 +297,17 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not self._run.loop.is_closed():  # what is dropped at the end has no say
             self._run.logged(record)
+
+
+@contextmanager
+def _frames_of(bytes_max: int) -> Iterator[None]:
+    """What masters send is cut into frames of this size, if it is not 0."""
+    before = turn.FRAME_BYTES_MAX
+    turn.FRAME_BYTES_MAX = bytes_max or before
+    try:
+        yield
+    finally:
+        turn.FRAME_BYTES_MAX = before
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +90,8 @@ class Personality:
     guests: int = 0
     #: Deletions that ask for an empty or an unused queue. (Not drawn yet: set it to have them.)
     has_conditional_deletes: bool = False
+    #: Of what a master says to its mirrors; 0: as ever.
+    frame_bytes_max: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,13 @@ class Schedule:
     steps: tuple[Step, ...]
     steps_end_ms: int
     quiet_ms: int = 40_000
+    #: Of `chaos.sim.scenarios`, if it was drawn for one.
+    scenario: str = ""
 
     def without(self, gone: frozenset[int]) -> Schedule:
         """The same without the steps at these positions."""
         kept = tuple(step for position, step in enumerate(self.steps) if position not in gone)
-        return Schedule(self.seed, self.personality, kept, self.steps_end_ms, self.quiet_ms)
+        return replace(self, steps=kept)
 
 
 def node_name(number: int) -> str:
@@ -121,6 +125,7 @@ def write_schedule(schedule: Schedule, path: Path, found: str) -> None:
         "seed": schedule.seed,
         "steps_end_ms": schedule.steps_end_ms,
         "quiet_ms": schedule.quiet_ms,
+        "scenario": schedule.scenario,
         "personality": asdict(schedule.personality),
         "steps": [[step.at_ms, step.kind, *step.args] for step in schedule.steps],
     }
@@ -140,4 +145,11 @@ def read_schedule(path: Path) -> Schedule:
         if key in known
     }
     steps = tuple(Step(at_ms, kind, tuple(args)) for at_ms, kind, *args in document["steps"])
-    return Schedule(document["seed"], Personality(**kept), steps, document["steps_end_ms"], document["quiet_ms"])
+    return Schedule(
+        document["seed"],
+        Personality(**kept),
+        steps,
+        document["steps_end_ms"],
+        document["quiet_ms"],
+        document.get("scenario", ""),
+    )

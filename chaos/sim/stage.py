@@ -59,6 +59,8 @@ class Stage:
     moved: Mapping[str, None] = field(default_factory=dict)
     #: Who is the master of a queue of the workload, by the newest record.
     master_of: Callable[[int], str | None] = lambda _queue: None
+    #: What somebody lies in wait for in nodes -> how the node ends then.
+    node_moments: dict[str, str] = field(default_factory=dict)
     #: Purges and deletions that were asked for, each with the declaration that follows.
     removals: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -101,6 +103,16 @@ class Stage:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(kind, text))
         self.tell(f"VIOLATION {kind}: {text}")
+
+    def node_moment(self, moment: str, name: str) -> None:
+        """This can be said of a node now, in whose turn we are."""
+        end = self.node_moments.pop(moment, None)
+        if end is not None:
+            self.tell(f"{name}: {moment}")
+            if end == "isolate":
+                self.cluster.isolate(name)  # what it says from now on is lost
+            else:
+                self.loop.harness.call_soon(getattr(self.cluster, end), name)
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end.

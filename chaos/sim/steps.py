@@ -148,8 +148,14 @@ class Steps:
             for link in ambush.slowed:
                 cluster.slow_link_end(*link)
             if ambush.victim is not None:
+                if ambush.end == "isolate":
+                    cluster.isolate_end(ambush.victim)
                 cluster.pause_end(ambush.victim)
                 cluster.start(ambush.victim)
+
+    def _lie_in_wait(self, moment: str, end: str) -> None:
+        """The next node of which this can be said (`chaos.sim.taps`, *Moments*) ends in this way, in its turn."""
+        self._stage.node_moments[moment] = end
 
     # --- operators ---
 

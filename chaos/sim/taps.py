@@ -5,6 +5,10 @@ back and the arguments. Taps are laid for the time of a run and taken away after
 
 What is heard is what a judge can learn nowhere else: when a queue was purged, what a length limit dropped, and in which
 order the cluster has decided; and some states that are only worth knowing to have been reached.
+
+*Moments* that a step can lie in wait for (`chaos.sim.steps`), each said of the node in whose turn it comes:
+*voted*, a vote was given and is on its way to the disk; *committed*, an entry was applied by the first node;
+*unsettled*, the master in service learns that a complete copy is none of its mirrors.
 """
 
 from __future__ import annotations
@@ -14,13 +18,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from chaos.sim.loop import Process, SimulatedLoop
+from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
-from cluster.metadata.events import Applied
+from cluster.metadata.events import Applied, MastershipChanged
+from cluster.metadata.mastership import is_settled
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
+from cluster.raft.messages import VoteRequest
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
@@ -76,8 +83,10 @@ class Listener:
         loop: SimulatedLoop,
         dropped: Callable[[Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
+        votes: RaftWatch,
+        moment: Callable[[str, str], None],
     ) -> None:
-        """``dropped`` hears what a length limit of a queue took away."""
+        """``dropped`` hears what a length limit of a queue took away; ``moment``, which one it is of which node."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -87,6 +96,8 @@ class Listener:
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
         self._is_something_wrong = is_something_wrong
+        self._votes = votes
+        self._moment = moment
 
     @contextmanager
     def laid(self) -> Iterator[None]:
@@ -102,6 +113,8 @@ class Listener:
                 (VhostStore, "reclaim", self._reclaimed),
                 (RaftCore, "compact", self._compacted),
                 (Roles, "on_restored", self._restored),
+                (RaftCore, "_on_vote_response", self._votes.counted),
+                (RaftCore, "_on_vote_request", self._asked_to_vote),
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
@@ -118,7 +131,17 @@ class Listener:
         self.sessions[self._process.number, route.queue_id, session] = self._loop.now_s
 
     def _applied(self, state: MetadataState, outcome: Applied, index: int, request: Request, *_: object) -> None:
-        self._records.applied(self._process.name, state, index, request, outcome)
+        name = self._process.name
+        if self._records.applied(name, state, index, request, outcome):
+            self._moment("committed", name)
+        for event in outcome.events:
+            if isinstance(event, MastershipChanged) and event.new.master == name:
+                if event.new.in_service and not is_settled(event.new):
+                    self._moment("unsettled", name)
+
+    def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
+        if core.voted_for == request.sender:
+            self._moment("voted", core.node)
 
     def _purged(self, process: QueueProcess, count: int) -> None:
         self._records.removed(process.record.name)

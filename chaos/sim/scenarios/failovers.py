@@ -1,0 +1,181 @@
+"""Masters that end at the worst moment, and nodes that come back."""
+
+from __future__ import annotations
+
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+
+
+def ambush(scene: Scene, operations: int) -> None:
+    """The master ends as a client hears of a confirm, or gets a delivery; what it says to the others is slow."""
+    chance = scene.chance
+    scene.change(queues=1, consumers=chance.choice((1, 2)), hold_percent=chance.choice((0, 20)))
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 800.0
+    while at_ms < scene.length_ms:
+        moment = chance.choice(("confirm", "deliver"))
+        end, slowness = chance.choice(("power", "power", "kill", "pause")), chance.choice((1, 1000, 1000))
+        scene.at(at_ms, "ambush", 0, moment, end, slowness)
+        scene.publish(at_ms + chance.uniform(0, 20), 0, burst=6)
+        at_ms += chance.uniform(400, 2_000)
+        scene.at(at_ms, "ambush_end", 0)
+        at_ms += chance.uniform(300, 1_500)
+
+
+def power_return(scene: Scene, operations: int) -> None:
+    """Copies that lack something: a mirror begins anew and is not filled. Then all lose their power and come back one
+    by one, whoever has everything late or not before the end."""
+    chance = scene.chance
+    promote = chance.choice(("always", "when-synced"))
+    scene.change(
+        queues=chance.choice((1, 2)),
+        consumers=chance.choice((0, 0, 1)),
+        policy={**ALL_MANUAL, "ha-promote-on-failure": promote, "ha-promote-on-shutdown": promote},
+        persistent_percent=chance.choice((100, 100, 50)),
+    )
+    scene.traffic(0, 2_500, operations)
+    newcomer = scene.any_node()
+    scene.at(chance.uniform(500, 1_000), "kill", newcomer)
+    scene.at(chance.uniform(1_500, 1_900), "start", newcomer)
+    at_ms = chance.uniform(2_200, 2_800)
+    scene.at(at_ms, "power", *scene.nodes)
+    at_ms += chance.uniform(100, 600)
+    for node in scene.shuffled():
+        scene.at(at_ms, "start", node)
+        at_ms += chance.choice((0, 10, 800, 3_000, 6_000))
+    scene.publish(at_ms + 200)
+
+
+def unnoticed_restart(scene: Scene, operations: int) -> None:
+    """Nodes lose their power and are back before anybody has missed them."""
+    chance = scene.chance
+    scene.change(policy={"ha-mode": "all", "ha-sync-mode": "manual"}, consumers=chance.choice((0, 1)))
+    scene.change(persistent_percent=chance.choice((0, 50)), link_delay_ms=(0.05, 2.0))
+    scene.traffic(0, scene.length_ms - 1_000, operations)
+    at_ms = 700.0
+    while at_ms < scene.length_ms:
+        node = scene.any_node()
+        scene.at(at_ms, chance.choice(("power", "kill")), node)
+        scene.at(at_ms + chance.uniform(1, 60), "start", node)
+        at_ms += chance.uniform(150, 1_200)
+
+
+def cut_off_master(scene: Scene, operations: int) -> None:
+    """A mirror that has everything ends. In the moment in which the master learns of it, the master is cut off from the
+    others, so that it cannot have the cluster agree to go on without that copy; its clients reach it. Then the copy is
+    back, and the master is gone."""
+    chance = scene.chance
+    one, other, third = scene.shuffled()[:3]
+    scene.change(
+        nodes=3,
+        queues=1,
+        consumers=0,
+        policy={"ha-mode": "nodes", "ha-params": [one, other], "ha-promote-on-failure": "when-synced"},
+        persistent_percent=100,
+        publishers=3,
+    )
+    scene.traffic(0, 1_200, operations)
+    at_ms = 1_500.0
+    scene.at(at_ms - 50, "lie_in_wait", "unsettled", "isolate")
+    scene.at(at_ms, "kill", other)
+    for _ in range(12):
+        scene.publish(at_ms + chance.uniform(0, 3_000), 0, burst=2)
+    at_ms += chance.uniform(1_500, 3_500)
+    scene.at(at_ms, "kill", one)
+    scene.at(at_ms + 20, "isolate_end", one)
+    at_ms += chance.uniform(50, 500)
+    scene.at(at_ms, "start", other)
+    scene.at(at_ms + chance.uniform(3_000, 6_000), "start", one)
+    scene.at(at_ms, "reconnect", 0)
+    assert third not in (one, other)
+
+
+def newcomer(scene: Scene, operations: int) -> None:
+    """A mirror joins while the master's disk is so slow that nothing is confirmed, is not filled, and must take over:
+    what its publishers send again it has never had."""
+    chance = scene.chance
+    one = scene.any_node()
+    scene.change(
+        queues=1,
+        consumers=0,
+        policy={"ha-mode": "nodes", "ha-params": [one], "ha-sync-mode": "manual"},
+        persistent_percent=100,
+        publishers=3,
+        sync_ms=(0.5, 3),
+    )
+    scene.traffic(0, 1_000, operations // 3)
+    at_ms = 1_500.0
+    scene.at(at_ms, "slow_disk", one, 1000)
+    for _ in range(6):
+        scene.publish(at_ms + chance.uniform(10, 300), 0)
+    policy = {**ALL_MANUAL, "ha-promote-on-failure": "always"}
+    scene.at(at_ms + chance.uniform(20, 250), "policy", policy)
+    at_ms += chance.uniform(400, 1_500)
+    scene.at(at_ms, chance.choice(("kill", "power")), one)
+    scene.at(at_ms, "slow_disk_end", one)
+    scene.at(at_ms + chance.uniform(1_000, 4_000), "start", one)
+    scene.publish(at_ms + 500, 0)
+
+
+def partition(scene: Scene, operations: int) -> None:
+    """One node against the others, or links that break one by one, and a heal; clients go on on both sides."""
+    chance = scene.chance
+    scene.change(policy={**ALL_AUTOMATIC, "ha-promote-on-failure": chance.choice(("always", "when-synced"))})
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 700.0
+    while at_ms < scene.length_ms:
+        end_ms = at_ms + chance.uniform(50, 3_000)
+        if chance.random() < 0.6:
+            alone = scene.any_node()
+            for other in scene.nodes:
+                if other != alone:
+                    scene.cut(alone, other, at_ms, end_ms)
+        elif chance.random() < 0.5:
+            one = scene.any_node()
+            scene.at(at_ms, "pause", one)
+            scene.at(end_ms, "pause_end", one)
+        else:
+            one = scene.any_node()
+            scene.at(at_ms, "cut", one, scene.any_node(one))
+            scene.at(at_ms + 1, "reset", one, scene.any_node(one), "both", chance.randrange(100))
+            for other in scene.nodes:
+                if other != one:
+                    scene.at(end_ms, "cut_end", one, other)
+        at_ms = end_ms + chance.uniform(100, 1_000)
+
+
+def sessions(scene: Scene, operations: int) -> None:
+    """Connections between nodes break, and clients come and go."""
+    chance = scene.chance
+    scene.change(consumers=2, queues=1, hold_percent=chance.choice((50, 100)), prefetch=chance.choice((3, 10)))
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 500.0
+    while at_ms < scene.length_ms:
+        one = scene.any_node()
+        scene.at(at_ms, "reset", one, scene.any_node(one), "both", chance.randrange(100))
+        scene.at(at_ms + chance.uniform(20, 600), "restart_consumer", chance.randrange(2), 0)
+        at_ms += chance.uniform(100, 800)
+
+
+def elections(scene: Scene, operations: int) -> None:
+    """Leaders are cut off and voters lose their power just as they vote, or everybody does as something is decided."""
+    chance = scene.chance
+    scene.change(log_entries_kept=chance.choice((0, 5)), sync_ms=(1, 20), consumers=0)
+    scene.traffic(0, scene.length_ms, operations // 2)
+    at_ms = 600.0
+    while at_ms < scene.length_ms:
+        lasts_ms = chance.uniform(300, 1_500)
+        if chance.random() < 0.5:
+            scene.at(at_ms, "lie_in_wait", "voted", "power")
+            for node in scene.nodes:
+                other = scene.any_node(node)
+                scene.at(at_ms, "slow_link", node, other, chance.choice((100, 1000)))
+                scene.at(at_ms + lasts_ms, "slow_link_end", node, other)
+            victim = scene.any_node()
+            scene.at(at_ms + 1, "kill", victim)
+        else:
+            scene.at(at_ms, "lie_in_wait", "committed", "power_everywhere")
+            scene.at(at_ms + 1, "policy", {**ALL_AUTOMATIC, "ha-sync-batch-size": chance.randint(1, 9)})
+        for node in scene.shuffled():
+            scene.at(at_ms + chance.uniform(100, lasts_ms), "start", node)
+            scene.at(at_ms + lasts_ms, "start", node)
+        at_ms += lasts_ms + chance.uniform(300, 1_000)
