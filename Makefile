@@ -94,6 +94,12 @@ SEEDS ?= 1..200
 sim: install ## Whole clusters in the simulator, one for each of SEEDS
 	@$(BIN)/warren sim --seeds $(SEEDS)
 
+# Goes on where it was interrupted with ABLATE=--missing
+ABLATE ?=
+.PHONY: ablation
+ablation: install ## Each safeguard taken away in the simulator until a seed shows it: docs/ablation.md
+	@$(BIN)/warren sim ablate $(ABLATE)
+
 .PHONY: test-all
 test-all: ## Everything but containers: check, test, integration, chaos
 	@$(MAKE) check

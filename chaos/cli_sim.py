@@ -35,23 +35,51 @@ class SeedRange(click.ParamType[range]):
         return range(first, last + 1)
 
 
-@click.command("sim")
+class ScenarioName(click.ParamType[str]):
+    """One that there is, or ``list``."""
+
+    name = "scenario"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        with extra_needed():
+            from chaos.sim.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra
+        name = str(value)
+        if name not in SCENARIOS and name != "list":
+            self.fail(f"{name!r} is no scenario. There are:\n{_list_of_scenarios()}", param, ctx)
+        return name
+
+
+def _list_of_scenarios() -> str:
+    from chaos.sim.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra
+
+    return "\n".join(f"  {name:20} {scenario.about}" for name, scenario in SCENARIOS.items())
+
+
+@click.group("sim", invoke_without_command=True)
+@click.pass_context
 @click.option("--seeds", type=SeedRange(), default="1..100", show_default=True, help="Which seeds are run.")
 @click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True, help="Nodes of each cluster.")
-@click.option("--operations", type=click.IntRange(min=1), default=200, show_default=True, help="What clients do.")
 @click.option(
-    "--seconds", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults."
+    "--operations", type=click.IntRange(min=1), help="What clients do.  [default: 200; a scenario has its own]"
+)
+@click.option(
+    "--seconds", type=click.IntRange(min=1), help="Virtual time of the faults.  [default: 20; a scenario has its own]"
+)
+@click.option(
+    "--scenario", type=ScenarioName(), default="", metavar="NAME", help="Aim at one thing; `list` names them all."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes side by side.  [default: one for each core]")
 @click.option("--replay", type=click.IntRange(min=0), help="Run this seed alone and print what happens, line by line.")
 @click.option("--shrink", "shrunk", type=click.IntRange(min=0), help="Find the smallest schedule of a failing seed.")
 @click.option("--keep", type=click.Path(path_type=Path), help="With --shrink: write what is left into this file.")
 def sim_command(
+    ctx: click.Context,
     *,
     seeds: range,
     nodes: int,
-    operations: int,
-    seconds: int,
+    operations: int | None,
+    seconds: int | None,
+    scenario: str,
     jobs: int | None,
     replay: int | None,
     shrunk: int | None,
@@ -62,12 +90,18 @@ def sim_command(
     Exits 1 if a promise was broken, or if many seeds have never reached some rare state. The same
     seed on the same code does the same.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     with extra_needed():
         from chaos.sim.campaign import Campaign, jobs_by_default  # noqa: PLC0415 - needs the extra
+    if scenario == "list":
+        click.echo(_list_of_scenarios())
+        return
+    length_ms = None if seconds is None else seconds * 1000
     if replay is not None:
-        sys.exit(_replay(replay, nodes, operations, seconds))
+        sys.exit(_replay(replay, nodes, operations, length_ms, scenario))
     if shrunk is not None:
-        sys.exit(_shrink(shrunk, nodes, operations, seconds, keep))
+        sys.exit(_shrink(shrunk, nodes, operations, length_ms, scenario, keep))
     jobs = jobs or jobs_by_default()
     console = Console(stderr=True)
     begin_s = time.monotonic()
@@ -78,7 +112,7 @@ def sim_command(
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("seeds", total=len(seeds))
         try:
-            for result in Campaign(seeds, nodes, operations, seconds * 1000, jobs).run():
+            for result in Campaign(seeds, nodes, operations, length_ms, jobs, scenario).run():
                 ran += 1
                 simulated_s += result.simulated_s
                 sightings.update(result.sightings)
@@ -96,9 +130,11 @@ def sim_command(
         f"{ran} seeds of {nodes} nodes, {failed} failed; {simulated_s / 3600:.1f} simulated hours in {took_s:.0f} s, "
         f"{ran / took_s:.2f} seeds a second"
     )
-    is_blind = _tell_unreached(sightings, ran)
+    # A scenario is aimed at one thing, and need not reach the others.
+    is_blind = not scenario and _tell_unreached(sightings, ran)
     if failed:
-        click.echo("look at one of them: warren sim --replay SEED, or warren sim --shrink SEED")
+        aimed = f" --scenario {scenario}" if scenario else ""
+        click.echo(f"look at one of them: warren sim{aimed} --replay SEED, or warren sim{aimed} --shrink SEED")
     sys.exit(1 if failed or is_blind or ran < len(seeds) else 0)
 
 
@@ -119,25 +155,30 @@ def _tell_unreached(sightings: Counter[str], seeds: int) -> bool:
     return is_enough
 
 
-def _replay(seed: int, nodes: int, operations: int, seconds: int) -> int:
-    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
-    from chaos.sim.run import run_schedule  # noqa: PLC0415
+def _replay(seed: int, nodes: int, operations: int | None, length_ms: int | None, scenario: str) -> int:
+    from chaos.sim.run import run_schedule  # noqa: PLC0415 - needs the extra
+    from chaos.sim.scenarios.catalogue import draw  # noqa: PLC0415
 
-    schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
+    schedule = draw(seed, nodes, operations, length_ms, scenario)
     click.echo(f"{schedule.personality}")
     outcome = run_schedule(schedule, on_line=click.echo)
-    click.echo(f"seed {seed}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s")
+    of = f" of {scenario}" if scenario else ""
+    click.echo(
+        f"seed {seed}{of}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s"
+    )
     for violation in outcome.violations:
         click.echo(f"  {violation}")
     return int(outcome.is_failed)
 
 
-def _shrink(seed: int, nodes: int, operations: int, seconds: int, keep: Path | None) -> int:
-    from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+def _shrink(
+    seed: int, nodes: int, operations: int | None, length_ms: int | None, scenario: str, keep: Path | None
+) -> int:
+    from chaos.sim.scenarios.catalogue import draw  # noqa: PLC0415 - needs the extra
     from chaos.sim.schedule import write_schedule  # noqa: PLC0415
     from chaos.sim.shrink import shrink  # noqa: PLC0415
 
-    schedule = draw_schedule(seed, nodes, operations, seconds * 1000)
+    schedule = draw(seed, nodes, operations, length_ms, scenario)
     console = Console(stderr=True)
     with console.status("shrinking") as status:
         try:
@@ -155,3 +196,64 @@ def _shrink(seed: int, nodes: int, operations: int, seconds: int, keep: Path | N
         write_schedule(smallest, keep, str(outcome.violations[0]))
         click.echo(f"kept in {keep}")
     return 1
+
+
+@sim_command.command("ablate")
+@click.option("--safeguard", "names", multiple=True, metavar="NAME", help="This one only; may be given again.")
+@click.option("--missing", is_flag=True, help="Only those that the table does not have as found yet.")
+@click.option("--seeds-at-most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Of each.")
+@click.option(
+    "--shrink-runs", type=click.IntRange(min=1), default=200, show_default=True, help="To make a schedule small."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Safeguards side by side.  [default: one for each core]")
+@click.option(
+    "--docs", type=click.Path(path_type=Path, file_okay=False, exists=True), default="docs", help="Where the table is."
+)
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Write shrunk schedules into here.")
+def ablate_command(
+    *,
+    names: tuple[str, ...],
+    missing: bool,
+    seeds_at_most: int,
+    shrink_runs: int,
+    jobs: int | None,
+    docs: Path,
+    keep: Path | None,
+) -> None:
+    """Take each safeguard of the product away until a seed shows what it is for, and keep the table of that.
+
+    Each finding is written at once: a run that was interrupted goes on with --missing. Exits 1 if one was not found.
+    """
+    with extra_needed():
+        from chaos.sim.ablation.catalogue import SAFEGUARDS  # noqa: PLC0415 - needs the extra
+        from chaos.sim.ablation.finding import find_all  # noqa: PLC0415
+        from chaos.sim.ablation.table import read_findings, write_finding  # noqa: PLC0415
+        from chaos.sim.campaign import jobs_by_default  # noqa: PLC0415
+        from chaos.sim.schedule import write_schedule  # noqa: PLC0415
+    unknown = [name for name in names if name not in SAFEGUARDS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is no safeguard. There are: {', '.join(SAFEGUARDS)}")
+    kept = read_findings(docs)
+    chosen = [name for name in SAFEGUARDS if not names or name in names]
+    if missing:
+        chosen = [name for name in chosen if not kept.get(name, {}).get("is_found")]
+    lost = done = 0
+    with Console(stderr=True).status("taking safeguards away") as status:
+        try:
+            for finding in find_all(chosen, seeds_at_most, shrink_runs, jobs or jobs_by_default(), status.update):
+                done += 1
+                lost += not finding.is_found
+                write_finding(docs, finding)
+                said = f"{finding.steps} -> {finding.steps_left} steps, {finding.said}" if finding.is_found else "-"
+                click.echo(
+                    f"{done}/{len(chosen)} {finding.safeguard} ({finding.scenario}): {finding.seeds} seeds, {said}"
+                )
+                if keep is not None and finding.schedule is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    kind = finding.said.partition(":")[0]
+                    path = keep / f"{finding.safeguard}.json"
+                    write_schedule(finding.schedule, path, f"{finding.safeguard}: {kind}")
+        except KeyboardInterrupt:
+            click.echo("interrupted; --missing goes on", err=True)
+    click.echo(f"{done - lost} of {len(chosen)} were found missing")
+    sys.exit(1 if lost or done < len(chosen) else 0)

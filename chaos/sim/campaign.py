@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from chaos.sim.drawing import draw_schedule
 from chaos.sim.run import run_schedule
+from chaos.sim.scenarios.catalogue import draw
 
 #: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
 SEEDS_PER_TASK = 4
@@ -33,19 +33,21 @@ class SeedResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Which seeds are run, and how: `draw_schedule` says what the numbers mean."""
+    """Which seeds are run, and how: `draw` says what the numbers mean."""
 
     seeds: Sequence[int]
     nodes: int
-    operations: int
-    length_ms: int
+    operations: int | None
+    length_ms: int | None
     jobs: int
+    #: Of `chaos.sim.scenarios`; empty: from everything there is.
+    scenario: str = ""
 
     def run(self) -> Iterator[SeedResult]:
         """Results as they come; not in the order of the seeds if there are several jobs."""
         if self.jobs == 1:
             for seed in self.seeds:
-                yield run_seed(seed, self.nodes, self.operations, self.length_ms)
+                yield run_seed(seed, self.nodes, self.operations, self.length_ms, self.scenario)
             return
         # Forked workers would share the parent's threads' locks; a new interpreter also has another hash seed.
         with ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50) as pool:
@@ -58,9 +60,8 @@ class Campaign:
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < 2 * self.jobs:
-                    under_way.add(
-                        pool.submit(run_seeds, list(waiting.pop()), self.nodes, self.operations, self.length_ms)
-                    )
+                    what = (self.nodes, self.operations, self.length_ms, self.scenario)
+                    under_way.add(pool.submit(run_seeds, list(waiting.pop()), *what))
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield from future.result()
@@ -69,14 +70,16 @@ class Campaign:
                 future.cancel()
 
 
-def run_seeds(seeds: Sequence[int], nodes: int, operations: int, length_ms: int) -> list[SeedResult]:
-    return [run_seed(seed, nodes, operations, length_ms) for seed in seeds]
+def run_seeds(
+    seeds: Sequence[int], nodes: int, operations: int | None, length_ms: int | None, scenario: str = ""
+) -> list[SeedResult]:
+    return [run_seed(seed, nodes, operations, length_ms, scenario) for seed in seeds]
 
 
-def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResult:
+def run_seed(seed: int, nodes: int, operations: int | None, length_ms: int | None, scenario: str = "") -> SeedResult:
     begin_s = time.perf_counter()
     try:
-        outcome = run_schedule(draw_schedule(seed, nodes, operations, length_ms))
+        outcome = run_schedule(draw(seed, nodes, operations, length_ms, scenario))
     except Exception as error:
         # The simulator's own mistake: it must not end a campaign without the seed.
         return SeedResult(seed, (f"harness: {error!r}",), 0, 0.0, time.perf_counter() - begin_s, 0)

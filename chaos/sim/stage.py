@@ -63,6 +63,8 @@ class Stage:
     node_moments: dict[str, str] = field(default_factory=dict)
     #: Purges and deletions that were asked for, each with the declaration that follows.
     removals: list[asyncio.Task[None]] = field(default_factory=list)
+    #: What operators have asked for.
+    operations: list[asyncio.Task[bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         p = self.personality

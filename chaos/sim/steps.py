@@ -171,4 +171,4 @@ class Steps:
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         """Once, whatever comes of it."""
         stage = self._stage
-        stage.visitor.process.create_task(stage.operated(ask))
+        stage.operations.append(stage.visitor.process.create_task(stage.operated(ask)))

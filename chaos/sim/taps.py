@@ -23,6 +23,7 @@ from chaos.sim.record_watch import RecordWatch
 from cluster.metadata.commands import Request
 from cluster.metadata.events import Applied, MastershipChanged
 from cluster.metadata.mastership import is_settled
+from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
@@ -70,6 +71,11 @@ def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator
         yield
     finally:
         setattr(owner, name, original)
+
+
+def is_unsettled(record: MastershipRecord) -> bool:
+    """The master is in service, and may not confirm: a complete copy is none of its mirrors."""
+    return record.in_service and not is_settled(record)
 
 
 class Listener:
@@ -135,9 +141,8 @@ class Listener:
         if self._records.applied(name, state, index, request, outcome):
             self._moment("committed", name)
         for event in outcome.events:
-            if isinstance(event, MastershipChanged) and event.new.master == name:
-                if event.new.in_service and not is_settled(event.new):
-                    self._moment("unsettled", name)
+            if isinstance(event, MastershipChanged) and event.new.master == name and is_unsettled(event.new):
+                self._moment("unsettled", name)
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
         if core.voted_for == request.sender:

@@ -8,9 +8,11 @@ from typing import Any
 from chaos.sim.ablation.safeguard import Patches
 from cluster.metadata import mastership as rules
 from cluster.metadata import state as metadata_state
+from cluster.metadata.errors import StaleMastershipError
 from cluster.metadata.masterships import Masterships
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
+from cluster.policy.placement import suggest_nodes
 from cluster.raft.core import RaftCore
 from cluster.raft.leadership import Leadership
 from cluster.raft.log import RaftLog
@@ -78,7 +80,7 @@ def placed_before_service(patches: Patches) -> None:
         if record.in_service or record.is_down or (only_mode not in (None, definition.get("ha-mode"))):
             place_in_service(self, queue, only_mode)
             return
-        wanted = metadata_state.suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
+        wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
         self._change_record(place(record, wanted), "mirrors")
 
     patches.setattr(MetadataState, "_place", place_always)
@@ -106,7 +108,7 @@ def late_news_find_nobody(patches: Patches) -> None:
 
     def refuse(self: MetadataState, command: Any, record: MastershipRecord) -> None:
         if record.is_down:
-            raise metadata_state.StaleMastershipError("the queue is down")
+            raise StaleMastershipError("the queue is down")
         hear(self, command, record)
 
     patches.setattr(MetadataState, "_hear_of_mirror", refuse)

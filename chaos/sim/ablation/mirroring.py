@@ -9,6 +9,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import conversations, mirror, promotion
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations, Frontier
+from cluster.mirroring.difference import compare
 from cluster.mirroring.early import EarlyMessages
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import Attach, OriginsOp
@@ -163,7 +164,6 @@ def diverged_tail_is_kept(patches: Patches) -> None:
 
 def extras_are_kept(patches: Patches) -> None:
     """What a mirror has beyond its master is not settled there."""
-    compare = conversations.compare
     patches.setattr(conversations, "compare", lambda *arguments: (compare(*arguments)[0], []))
 
 
