@@ -11,7 +11,8 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 - it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
   those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
 - its queue was purged or deleted after it was published, seen where it happened: an operator's call that was not
-  answered excuses what it took away, if it did, and nothing else; or a limit dropped it (`Kind.DROP`, likewise); or
+  answered excuses what it took away, if it did, and nothing else, and a deletion under a condition nothing that was
+  published and confirmed since it was proposed; or a limit dropped it (`Kind.DROP`, likewise); or
 - the nodes sync nothing before they confirm (``durability = flush``), and one of them has lost its power since with no
   sync behind the confirm: only what was unsynced may go.
 
@@ -56,6 +57,8 @@ class Circumstances:
     holders: Mapping[int, Sequence[Holders]] = field(default_factory=dict)
     #: Queues -> when everything published before may have been taken away.
     removals: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    #: Queues -> of each deletion under a condition, when it was proposed (sealed by then), and when it came about.
+    sealed: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
@@ -117,8 +120,14 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
         return True  # no queue took it, and that was said before the confirm
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
-    if any(at_us >= published_us for at_us in circumstances.removals.get(queue, ())):
-        return True
+    # Nothing is confirmed while a deletion under a condition is open, so it cannot take that away.
+    open_until_us = min(
+        (end for begin, end in circumstances.sealed.get(queue, ()) if begin < published_us and confirmed_us < end),
+        default=None,
+    )
+    for at_us in circumstances.removals.get(queue, ()):
+        if at_us >= published_us and (open_until_us is None or at_us < open_until_us):
+            return True
     if key in circumstances.transient:
         return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)
     return circumstances.is_flush and _was_unsynced(confirmed_us, circumstances)

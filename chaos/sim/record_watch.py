@@ -88,6 +88,10 @@ class RecordWatch:
         self.holders: dict[int, list[Holders]] = {}
         #: Queue of the workload -> when everything that was published to it before may have been taken away.
         self.removals: dict[int, list[int]] = {}
+        #: Queue -> when somebody first proposed to delete it under a condition: it was sealed then.
+        self._asked: dict[QueueId, int] = {}
+        #: Queue of the workload -> when it was deleted so, and when that was first proposed.
+        self.sealed: dict[int, list[tuple[int, int]]] = {}
 
     def master_of(self, number: int) -> str | None:
         """By the newest record; ``None`` if there is none, or nobody serves the queue."""
@@ -123,8 +127,8 @@ class RecordWatch:
                 self.epochs[event.queue.queue_id] = event.mastership.epoch
                 self._hold(number, event.mastership, is_interruption=True)
         elif isinstance(event, QueueDeleted):
-            self._names.pop(event.queue.queue_id, None)
             self._deleted(request.command, event.queue.queue_id)
+            self._names.pop(event.queue.queue_id, None)
         elif isinstance(event, MastershipChanged):
             self._changed(state, request, event)
 
@@ -137,6 +141,13 @@ class RecordWatch:
         if change.epoch != epoch:
             text = f"queue {queue_id} is deleted in epoch {epoch} by what was true in epoch {change.epoch}"
             self._violate("deletion", text)
+        number = self._names.get(queue_id)
+        if number is not None and queue_id in self._asked:
+            self.sealed.setdefault(number, []).append((self._asked[queue_id], self._log.now_us()))
+
+    def asked_to_delete(self, queue_id: QueueId) -> None:
+        """A deletion under a condition is being proposed."""
+        self._asked.setdefault(queue_id, self._log.now_us())
 
     def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
         old, new = event.old, event.new

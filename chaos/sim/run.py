@@ -26,7 +26,7 @@ from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
-from chaos.sim.schedule import Schedule
+from chaos.sim.schedule import Personality, Schedule
 from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
@@ -35,8 +35,10 @@ from chaos.sim.wipes import check_wiped
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
-from cluster.mirroring import turn
+from cluster.metadata.errors import MalformedCommandError
+from cluster.mirroring import master, turn
 from cluster.sessions.routes import RouteState
+from cluster.transport import outbox
 from node.errors import StorageError, WarrenError
 from node.message import Message
 from node.store.disk.simulated import SimulatedCrashError
@@ -101,10 +103,12 @@ class Run:
             note,
             loop=self.loop,
             dropped=self._dropped,
+            given_away=self._gone,
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
             moment=stage.node_moment,
         )
+        self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks_every = checks_every
         self._turns_to_check = checks_every
         self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
@@ -135,6 +139,8 @@ class Run:
         if record.levelno < logging.ERROR or record.msg.startswith(EXPECTED_ERRORS):
             return
         error = record.exc_info[1] if record.exc_info else None
+        if self._is_hostile and isinstance(error, MalformedCommandError):
+            return  # which is what it should say
         machine = self.cluster.machines.get(where)
         is_mistake = error is not None and not isinstance(error, StorageError)
         if is_mistake or machine is None or not machine.is_disk_suspect:
@@ -145,7 +151,11 @@ class Run:
         """A limit has taken these away."""
         if self.schedule.personality.overflow == "reject-publish":
             self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
-        for each in dropped:
+        self._gone(dropped)
+
+    def _gone(self, messages: Sequence[Message]) -> None:
+        """Nobody is promised these any more."""
+        for each in messages:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
@@ -207,7 +217,7 @@ class Run:
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        with _quiet(self), self._listener.laid(), _frames_of(self.schedule.personality.frame_bytes_max):
+        with _quiet(self), self._listener.laid(), _sized(self.schedule.personality):
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)
@@ -267,6 +277,7 @@ class Run:
             lossy=self.records.lossy,
             holders=self.records.holders,
             removals=self.records.removals,
+            sealed=self.records.sealed,
             transient=self.world.transient,
             settled=self.world.settled,
             deaths=self.cluster.deaths,
@@ -300,14 +311,20 @@ class _Log(logging.Handler):
 
 
 @contextmanager
-def _frames_of(bytes_max: int) -> Iterator[None]:
-    """What masters send is cut into frames of this size, if it is not 0."""
-    before = turn.FRAME_BYTES_MAX
-    turn.FRAME_BYTES_MAX = bytes_max or before
+def _sized(personality: Personality) -> Iterator[None]:
+    """Sizes that few messages reach otherwise are those of the personality, if it has any."""
+    wanted = [(master, "HORIZON_STEP_MIN", personality.horizon_step)]
+    if personality.frame_bytes_max:
+        wanted += [(turn, "FRAME_BYTES_MAX", personality.frame_bytes_max), (outbox, "MAX_FRAME_ITEMS", 1)]
+    before = [(module, name, getattr(module, name)) for module, name, size in wanted if size]
+    for module, name, size in wanted:
+        if size:
+            setattr(module, name, size)
     try:
         yield
     finally:
-        turn.FRAME_BYTES_MAX = before
+        for module, name, size in before:
+            setattr(module, name, size)
 
 
 @contextmanager

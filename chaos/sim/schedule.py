@@ -90,8 +90,10 @@ class Personality:
     guests: int = 0
     #: Deletions that ask for an empty or an unused queue. (Not drawn yet: set it to have them.)
     has_conditional_deletes: bool = False
-    #: Of what a master says to its mirrors; 0: as ever.
+    #: Of what a master says to its mirrors, and each frame on its own; 0: as ever.
     frame_bytes_max: int = 0
+    #: How far ahead a master promises its mirrors what it will deliver; 0: as ever.
+    horizon_step: int = 0
 
 
 @dataclass(frozen=True)

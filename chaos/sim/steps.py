@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.sim.client import Channel
+from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
@@ -65,6 +66,10 @@ class Steps:
 
     def _consume(self, consumer: int, queue: int) -> None:
         self._stage.consumers[consumer].consume(queue)
+
+    def _take_all(self, consumer: int, queue: int) -> None:
+        """Consume without acknowledgements."""
+        self._stage.consumers[consumer].consume(queue, takes_all=True)
 
     def _restart_consumer(self, consumer: int, _queue: int) -> None:
         self._stage.consumers[consumer].drop()
@@ -167,6 +172,16 @@ class Steps:
 
     def _policy(self, definition: dict[str, Any]) -> None:
         self._operate(lambda admin: admin.set_policy(policy_record(definition)))
+
+    def _force_promote(self, queue: int, node: str) -> None:
+        self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))
+
+    def _hostile(self, number: int, kind: str) -> None:
+        """A command that no release would propose comes into the log."""
+        for name, node in self._stage.cluster.nodes.items():
+            process = self._stage.cluster.machines[name].process
+            if process is not None and node.raft.core.is_leader:
+                process.call_soon(propose_hostile, node, number, kind)
 
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         """Once, whatever comes of it."""

@@ -8,7 +8,8 @@ order the cluster has decided; and some states that are only worth knowing to ha
 
 *Moments* that a step can lie in wait for (`chaos.sim.steps`), each said of the node in whose turn it comes:
 *voted*, a vote was given and is on its way to the disk; *committed*, an entry was applied by the first node;
-*unsettled*, the master in service learns that a complete copy is none of its mirrors.
+*unsettled*, the master in service learns that a complete copy is none of its mirrors; *deleting*, a deletion under a
+condition is about to be proposed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
-from cluster.metadata.commands import Request
+from cluster.metadata.commands import ChangeTopology, Command, Request
 from cluster.metadata.events import Applied, MastershipChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord
@@ -29,13 +30,16 @@ from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import VoteRequest
+from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
 from node.ids import SeqId
 from node.message import Message, decode_envelope
+from node.queues.backing_queue import Delivery, Publication
 from node.queues.queue_process import QueueProcess
 from node.queues.vhost_store import VhostStore
+from node.topology.commands import DeleteQueue
 
 Note = Callable[[str], None]
 
@@ -88,17 +92,20 @@ class Listener:
         *,
         loop: SimulatedLoop,
         dropped: Callable[[Sequence[Message]], None],
+        given_away: Callable[[Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[[str, str], None],
     ) -> None:
-        """``dropped`` hears what a length limit of a queue took away; ``moment``, which one it is of which node."""
+        """``dropped`` hears what a length limit of a queue took away; ``given_away``, what was given to consumers that
+        acknowledge nothing; ``moment``, which one it is of which node."""
         self._records = records
         self._note = note
         self._loop = loop
         #: Process, queue and number of every session that a node has begun with a master -> when.
         self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
+        self._given_away = given_away
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
         self._is_something_wrong = is_something_wrong
@@ -121,10 +128,13 @@ class Listener:
                 (Roles, "on_restored", self._restored),
                 (RaftCore, "_on_vote_response", self._votes.counted),
                 (RaftCore, "_on_vote_request", self._asked_to_vote),
+                (MirroredQueue, "discard", self._discarded),
+                (MirroredQueue, "fetch", self._fetched),
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
+            stack.enter_context(tapped_before(MetadataGroup, "change", self._proposed))
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
             yield
 
@@ -143,6 +153,12 @@ class Listener:
         for event in outcome.events:
             if isinstance(event, MastershipChanged) and event.new.master == name and is_unsettled(event.new):
                 self._moment("unsettled", name)
+
+    def _proposed(self, _group: MetadataGroup, command: Command, *_: object) -> None:
+        change = command.command if isinstance(command, ChangeTopology) else None
+        if isinstance(change, DeleteQueue) and change.epoch is not None and change.queue_id is not None:
+            self._records.asked_to_delete(change.queue_id)
+            self._moment("deleting", self._process.name)
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
         if core.voted_for == request.sender:
@@ -176,6 +192,15 @@ class Listener:
             self._note("a copy came back with nothing missing")
         elif has_something:
             self._note("a copy was filled by its difference")
+
+    def _discarded(self, _queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
+        self._given_away([publication.message for publication in publications])
+
+    def _fetched(
+        self, _queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
+    ) -> None:
+        if not is_ack_required and deliveries:
+            self._given_away([delivery.message for delivery in deliveries])
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:

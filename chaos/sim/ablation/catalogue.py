@@ -20,7 +20,7 @@ _ALL = (
         "A persistent message is confirmed when every holding mirror has it on disk.",
         "confirmed messages when all lose their power",
         "cluster.mirroring.confirms",
-        "ambush",
+        "dark_confirm",
     ),
     Safeguard(
         mirroring.confirms_without_complete_copies,
@@ -55,7 +55,7 @@ _ALL = (
         "Nothing is delivered above the horizon that a mirror relies on.",
         "the same, of messages that a mirror has and the horizon of which it has not",
         "cluster.mirroring.conversations",
-        "ambush",
+        "backlog",
     ),
     Safeguard(
         mirroring.resent_as_new,
@@ -69,14 +69,14 @@ _ALL = (
         "A master that recovers its copy flags everything, unless its files know of the last epoch in service.",
         "the same, after restarts",
         "cluster.mirroring.promotion",
-        "orderly_restarts",
+        "forced_promotion",
     ),
     Safeguard(
         mirroring.recovered_mirror_keeps_its_end,
         "What a mirror knows of deliveries counts only if nobody served in a later epoch.",
         "the same, of mirrors that were away",
         "cluster.mirroring.promotion",
-        "orderly_restarts",
+        "forced_promotion",
     ),
     Safeguard(
         mirroring.repetitions_are_stored,
@@ -104,7 +104,7 @@ _ALL = (
         "A repetition is confirmed when the message is safe everywhere, not because it is here.",
         "a message that the first sending left on one node only",
         "cluster.mirroring.master",
-        "ambush",
+        "twice",
     ),
     Safeguard(
         mirroring.counters_in_the_first_frame,
@@ -177,13 +177,6 @@ _ALL = (
         "power_return",
     ),
     Safeguard(
-        metadata.copies_are_dropped_for_good,
-        "Only the master in service makes copies incomplete.",
-        "the only complete copy, when news of life and death is old",
-        "cluster.metadata.mastership",
-        "power_return",
-    ),
-    Safeguard(
         metadata.placed_before_service,
         "Placement waits for service (B1).",
         "a complete copy from being discarded beside nobody who serves",
@@ -230,13 +223,6 @@ _ALL = (
         "A deletion under a condition names the epoch in which that was looked at (B6).",
         "what was confirmed since",
         "cluster.metadata.masterships",
-        "conditional_delete",
-    ),
-    Safeguard(
-        metadata.sealed_for_ever,
-        "A sealed queue is opened again when its deletion is refused (B6).",
-        "clients from a queue that never answers",
-        "cluster.runtime.queue_deletions",
         "conditional_delete",
     ),
     Safeguard(

@@ -44,18 +44,6 @@ def mirrors_that_never_followed_take_over(patches: Patches) -> None:
     patches.setattr(rules, "_elect_any", any_mirror)
 
 
-def copies_are_dropped_for_good(patches: Patches) -> None:
-    """A copy stops to be complete when its node is called down, though its master has not said that it goes on."""
-    drop = rules.drop_mirror
-
-    def forget(record: MastershipRecord, node: NodeName) -> MastershipRecord:
-        dropped = drop(record, node)
-        is_last = record.complete == (node,)
-        return dropped if is_last else replace(dropped, complete=rules._without(dropped.complete, node))
-
-    patches.setattr(rules, "drop_mirror", forget)
-
-
 def placed_before_service(patches: Patches) -> None:
     """Policies are followed while a queue waits for its master: what is surplus is discarded though nobody who serves
     has it."""
@@ -133,11 +121,6 @@ def _raise_on(_state: MetadataState, request: Any) -> None:
 def deletions_of_any_epoch(patches: Patches) -> None:
     """A deletion under a condition is carried out whenever it arrives."""
     patches.setattr(Masterships, "check_deletion", lambda *_: None)
-
-
-def sealed_for_ever(patches: Patches) -> None:
-    """A queue of which the deletion was refused is not opened again."""
-    patches.setattr(QueueDeletions, "_unseal", lambda *_: None)
 
 
 def sealed_without_an_end(patches: Patches) -> None:

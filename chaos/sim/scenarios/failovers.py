@@ -22,8 +22,8 @@ def ambush(scene: Scene, operations: int) -> None:
 
 
 def power_return(scene: Scene, operations: int) -> None:
-    """Copies that lack something: a mirror begins anew and is not filled. Then all lose their power and come back one
-    by one, whoever has everything late or not before the end."""
+    """Two copies begin anew, one after the other, and are not filled: the third is the only complete one, and the
+    master. Then it ends, or all lose their power and come back one by one, it last or not before the end."""
     chance = scene.chance
     promote = chance.choice(("always", "when-synced"))
     scene.change(
@@ -32,17 +32,110 @@ def power_return(scene: Scene, operations: int) -> None:
         policy={**ALL_MANUAL, "ha-promote-on-failure": promote, "ha-promote-on-shutdown": promote},
         persistent_percent=chance.choice((100, 100, 50)),
     )
-    scene.traffic(0, 2_500, operations)
-    newcomer = scene.any_node()
-    scene.at(chance.uniform(500, 1_000), "kill", newcomer)
-    scene.at(chance.uniform(1_500, 1_900), "start", newcomer)
-    at_ms = chance.uniform(2_200, 2_800)
-    scene.at(at_ms, "power", *scene.nodes)
-    at_ms += chance.uniform(100, 600)
-    for node in scene.shuffled():
-        scene.at(at_ms, "start", node)
-        at_ms += chance.choice((0, 10, 800, 3_000, 6_000))
-    scene.publish(at_ms + 200)
+    scene.traffic(0, 4_500, operations)
+    *newcomers, last = scene.shuffled()
+    at_ms = chance.uniform(500, 1_000)
+    for node in newcomers:
+        scene.at(at_ms, "kill", node)
+        scene.at(at_ms + chance.uniform(400, 1_200), "start", node)
+        at_ms += chance.uniform(1_600, 2_200)
+    if chance.random() < 0.4:
+        scene.at(at_ms, chance.choice(("kill", "power", "stop")), last)
+    else:
+        scene.at(at_ms, "power", *scene.nodes)
+        for node in newcomers:
+            at_ms += chance.choice((50, 300, 800))
+            scene.at(at_ms, "start", node)
+    scene.publish(at_ms + 2_500)
+    scene.at(at_ms + chance.choice((1_000, 3_000, 6_000)), "start", last)
+
+
+def dark_confirm(scene: Scene, operations: int) -> None:
+    """Everybody loses the power as a client hears of a confirm; the master comes back last."""
+    chance = scene.chance
+    scene.change(queues=1, consumers=0, persistent_percent=100, sync_ms=(1, 20))
+    scene.traffic(0, 600, operations // 3)
+    at_ms = 800.0
+    while at_ms < scene.length_ms:
+        slow = scene.any_node()
+        scene.at(at_ms - 20, "slow_disk", slow, chance.choice((1, 10, 100)))
+        scene.at(at_ms, "ambush", 0, "confirm", "power_everywhere", 1)
+        for _ in range(3):
+            scene.publish(at_ms + chance.uniform(0, 20), 0)
+        at_ms += chance.uniform(400, 900)
+        scene.at(at_ms, "slow_disk_end", slow)
+        for node in scene.shuffled()[: len(scene.nodes) - 1]:
+            scene.at(at_ms + chance.uniform(0, 300), "start", node)
+        at_ms += chance.uniform(1_500, 3_500)
+        scene.at(at_ms, "ambush_end", 0)
+        for node in scene.nodes:
+            scene.at(at_ms, "start", node)
+        at_ms += chance.uniform(600, 1_200)
+
+
+def backlog(scene: Scene, operations: int) -> None:
+    """Consumers come to a queue that is full, over slow links; the master ends with one of their first deliveries."""
+    chance = scene.chance
+    scene.change(queues=1, consumers=2, horizon_step=2, prefetch=chance.choice((10, 100)), hold_percent=100)
+    scene.change(publishers=2, overflow="", requeue_percent=0)
+    at_ms = 300.0
+    while at_ms < scene.length_ms:
+        for _ in range(max(2, operations // 6)):
+            scene.publish(at_ms + chance.uniform(0, 400), 0)
+        at_ms += 900
+        scene.at(at_ms, "ambush", 0, "deliver", chance.choice(("power", "kill")), 1000)
+        scene.at(at_ms + 1, "consume", chance.randrange(2), 0)
+        at_ms += chance.uniform(600, 1_500)
+        scene.at(at_ms, "ambush_end", 0)
+        scene.at(at_ms + 300, "consume", chance.randrange(2), 0)
+        at_ms += chance.uniform(800, 1_600)
+
+
+def twice(scene: Scene, operations: int) -> None:
+    """A master ends while one of its mirrors hears it slowly, and the next one as a client hears of a confirm."""
+    chance = scene.chance
+    one, near, far = scene.shuffled()[:3]
+    scene.change(queues=1, consumers=0, publishers=3, persistent_percent=100)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": [one]})
+    scene.at(400, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    scene.traffic(0, 1_000, operations // 3)
+    at_ms = 1_600.0
+    scene.at(at_ms, "slow_link", one, far, 1000)
+    for _ in range(4):
+        scene.publish(at_ms + chance.uniform(5, 40), 0)
+    at_ms += chance.uniform(40, 80)
+    scene.at(at_ms, "power", one)
+    scene.at(at_ms, "slow_link", near, far, chance.choice((1, 100, 1000)))
+    scene.at(at_ms + 1, "ambush", 0, "confirm", "power", 1)
+    at_ms += chance.uniform(2_500, 5_000)
+    scene.at(at_ms, "slow_link_end", near, far)
+    scene.at(at_ms, "slow_link_end", one, far)
+    scene.at(at_ms, "start", one)
+    scene.at(at_ms + chance.uniform(2_000, 4_000), "ambush_end", 0)
+
+
+def forced_promotion(scene: Scene, operations: int) -> None:
+    """All copies stop in an orderly way, one goes on alone and ends, and an operator has another one serve."""
+    chance = scene.chance
+    one, other, _ = scene.shuffled()[:3]
+    scene.change(queues=1, consumers=2, prefetch=3, hold_percent=chance.choice((30, 60)), requeue_percent=0)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": [one, other], "ha-promote-on-failure": "when-synced"})
+    scene.traffic(0, 1_500, operations)
+    at_ms = 1_600.0
+    scene.at(at_ms, "stop", one)
+    scene.at(at_ms + chance.uniform(0, 5), "stop", other)
+    at_ms += chance.uniform(800, 1_200)
+    alone, forced = (one, other) if chance.random() < 0.5 else (other, one)
+    scene.at(at_ms, "start", alone)
+    at_ms += chance.uniform(600, 1_500)
+    for consumer in range(2):
+        scene.at(at_ms - 300, "restart_consumer", consumer, 0)
+    scene.at(at_ms, chance.choice(("kill", "power")), alone)
+    scene.at(at_ms + 100, "start", forced)
+    for _ in range(4):
+        at_ms += 900
+        scene.at(at_ms, "force_promote", 0, forced)
+    scene.at(at_ms + 1_000, "start", alone)
 
 
 def unnoticed_restart(scene: Scene, operations: int) -> None:

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.sim.scenarios.scene import ALL_AUTOMATIC, Scene
+from chaos.sim.hostile import HOSTILE
+from chaos.sim.scenarios.scene import Scene
 
 
 def conditional_delete(scene: Scene, operations: int) -> None:
-    """Queues are to be deleted if they are empty, or unused, while their masters end or are cut off."""
+    """Queues are to be deleted if they are empty, or unused. Who is about to propose that is cut off or ends, and often
+    the master, too; then it is back, with what it proposed perhaps still on its way."""
     chance = scene.chance
-    scene.change(queues=1, consumers=chance.choice((0, 1)), hold_percent=0, requeue_percent=0)
+    scene.change(queues=1, consumers=chance.choice((0, 1)), hold_percent=0, requeue_percent=0, publishers=3)
     scene.change(has_conditional_deletes=True, persistent_percent=100)
     scene.traffic(0, scene.length_ms, operations // 2)
     at_ms = 600.0
     while at_ms < scene.length_ms:
-        one = scene.any_node()
-        end_ms = at_ms + chance.uniform(100, 2_500)
-        scene.at(at_ms, "purge", 0)
-        scene.at(at_ms + chance.uniform(5, 60), "delete_if", 0, chance.choice(("empty", "unused")))
-        fault_ms = at_ms + chance.uniform(0, 80)
-        fault = chance.choice(("kill", "pause", "isolate", "power", "slow_link"))
-        if fault == "slow_link":
-            for other in scene.nodes:
-                if other != one:
-                    scene.at(fault_ms, fault, one, other, 1000)
-                    scene.at(end_ms, "slow_link_end", one, other)
-        else:
-            scene.at(fault_ms, fault, one)
-            scene.at(end_ms, {"pause": "pause_end", "isolate": "isolate_end"}.get(fault, "start"), one)
+        end_ms = at_ms + chance.uniform(1_000, 6_000)
         if chance.random() < 0.5:
-            scene.at(fault_ms + chance.uniform(0, 100), "kill", other := scene.any_node(one))
-            scene.at(end_ms, "start", other)
-        scene.publish(end_ms, 0)
+            scene.at(at_ms, "purge", 0)
+        ending = chance.choice(("isolate", "isolate", "kill", "power", "pause"))
+        scene.at(at_ms + 200, "lie_in_wait", "deleting", ending)
+        for asked_ms in (250, 500):
+            scene.at(at_ms + asked_ms, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
+        if chance.random() < 0.5:
+            scene.at(at_ms + chance.uniform(260, 600), "kill", scene.any_node())
+        for _ in range(6):
+            scene.publish(chance.uniform(at_ms + 300, end_ms), 0, burst=2)
+        for node in scene.nodes:
+            scene.at(end_ms, "isolate_end", node)
+            scene.at(end_ms, "pause_end", node)
+            scene.at(end_ms, "start", node)
         at_ms = end_ms + chance.uniform(300, 1_000)
 
 
@@ -82,17 +81,35 @@ def limits(scene: Scene, operations: int) -> None:
 
 
 def small_frames(scene: Scene, operations: int) -> None:
-    """What a master did in a turn leaves in many frames, slowly, and the master ends before the last of them."""
+    """What a master did in a turn leaves in many frames, slowly, and its power goes before the last of them arrives.
+    Some consumers acknowledge nothing, so that messages are given away that were never stored."""
     chance = scene.chance
-    scene.change(
-        queues=1, consumers=2, hold_percent=50, frame_bytes_max=120, policy=ALL_AUTOMATIC, prefetch=3, publishers=3
-    )
+    one, near, far = scene.shuffled()[:3]
+    scene.change(queues=1, consumers=2, hold_percent=100, frame_bytes_max=120, prefetch=3, publishers=3)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": [one]}, persistent_percent=100, slow_chunks_percent=0)
+    scene.at(400, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    for _ in range(operations // 10):
+        scene.publish(chance.uniform(0, 1_000), 0)
+    scene.at(1_000, "consume", 0, 0)
+    scene.at(1_000, "take_all", 1, 0)
+    at_ms = 1_800.0
+    for other in (near, far):
+        scene.at(at_ms, "slow_link", one, other, 100)
+        scene.at(at_ms + 2_000, "slow_link_end", one, other)
+    scene.at(at_ms - 5, "restart_consumer", 0, 0)
+    for _ in range(3):
+        scene.publish(at_ms + chance.uniform(150, 250), 0, burst=12)
+    scene.at(at_ms + chance.uniform(160, 600), "power", one)
+    scene.at(at_ms + 3_000, "start", one)
+
+
+def hostile_commands(scene: Scene, operations: int) -> None:
+    """Commands come into the log that no release would propose, while nodes restart."""
+    chance = scene.chance
     scene.traffic(0, scene.length_ms, operations)
-    at_ms = 800.0
-    while at_ms < scene.length_ms:
-        scene.at(at_ms, "ambush", 0, chance.choice(("deliver", "confirm")), chance.choice(("kill", "power")), 100)
-        for _ in range(3):
-            scene.publish(at_ms + chance.uniform(0, 30), 0, burst=12)
-        at_ms += chance.uniform(500, 1_500)
-        scene.at(at_ms, "ambush_end", 0)
-        at_ms += chance.uniform(500, 1_000)
+    for number in range(1, 5):
+        scene.at(chance.uniform(500, scene.length_ms), "hostile", number, chance.choice(list(HOSTILE)))
+    victim = scene.any_node()
+    at_ms = chance.uniform(600, scene.length_ms)
+    scene.at(at_ms, "kill", victim)
+    scene.at(at_ms + chance.uniform(100, 1_500), "start", victim)
