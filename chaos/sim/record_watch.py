@@ -88,8 +88,8 @@ class RecordWatch:
         self.holders: dict[int, list[Holders]] = {}
         #: Queue of the workload -> when everything that was published to it before may have been taken away.
         self.removals: dict[int, list[int]] = {}
-        #: Queue -> when somebody first proposed to delete it under a condition: it was sealed then.
-        self._asked: dict[QueueId, int] = {}
+        #: Queue and epoch -> when somebody first proposed to delete it under a condition: it was sealed then.
+        self._asked: dict[tuple[QueueId, Epoch], int] = {}
         #: Queue of the workload -> when it was deleted so, and when that was first proposed.
         self.sealed: dict[int, list[tuple[int, int]]] = {}
 
@@ -142,12 +142,13 @@ class RecordWatch:
             text = f"queue {queue_id} is deleted in epoch {epoch} by what was true in epoch {change.epoch}"
             self._violate("deletion", text)
         number = self._names.get(queue_id)
-        if number is not None and queue_id in self._asked:
-            self.sealed.setdefault(number, []).append((self._asked[queue_id], self._log.now_us()))
+        asked_us = self._asked.get((queue_id, change.epoch))
+        if number is not None and asked_us is not None:
+            self.sealed.setdefault(number, []).append((asked_us, self._log.now_us()))
 
-    def asked_to_delete(self, queue_id: QueueId) -> None:
-        """A deletion under a condition is being proposed."""
-        self._asked.setdefault(queue_id, self._log.now_us())
+    def asked_to_delete(self, queue_id: QueueId, epoch: Epoch) -> None:
+        """A deletion is being proposed, under a condition that held in this epoch."""
+        self._asked.setdefault((queue_id, epoch), self._log.now_us())
 
     def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
         old, new = event.old, event.new

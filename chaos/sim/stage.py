@@ -111,10 +111,10 @@ class Stage:
         end = self.node_moments.pop(moment, None)
         if end is not None:
             self.tell(f"{name}: {moment}")
-            if end == "isolate":
+            if end.startswith("isolate"):
                 self.cluster.isolate(name)  # what it says from now on is lost
-            else:
-                self.loop.harness.call_soon(getattr(self.cluster, end), name)
+            if end != "isolate":
+                self.loop.harness.call_soon(getattr(self.cluster, end.removeprefix("isolate_")), name)
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end.

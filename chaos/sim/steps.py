@@ -159,7 +159,8 @@ class Steps:
                 cluster.start(ambush.victim)
 
     def _lie_in_wait(self, moment: str, end: str) -> None:
-        """The next node of which this can be said (`chaos.sim.taps`, *Moments*) ends in this way, in its turn."""
+        """The next node of which this can be said (`chaos.sim.taps`, *Moments*) ends in this way: a method of the
+        cluster, ``isolate`` at once, or both, as ``isolate_kill``."""
         self._stage.node_moments[moment] = end
 
     # --- operators ---

@@ -157,7 +157,7 @@ class Listener:
     def _proposed(self, _group: MetadataGroup, command: Command, *_: object) -> None:
         change = command.command if isinstance(command, ChangeTopology) else None
         if isinstance(change, DeleteQueue) and change.epoch is not None and change.queue_id is not None:
-            self._records.asked_to_delete(change.queue_id)
+            self._records.asked_to_delete(change.queue_id, change.epoch)
             self._moment("deleting", self._process.name)
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:

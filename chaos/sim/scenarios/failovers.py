@@ -40,14 +40,14 @@ def power_return(scene: Scene, operations: int) -> None:
         scene.at(at_ms + chance.uniform(400, 1_200), "start", node)
         at_ms += chance.uniform(1_600, 2_200)
     if chance.random() < 0.4:
-        scene.at(at_ms, chance.choice(("kill", "power", "stop")), last)
+        scene.at(at_ms, chance.choice(("kill", "kill", "stop")), last)
     else:
         scene.at(at_ms, "power", *scene.nodes)
         for node in newcomers:
             at_ms += chance.choice((50, 300, 800))
             scene.at(at_ms, "start", node)
     scene.publish(at_ms + 2_500)
-    scene.at(at_ms + chance.choice((1_000, 3_000, 6_000)), "start", last)
+    scene.at(at_ms + chance.choice((2_000, 6_000, 9_000)), "start", last)
 
 
 def dark_confirm(scene: Scene, operations: int) -> None:

@@ -9,30 +9,32 @@ from chaos.sim.scenarios.scene import Scene
 
 
 def conditional_delete(scene: Scene, operations: int) -> None:
-    """Queues are to be deleted if they are empty, or unused. Who is about to propose that is cut off or ends, and often
-    the master, too; then it is back, with what it proposed perhaps still on its way."""
+    """A queue is to be deleted if it is empty, or unused. Who is about to propose that is cut off or ends, and perhaps
+    the master, too. Clients go on; then it is back, with what it wanted to propose."""
     chance = scene.chance
+    nodes = scene.shuffled()
     scene.change(queues=1, consumers=chance.choice((0, 1)), hold_percent=0, requeue_percent=0, publishers=3)
-    scene.change(has_conditional_deletes=True, persistent_percent=100)
-    scene.traffic(0, scene.length_ms, operations // 2)
-    at_ms = 600.0
-    while at_ms < scene.length_ms:
-        end_ms = at_ms + chance.uniform(1_000, 6_000)
-        if chance.random() < 0.5:
-            scene.at(at_ms, "purge", 0)
-        ending = chance.choice(("isolate", "isolate", "kill", "power", "pause"))
-        scene.at(at_ms + 200, "lie_in_wait", "deleting", ending)
-        for asked_ms in (250, 500):
-            scene.at(at_ms + asked_ms, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
-        if chance.random() < 0.5:
-            scene.at(at_ms + chance.uniform(260, 600), "kill", scene.any_node())
-        for _ in range(6):
-            scene.publish(chance.uniform(at_ms + 300, end_ms), 0, burst=2)
-        for node in scene.nodes:
-            scene.at(end_ms, "isolate_end", node)
-            scene.at(end_ms, "pause_end", node)
-            scene.at(end_ms, "start", node)
-        at_ms = end_ms + chance.uniform(300, 1_000)
+    scene.change(
+        has_conditional_deletes=True, persistent_percent=100, policy={"ha-mode": "nodes", "ha-params": nodes[:1]}
+    )
+    scene.at(300, "policy", {"ha-mode": "nodes", "ha-params": nodes, "ha-sync-mode": "automatic"})
+    scene.traffic(0, 1_500, operations // 3)
+    at_ms = 1_800.0
+    if chance.random() < 0.5:
+        scene.at(at_ms, "purge", 0)
+    scene.at(at_ms + 200, "lie_in_wait", "deleting", chance.choice(("isolate", "isolate", "isolate_kill")))
+    for asked_ms in (250, 600):
+        scene.at(at_ms + asked_ms, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
+    if chance.random() < 0.5:
+        scene.at(at_ms + chance.uniform(260, 400), "kill", nodes[0])
+    for one, other in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+        scene.at(at_ms + 300, "reset", one, other, "both", 0)
+    end_ms = at_ms + chance.choice((2_000, 7_500, 10_000))
+    for _ in range(12):
+        scene.publish(chance.uniform(at_ms + 300, end_ms), 0, burst=2)
+    for node in scene.nodes:
+        scene.at(end_ms, "isolate_end", node)
+        scene.at(end_ms, "start", node)
 
 
 def policy_changes(scene: Scene, operations: int) -> None:
