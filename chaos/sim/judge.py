@@ -59,6 +59,9 @@ class Circumstances:
     removals: Mapping[int, Sequence[int]] = field(default_factory=dict)
     #: Queues -> of each deletion under a condition, when it was proposed (sealed by then), and when it came about.
     sealed: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    #: Queues -> of each request to take something away, when it was made and when the queue was declared again. Only
+    #: where no link is cut (`Personality.has_whole_links`): who publishes after that reaches the new queue.
+    requests: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
@@ -125,7 +128,9 @@ def _is_excused(key: AttemptKey, story: Sequence[Event], circumstances: Circumst
         (end for begin, end in circumstances.sealed.get(queue, ()) if begin < published_us and confirmed_us < end),
         default=None,
     )
-    for at_us in circumstances.removals.get(queue, ()):
+    requests = circumstances.requests.get(queue, ())
+    is_declared_since = bool(requests) and all(done_us < published_us for _, done_us in requests)
+    for at_us in () if is_declared_since else circumstances.removals.get(queue, ()):
         if at_us >= published_us and (open_until_us is None or at_us < open_until_us):
             return True
     if key in circumstances.transient:

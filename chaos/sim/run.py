@@ -278,6 +278,7 @@ class Run:
             holders=self.records.holders,
             removals=self.records.removals,
             sealed=self.records.sealed,
+            requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
             settled=self.world.settled,
             deaths=self.cluster.deaths,

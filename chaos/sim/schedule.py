@@ -92,6 +92,8 @@ class Personality:
     has_conditional_deletes: bool = False
     #: Of what a master says to its mirrors, and each frame on its own; 0: as ever.
     frame_bytes_max: int = 0
+    #: Nothing is cut, refused or killed: what was declared is known wherever clients are served.
+    has_whole_links: bool = False
     #: How far ahead a master promises its mirrors what it will deliver; 0: as ever.
     horizon_step: int = 0
 

@@ -63,6 +63,8 @@ class Stage:
     node_moments: dict[str, str] = field(default_factory=dict)
     #: Purges and deletions that were asked for, each with the declaration that follows.
     removals: list[asyncio.Task[None]] = field(default_factory=list)
+    #: Queue -> of each request to take something away, when it was made and when the queue was declared again.
+    requests: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     #: What operators have asked for.
     operations: list[asyncio.Task[bool]] = field(default_factory=list)
 
@@ -113,7 +115,9 @@ class Stage:
             self.tell(f"{name}: {moment}")
             if end.startswith("isolate"):
                 self.cluster.isolate(name)  # what it says from now on is lost
-            if end != "isolate":
+            if end == "power_soon":  # what it has sent arrives, what it has written is not synced yet
+                self.loop.harness.call_later(0.002, self.cluster.power, name)
+            elif end != "isolate":
                 self.loop.harness.call_soon(getattr(self.cluster, end.removeprefix("isolate_")), name)
 
     def is_of_workload(self, name: str) -> bool:

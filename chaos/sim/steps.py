@@ -14,6 +14,9 @@ from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
+#: Of what has not come to an end.
+ENDLESS_US = 2**62
+
 
 @dataclass
 class Ambush:
@@ -114,12 +117,17 @@ class Steps:
         """Take messages away, and have the queue again. What was taken is seen where it happens."""
         stage = self._stage
 
+        requests = stage.requests.setdefault(queue, [])
+        number, asked_us = len(requests), stage.visitor.log.now_us()
+        requests.append((asked_us, ENDLESS_US))
+
         async def remove() -> None:
             try:
                 await stage.visitor.request(ask)
             except TROUBLE as error:
                 stage.tell(f"refused: {error}")
             await stage.declare(queue)
+            requests[number] = (asked_us, stage.visitor.log.now_us())
 
         stage.removals.append(stage.visitor.process.create_task(remove()))
 

@@ -9,7 +9,8 @@ order the cluster has decided; and some states that are only worth knowing to ha
 *Moments* that a step can lie in wait for (`chaos.sim.steps`), each said of the node in whose turn it comes:
 *voted*, a vote was given and is on its way to the disk; *committed*, an entry was applied by the first node;
 *unsettled*, the master in service learns that a complete copy is none of its mirrors; *deleting*, a deletion under a
-condition is about to be proposed.
+condition is about to be proposed; *reclaiming*, a step of compaction was taken; *carrying over*, a journal may be
+deleted.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from node.message import Message, decode_envelope
 from node.queues.backing_queue import Delivery, Publication
 from node.queues.queue_process import QueueProcess
 from node.queues.vhost_store import VhostStore
+from node.store.index.v1.journals import Journals
 from node.topology.commands import DeleteQueue
 
 Note = Callable[[str], None]
@@ -134,6 +136,7 @@ class Listener:
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
+            stack.enter_context(tapped_before(Journals, "delete_moved", self._carried_over))
             stack.enter_context(tapped_before(MetadataGroup, "change", self._proposed))
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
             yield
@@ -211,8 +214,14 @@ class Listener:
             self._note("a publisher was blocked by credit")
 
     def _reclaimed(self, _store: VhostStore, came_of_it: Any) -> None:
-        if came_of_it.has_worked and self._is_something_wrong():
-            self._note("garbage was reclaimed during a fault")
+        if came_of_it.has_worked:
+            self._moment("reclaiming", self._process.name)
+            if self._is_something_wrong():
+                self._note("garbage was reclaimed during a fault")
+
+    def _carried_over(self, journals: Journals) -> None:
+        if journals.moved:
+            self._moment("carrying over", self._process.name)
 
     def _compacted(self, _core: RaftCore, _snapshot: object, *_: object) -> None:
         self._note("the log was cut off behind a snapshot")

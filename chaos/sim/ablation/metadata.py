@@ -8,13 +8,11 @@ from typing import Any
 from chaos.sim.ablation.safeguard import Patches
 from cluster.metadata import mastership as rules
 from cluster.metadata import state as metadata_state
-from cluster.metadata.errors import StaleMastershipError
 from cluster.metadata.masterships import Masterships
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.placement import suggest_nodes
 from cluster.raft.core import RaftCore
-from cluster.raft.leadership import Leadership
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from cluster.raft.storage import RaftStorage
@@ -83,29 +81,6 @@ def restart_unnoticed(patches: Patches) -> None:
             self._follow(queue, replace(record), "master_restarted")
 
     patches.setattr(MetadataState, "_restarted_unnoticed", believe)
-
-
-def old_news_of_mirrors_count(patches: Patches) -> None:
-    """That a mirror is synchronised counts also if it was said of its copy of before."""
-    patches.setattr(Masterships, "mirror_since", lambda *_: 0)
-
-
-def late_news_find_nobody(patches: Patches) -> None:
-    """That a mirror is synchronised is refused when its queue has gone down meanwhile."""
-    hear = MetadataState._hear_of_mirror
-
-    def refuse(self: MetadataState, command: Any, record: MastershipRecord) -> None:
-        if record.is_down:
-            raise StaleMastershipError("the queue is down")
-        hear(self, command, record)
-
-    patches.setattr(MetadataState, "_hear_of_mirror", refuse)
-
-
-def failed_copy_stays_complete(patches: Patches) -> None:
-    """The copy of a master whose disk has failed counts like that of one that was moved."""
-    move = rules.move_master
-    patches.setattr(rules, "move_master", lambda record, node, _is_old_lost=False: move(record, node))
 
 
 def commands_break_off(patches: Patches) -> None:
@@ -192,23 +167,6 @@ def _send_now(core: RaftCore, kind: type) -> None:
 def raft_log_is_not_synced(patches: Patches) -> None:
     """The log of the metadata is written, and never synced."""
     patches.setattr(RaftStorage, "sync", lambda _self: None)
-
-
-def entries_of_older_terms_are_counted(patches: Patches) -> None:
-    """A leader calls an entry of an older term committed because a majority has it."""
-    advance = Leadership.advance_commit
-
-    def count(self: Leadership, now_ms: int) -> None:
-        term, log = self.term, self._log
-        matches = sorted(
-            (log.stable if peer == self.node else self._progress[peer].match for peer in log.voters), reverse=True
-        )
-        index = matches[log.quorum - 1]
-        if index > log.commit and log.term_at(index) not in (None, term):
-            log.commit = index
-        advance(self, now_ms)
-
-    patches.setattr(Leadership, "advance_commit", count)
 
 
 def any_log_may_lead(patches: Patches) -> None:

@@ -89,15 +89,6 @@ def recovered_master_knows_deliveries(patches: Patches) -> None:
     patches.setattr(queue_set, "knows_deliveries", lambda *_: True)
 
 
-def recovered_mirror_keeps_its_end(patches: Patches) -> None:
-    """What a mirror's files say of deliveries is believed, whoever has served in later epochs."""
-
-    def believe(_local: object, heard_epoch: object, heard_horizon: SeqId, _served: object) -> SeqId:
-        return SeqId(0) if heard_epoch is None else heard_horizon
-
-    patches.setattr(mirror, "possibly_delivered_below", believe)
-
-
 def repetitions_are_stored(patches: Patches) -> None:
     """Nobody looks whether a message that is sent again is there already."""
     patches.setattr(VariableQueue, "is_duplicate", lambda _self, _msg_id: False)
@@ -189,14 +180,3 @@ def early_masters_are_heard(patches: Patches) -> None:
 def settlements_are_not_told(patches: Patches) -> None:
     """Mirrors do not hear what consumers have settled."""
     patches.setattr(MirroredQueue, "_note_settled", lambda _self, _seq_ids: None)
-
-
-def held_messages_stay_held(patches: Patches) -> None:
-    """What a channel held stays with it when its node is gone."""
-    channel_down = QueueProcess.channel_down
-
-    def keep(self: QueueProcess, channel: Any, *, may_return: bool = False) -> None:
-        if not may_return:
-            channel_down(self, channel)
-
-    patches.setattr(QueueProcess, "channel_down", keep)

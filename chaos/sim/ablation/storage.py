@@ -78,12 +78,15 @@ def journals_go_before_segments_are_kept(patches: Patches) -> None:
 
 def names_are_not_kept(patches: Patches) -> None:
     """Files are synced, and the directories that name them are not."""
-    patches.setattr(QueueStorage, "_sync_names", _no_steps)
     patches.setattr(GuardedDisk, "sync_directory", lambda _self, _path: None)
+    patches.setattr(GuardedDisk, "directory", lambda _self, _path: _Forgotten())
 
 
-def _no_steps(_storage: QueueStorage) -> Any:
-    yield None
+class _Forgotten:
+    """A directory that nobody syncs."""
+
+    def sync(self) -> None:
+        """Nothing."""
 
 
 def positions_are_given_twice(patches: Patches) -> None:

@@ -53,6 +53,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("stale_metadata", "queues are made anew while a node cannot follow", disks.stale_metadata),
         Scenario("conditional_delete", "deletions under a condition around failovers", operators.conditional_delete),
         Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),
+        Scenario("half_heard", "a mirror hears a master of before again, and the new one ends", failovers.half_heard),
+        Scenario("quick_acks", "messages are settled before a slow disk has them", disks.quick_acks),
+        Scenario("torn_stop", "the power goes while nodes stop", disks.torn_stop),
+        Scenario("compaction", "the power goes while garbage is reclaimed", disks.compaction),
         Scenario("limits", "short queues, and consumers that give back", operators.limits),
         Scenario(
             "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames

@@ -110,30 +110,90 @@ def full_disk(scene: Scene, operations: int) -> None:
 
 
 def stale_metadata(scene: Scene, operations: int) -> None:
-    """Queues are deleted and declared again while the disk of a node does not take the log, or a link is slow; clients
-    publish through every node."""
+    """Queues are deleted and declared again while the disk of a node does not take the log, or what the others say to
+    it takes long; clients publish through every node."""
     chance = scene.chance
-    scene.change(publishers=3, queues=1, consumers=0, persistent_percent=100)
-    scene.traffic(0, scene.length_ms, operations * 2)
+    scene.change(publishers=3, queues=1, consumers=0, persistent_percent=100, has_whole_links=True)
+    scene.traffic(0, 500, operations // 4)
     at_ms = 600.0
     while at_ms < scene.length_ms:
-        node, lasts_ms = scene.any_node(), chance.uniform(500, 5_000)
-        kind = chance.choice(("slow_disk", "full_disk", "slow_link", "pause"))
+        node, lasts_ms = scene.any_node(), chance.uniform(1_000, 9_000)
+        kind = chance.choice(("slow_disk", "full_disk", "slow_link"))
         if kind == "slow_disk":
             scene.at(at_ms, kind, node, 1000)
             scene.at(at_ms + lasts_ms, "slow_disk_end", node)
         elif kind == "full_disk":
             scene.at(at_ms, kind, node, 0)
             scene.at(at_ms + lasts_ms, "full_disk_end", node)
-        elif kind == "pause":
-            scene.at(at_ms, kind, node)
-            scene.at(at_ms + lasts_ms, "pause_end", node)
         else:
             for other in scene.nodes:
                 if other != node:
                     scene.at(at_ms, kind, other, node, 1000)
                     scene.at(at_ms + lasts_ms, "slow_link_end", other, node)
         scene.at(at_ms + 50, "delete", 0)
-        for _ in range(6):
+        for _ in range(20):
             scene.publish(at_ms + chance.uniform(60, lasts_ms), 0, burst=2)
         at_ms += lasts_ms + chance.uniform(300, 1_000)
+
+
+def quick_acks(scene: Scene, operations: int) -> None:
+    """Disks are so slow that messages are settled before they are written."""
+    chance = scene.chance
+    scene.change(policy={}, consumers=2, queues=1, prefetch=100, hold_percent=0, requeue_percent=0)
+    scene.change(persistent_percent=100, link_delay_ms=(0.05, 0.5), slow_chunks_percent=0)
+    scene.traffic(0, 200, 1)
+    at_ms = 600.0
+    for node in scene.nodes:
+        scene.at(at_ms, "slow_disk", node, 100)
+    for _ in range(operations // 3):
+        scene.publish(at_ms, 0, burst=1)
+        scene.publish(at_ms + chance.uniform(1, 30), 0, burst=1)
+        at_ms += chance.uniform(100, 400)
+
+
+def torn_stop(scene: Scene, operations: int) -> None:
+    """The power goes in one of the operations of the disk with which a node stops."""
+    chance = scene.chance
+    scene.change(embed_below_bytes=0, consumers=chance.choice((0, 1)), persistent_percent=100, sync_ms=(5, 20))
+    scene.change(policy=chance.choice(({}, ALL_AUTOMATIC)))
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 700.0
+    while at_ms < scene.length_ms:
+        stopped = scene.nodes if chance.random() < 0.5 else [scene.any_node()]
+        for _ in range(3):
+            scene.publish(at_ms - chance.uniform(0, 6))
+        for node in stopped:
+            scene.at(at_ms, "stop", node)
+            scene.at(at_ms + chance.choice((0, 1, 20, 500)), "crash", node, chance.randint(1, 60), "drop")
+        at_ms += chance.uniform(900, 1_500)
+        for node in scene.nodes:
+            scene.at(at_ms, "start", node)
+        at_ms += chance.uniform(500, 900)
+
+
+def compaction(scene: Scene, operations: int) -> None:
+    """The power goes just as garbage is reclaimed, or a journal has been carried over."""
+    chance = scene.chance
+    scene.change(
+        policy={},
+        queues=1,
+        publishers=3,
+        consumers=2,
+        segment_entries=8,
+        file_size_limit_bytes=4_000,
+        embed_below_bytes=chance.choice((0, 0, 4096)),
+        body_bytes_max=500,
+        sync_ms=(3, 20),
+        persistent_percent=100,
+        hold_percent=chance.choice((0, 10, 50)),
+        requeue_percent=20,
+        prefetch=chance.choice((3, 10)),
+    )
+    scene.traffic(0, scene.length_ms, operations * 3)
+    at_ms = 600.0
+    while at_ms < scene.length_ms:
+        scene.at(at_ms, "lie_in_wait", chance.choice(("reclaiming", "carrying over")), "power")
+        at_ms += chance.uniform(200, 800)
+        for node in scene.nodes:
+            scene.at(at_ms, "start", node)
+        at_ms += chance.uniform(50, 300)

@@ -250,25 +250,55 @@ def sessions(scene: Scene, operations: int) -> None:
 
 
 def elections(scene: Scene, operations: int) -> None:
-    """Leaders are cut off and voters lose their power just as they vote, or everybody does as something is decided."""
+    """All begin at once, two of them do not hear each other, and the third loses its power as it votes; or everybody
+    does as something is decided."""
     chance = scene.chance
-    scene.change(log_entries_kept=chance.choice((0, 5)), sync_ms=(1, 20), consumers=0)
+    scene.change(log_entries_kept=chance.choice((0, 5)), sync_ms=(5, 20), link_delay_ms=(0.05, 0.5), consumers=0)
+    scene.change(slow_chunks_percent=0)
     scene.traffic(0, scene.length_ms, operations // 2)
     at_ms = 600.0
     while at_ms < scene.length_ms:
-        lasts_ms = chance.uniform(300, 1_500)
-        if chance.random() < 0.5:
-            scene.at(at_ms, "lie_in_wait", "voted", "power")
+        lasts_ms = chance.uniform(1_500, 3_000)
+        if chance.random() < 0.6:
+            one, voter, other = scene.shuffled()[:3]
+            scene.at(at_ms, "power", *scene.nodes)
+            scene.cut(one, other, at_ms, at_ms + lasts_ms)
+            for candidate in (one, other):
+                scene.at(at_ms, "slow_link", candidate, voter, chance.choice((1, 30, 100, 300)))
+                scene.at(at_ms + lasts_ms, "slow_link_end", candidate, voter)
+            scene.at(at_ms + 1, "lie_in_wait", "voted", "power_soon")
             for node in scene.nodes:
-                other = scene.any_node(node)
-                scene.at(at_ms, "slow_link", node, other, chance.choice((100, 1000)))
-                scene.at(at_ms + lasts_ms, "slow_link_end", node, other)
-            victim = scene.any_node()
-            scene.at(at_ms + 1, "kill", victim)
+                scene.at(at_ms + 20, "start", node)
+            for delay_ms in range(100, int(lasts_ms), 25):
+                scene.at(at_ms + delay_ms, "start", voter)
         else:
+            for node in scene.nodes:
+                scene.at(at_ms - 1, "slow_disk", node, 10)
+                scene.at(at_ms + lasts_ms, "slow_disk_end", node)
             scene.at(at_ms, "lie_in_wait", "committed", "power_everywhere")
             scene.at(at_ms + 1, "policy", {**ALL_AUTOMATIC, "ha-sync-batch-size": chance.randint(1, 9)})
+            scene.at(at_ms + 20, "policy", {**ALL_AUTOMATIC, "ha-sync-batch-size": chance.randint(1, 9)})
         for node in scene.shuffled():
-            scene.at(at_ms + chance.uniform(100, lasts_ms), "start", node)
+            scene.at(at_ms + chance.uniform(600, lasts_ms), "start", node)
             scene.at(at_ms + lasts_ms, "start", node)
-        at_ms += lasts_ms + chance.uniform(300, 1_000)
+        at_ms += lasts_ms + chance.uniform(800, 1_500)
+
+
+def half_heard(scene: Scene, operations: int) -> None:
+    """A master is cut off until another one serves. Then one of its mirrors hears it again, and the new master, which
+    does not, ends."""
+    chance = scene.chance
+    one, near, far = scene.shuffled()[:3]
+    scene.change(queues=1, consumers=0, publishers=3, persistent_percent=100)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": [one]})
+    scene.at(300, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    scene.traffic(0, 1_000, operations // 4)
+    at_ms = 1_500.0
+    back_ms = at_ms + chance.uniform(6_500, 8_000)
+    scene.cut(one, far, at_ms, back_ms)
+    for _ in range(operations // 2):
+        scene.publish(chance.uniform(at_ms, back_ms), 0, burst=2)
+    end_ms = back_ms + chance.uniform(200, 2_500)
+    scene.cut(one, near, at_ms, end_ms + 3_000)
+    scene.at(end_ms, chance.choice(("kill", "power")), near)
+    scene.at(end_ms + chance.uniform(4_000, 8_000), "start", near)
