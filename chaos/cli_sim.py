@@ -36,7 +36,7 @@ class SeedRange(click.ParamType[range]):
 
 
 class ScenarioName(click.ParamType[str]):
-    """One that there is, or ``list``."""
+    """One that there is, or ``list``; empty: none."""
 
     name = "scenario"
 
@@ -44,7 +44,7 @@ class ScenarioName(click.ParamType[str]):
         with extra_needed():
             from chaos.sim.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra
         name = str(value)
-        if name not in SCENARIOS and name != "list":
+        if name and name not in SCENARIOS and name != "list":
             self.fail(f"{name!r} is no scenario. There are:\n{_list_of_scenarios()}", param, ctx)
         return name
 

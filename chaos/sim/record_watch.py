@@ -142,7 +142,7 @@ class RecordWatch:
             text = f"queue {queue_id} is deleted in epoch {epoch} by what was true in epoch {change.epoch}"
             self._violate("deletion", text)
         number = self._names.get(queue_id)
-        asked_us = self._asked.get((queue_id, change.epoch))
+        asked_us = self._asked.get((queue_id, Epoch(change.epoch)))
         if number is not None and asked_us is not None:
             self.sealed.setdefault(number, []).append((asked_us, self._log.now_us()))
 

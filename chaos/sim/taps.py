@@ -35,7 +35,7 @@ from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
-from node.ids import SeqId
+from node.ids import Epoch, QueueId, SeqId
 from node.message import Message, decode_envelope
 from node.queues.backing_queue import Delivery, Publication
 from node.queues.queue_process import QueueProcess
@@ -160,7 +160,7 @@ class Listener:
     def _proposed(self, _group: MetadataGroup, command: Command, *_: object) -> None:
         change = command.command if isinstance(command, ChangeTopology) else None
         if isinstance(change, DeleteQueue) and change.epoch is not None and change.queue_id is not None:
-            self._records.asked_to_delete(change.queue_id, change.epoch)
+            self._records.asked_to_delete(QueueId(change.queue_id), Epoch(change.epoch))
             self._moment("deleting", self._process.name)
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
