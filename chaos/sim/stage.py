@@ -25,6 +25,8 @@ VIOLATIONS_MAX = 20
 #: An operator gives a node so long.
 OPERATOR_TIMEOUT_S = 5.0
 VHOST = "/"
+#: Longer than a word takes on a quick link, shorter than a sync on a slow disk.
+PARTING_S = 0.002
 #: Where nobody listens.
 NOWHERE = -1
 
@@ -108,17 +110,23 @@ class Stage:
             self.violations.append(Violation(kind, text))
         self.tell(f"VIOLATION {kind}: {text}")
 
-    def node_moment(self, moment: str, name: str) -> None:
-        """This can be said of a node now, in whose turn we are."""
+    def node_moment(self, moment: str, name: str, about: str = "") -> None:
+        """This can be said of a node now, in whose turn we are; ``about`` another, perhaps."""
         end = self.node_moments.pop(moment, None)
-        if end is not None:
-            self.tell(f"{name}: {moment}")
-            if end.startswith("isolate"):
-                self.cluster.isolate(name)  # what it says from now on is lost
-            if end == "power_soon":  # what it has sent arrives, what it has written is not synced yet
-                self.loop.harness.call_later(0.002, self.cluster.power, name)
-            elif end != "isolate":
-                self.loop.harness.call_soon(getattr(self.cluster, end.removeprefix("isolate_")), name)
+        if end is None:
+            return
+        self.tell(f"{name}: {moment} {about}")
+        harness = self.loop.harness
+        if end == "power_and_part":
+            # What it has sent arrives, and what it has written is not synced yet.
+            harness.call_later(PARTING_S, self.cluster.power, name)
+            for source, target in ((name, about), (about, name)):
+                harness.call_later(PARTING_S, self.cluster.cut, source, target)
+            return
+        if end.startswith("isolate"):
+            self.cluster.isolate(name)  # what it says from now on is lost
+        if end != "isolate":
+            harness.call_soon(getattr(self.cluster, end.removeprefix("isolate_")), name)
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end.

@@ -168,7 +168,8 @@ class Steps:
 
     def _lie_in_wait(self, moment: str, end: str) -> None:
         """The next node of which this can be said (`chaos.sim.taps`, *Moments*) ends in this way: a method of the
-        cluster, ``isolate`` at once, or both, as ``isolate_kill``."""
+        cluster, ``isolate`` at once, or both, as ``isolate_kill``; or ``power_and_part``, for ever cut off from whom it
+        is about."""
         self._stage.node_moments[moment] = end
 
     # --- operators ---

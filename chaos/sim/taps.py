@@ -97,10 +97,10 @@ class Listener:
         given_away: Callable[[Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
-        moment: Callable[[str, str], None],
+        moment: Callable[..., None],
     ) -> None:
         """``dropped`` hears what a length limit of a queue took away; ``given_away``, what was given to consumers that
-        acknowledge nothing; ``moment``, which one it is of which node."""
+        acknowledge nothing; ``moment``, which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -165,7 +165,7 @@ class Listener:
 
     def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
         if core.voted_for == request.sender:
-            self._moment("voted", core.node)
+            self._moment("voted", core.node, request.sender)
 
     def _purged(self, process: QueueProcess, count: int) -> None:
         self._records.removed(process.record.name)

@@ -258,7 +258,7 @@ def elections(scene: Scene, operations: int) -> None:
     scene.traffic(0, scene.length_ms, operations // 2)
     at_ms = 600.0
     while at_ms < scene.length_ms:
-        lasts_ms = chance.uniform(1_500, 3_000)
+        lasts_ms = chance.uniform(2_500, 4_500)
         if chance.random() < 0.6:
             one, voter, other = scene.shuffled()[:3]
             scene.at(at_ms, "power", *scene.nodes)
@@ -266,7 +266,7 @@ def elections(scene: Scene, operations: int) -> None:
             for candidate in (one, other):
                 scene.at(at_ms, "slow_link", candidate, voter, chance.choice((1, 30, 100, 300)))
                 scene.at(at_ms + lasts_ms, "slow_link_end", candidate, voter)
-            scene.at(at_ms + 1, "lie_in_wait", "voted", "power_soon")
+            scene.at(at_ms + 1, "lie_in_wait", "voted", "power_and_part")
             for node in scene.nodes:
                 scene.at(at_ms + 20, "start", node)
             for delay_ms in range(100, int(lasts_ms), 25):
@@ -281,6 +281,7 @@ def elections(scene: Scene, operations: int) -> None:
         for node in scene.shuffled():
             scene.at(at_ms + chance.uniform(600, lasts_ms), "start", node)
             scene.at(at_ms + lasts_ms, "start", node)
+            scene.at(at_ms + lasts_ms, "isolate_end", node)
         at_ms += lasts_ms + chance.uniform(800, 1_500)
 
 
