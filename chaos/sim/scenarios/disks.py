@@ -110,30 +110,23 @@ def full_disk(scene: Scene, operations: int) -> None:
 
 
 def stale_metadata(scene: Scene, operations: int) -> None:
-    """Queues are deleted and declared again while the disk of a node does not take the log, or what the others say to
-    it takes long; clients publish through every node."""
+    """A queue is deleted and declared again while a node's disk takes seconds for each sync of the log, so that it has
+    applied the one and not the other, or what the others say to it takes long; clients publish through every node."""
     chance = scene.chance
-    scene.change(publishers=3, queues=1, consumers=0, persistent_percent=100, has_whole_links=True)
+    scene.change(publishers=3, queues=1, consumers=0, persistent_percent=100, has_whole_links=True, sync_ms=(10, 20))
     scene.traffic(0, 500, operations // 4)
-    at_ms = 600.0
-    while at_ms < scene.length_ms:
-        node, lasts_ms = scene.any_node(), chance.uniform(1_000, 9_000)
-        kind = chance.choice(("slow_disk", "full_disk", "slow_link"))
-        if kind == "slow_disk":
-            scene.at(at_ms, kind, node, 1000)
-            scene.at(at_ms + lasts_ms, "slow_disk_end", node)
-        elif kind == "full_disk":
-            scene.at(at_ms, kind, node, 0)
-            scene.at(at_ms + lasts_ms, "full_disk_end", node)
-        else:
-            for other in scene.nodes:
-                if other != node:
-                    scene.at(at_ms, kind, other, node, 1000)
-                    scene.at(at_ms + lasts_ms, "slow_link_end", other, node)
-        scene.at(at_ms + 50, "delete", 0)
-        for _ in range(20):
-            scene.publish(at_ms + chance.uniform(60, lasts_ms), 0, burst=2)
-        at_ms += lasts_ms + chance.uniform(300, 1_000)
+    node, at_ms, lasts_ms = scene.any_node(), 800.0, 13_000.0
+    if chance.random() < 0.7:
+        scene.at(at_ms, "slow_disk", node, chance.choice((200, 300, 400)))
+        scene.at(at_ms + lasts_ms, "slow_disk_end", node)
+    else:
+        for other in scene.nodes:
+            if other != node:
+                scene.at(at_ms, "slow_link", other, node, 1000)
+                scene.at(at_ms + lasts_ms, "slow_link_end", other, node)
+    scene.at(at_ms + 50, "delete", 0)
+    for _ in range(operations * 2):
+        scene.publish(at_ms + chance.uniform(100, lasts_ms), 0, burst=1)
 
 
 def quick_acks(scene: Scene, operations: int) -> None:
