@@ -234,7 +234,7 @@ def ablate_command(
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is no safeguard. There are: {', '.join(SAFEGUARDS)}")
     kept = read_findings(docs)
-    chosen = [name for name in SAFEGUARDS if not names or name in names]
+    chosen = [name for name in SAFEGUARDS if name in names or not (names or SAFEGUARDS[name].unseen_because)]
     if missing:
         chosen = [name for name in chosen if not kept.get(name, {}).get("is_found")]
     lost = done = 0

@@ -35,6 +35,7 @@ _ALL = (
         "what is confirmed before the record shows it",
         "cluster.mirroring.progress",
         "twice",
+        unseen_because="a publish, the report of a fill and the master's end have to fall into one commit",
     ),
     Safeguard(
         mirroring.promotion_without_flags,
@@ -140,6 +141,7 @@ _ALL = (
         "copies that are about to be closed from being called synchronised",
         "cluster.mirroring.early",
         "policy_changes",
+        unseen_because="the log has to be slower than the queue while a policy takes a mirror away and back",
     ),
     Safeguard(
         mirroring.settlements_are_not_told,
@@ -168,6 +170,7 @@ _ALL = (
         "a complete copy from being discarded beside nobody who serves",
         "cluster.metadata.state",
         "policy_changes",
+        unseen_because="a policy has to change between an election and the service that follows in the next commit",
     ),
     Safeguard(
         metadata.restart_unnoticed,
@@ -203,6 +206,7 @@ _ALL = (
         "what would be confirmed before a late deletion",
         "cluster.runtime.queue_deletions",
         "conditional_delete",
+        unseen_because="the second asker finds the queue open and deletes it before anything is confirmed",
     ),
     Safeguard(
         metadata.wiped_nodes_are_let_in,
@@ -273,6 +277,7 @@ _ALL = (
         "publishers from waiting for ever",
         "cluster.runtime.drain_turns",
         "quick_acks",
+        unseen_because="nothing else may be written on the node afterwards",
     ),
     Safeguard(
         storage.terms_before_the_store,
@@ -280,6 +285,7 @@ _ALL = (
         "messages of queues that stopped cleanly before the power went",
         "node.store.queue_storage",
         "torn_stop",
+        unseen_because="the power has to go between the files of one queue and those of the store that it shares",
     ),
     Safeguard(
         storage.terms_are_believed_twice,
@@ -294,6 +300,7 @@ _ALL = (
         "confirmed messages when the power goes",
         "node.store.shared.store_files",
         "compaction",
+        unseen_because="the power has to go in the milliseconds of one sync, with the copy among what it takes",
     ),
     Safeguard(
         storage.journals_go_before_segments_are_kept,
@@ -301,6 +308,7 @@ _ALL = (
         "the same",
         "node.store.index.v1.journals",
         "compaction",
+        unseen_because="the same",
     ),
     Safeguard(
         storage.names_are_not_kept,

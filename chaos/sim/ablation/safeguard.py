@@ -43,6 +43,8 @@ class Safeguard(NamedTuple):
     where: str
     #: Of `chaos.sim.scenarios`; empty: the plain drawing.
     scenario: str = ""
+    #: Why no seed has shown it yet, as far as is known; it is run only if it is named.
+    unseen_because: str = ""
 
     @property
     def name(self) -> str:

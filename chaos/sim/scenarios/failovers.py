@@ -251,14 +251,14 @@ def sessions(scene: Scene, operations: int) -> None:
 
 def elections(scene: Scene, operations: int) -> None:
     """All begin at once, two of them do not hear each other, and the third loses its power as it votes; or everybody
-    does as something is decided."""
+    does as something is decided that the slow disks do not have yet, and whoever has it comes back last."""
     chance = scene.chance
     scene.change(log_entries_kept=chance.choice((0, 5)), sync_ms=(5, 20), link_delay_ms=(0.05, 0.5), consumers=0)
     scene.change(slow_chunks_percent=0)
     scene.traffic(0, scene.length_ms, operations // 2)
     at_ms = 600.0
     while at_ms < scene.length_ms:
-        lasts_ms = chance.uniform(2_500, 4_500)
+        lasts_ms, late = chance.uniform(2_500, 4_500), ""
         if chance.random() < 0.6:
             one, voter, other = scene.shuffled()[:3]
             scene.at(at_ms, "power", *scene.nodes)
@@ -272,14 +272,17 @@ def elections(scene: Scene, operations: int) -> None:
             for delay_ms in range(100, int(lasts_ms), 25):
                 scene.at(at_ms + delay_ms, "start", voter)
         else:
+            late = scene.any_node()
             for node in scene.nodes:
-                scene.at(at_ms - 1, "slow_disk", node, 10)
-                scene.at(at_ms + lasts_ms, "slow_disk_end", node)
+                if node != late:
+                    scene.at(at_ms - 1, "slow_disk", node, 100)
+                    scene.at(at_ms + 200, "slow_disk_end", node)
             scene.at(at_ms, "lie_in_wait", "committed", "power_everywhere")
             scene.at(at_ms + 1, "policy", {**ALL_AUTOMATIC, "ha-sync-batch-size": chance.randint(1, 9)})
             scene.at(at_ms + 20, "policy", {**ALL_AUTOMATIC, "ha-sync-batch-size": chance.randint(1, 9)})
         for node in scene.shuffled():
-            scene.at(at_ms + chance.uniform(600, lasts_ms), "start", node)
+            if node != late:
+                scene.at(at_ms + chance.uniform(300, 900), "start", node)
             scene.at(at_ms + lasts_ms, "start", node)
             scene.at(at_ms + lasts_ms, "isolate_end", node)
         at_ms += lasts_ms + chance.uniform(800, 1_500)

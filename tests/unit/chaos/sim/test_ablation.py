@@ -38,8 +38,12 @@ class Recording:
         self.replaced.append((target, name))
 
 
+#: Those that are gone through.
+EXPECTED = [name for name in SAFEGUARDS if not SAFEGUARDS[name].unseen_because]
+
+
 def test_there_are_enough() -> None:
-    assert len(SAFEGUARDS) >= SAFEGUARDS_MIN
+    assert len(EXPECTED) >= SAFEGUARDS_MIN
 
 
 @pytest.mark.parametrize("name", SAFEGUARDS)
@@ -109,14 +113,14 @@ def a_finding(name: str, *, is_found: bool = True) -> Finding:
 
 
 def test_a_finding_is_kept_and_those_of_before_with_it(tmp_path: Path) -> None:
-    one, other = list(SAFEGUARDS)[:2]
+    one, other = EXPECTED[:2]
     write_finding(tmp_path, a_finding(other))
     write_finding(tmp_path, a_finding(one, is_found=False))
     assert list(read_findings(tmp_path)) == [one, other]
     text = (tmp_path / PAGE_NAME).read_text()
     assert "not in 3" in text
     assert "40 → 4" in text
-    assert f"1 of {len(SAFEGUARDS)} were found missing" in text
+    assert f"1 of {len(EXPECTED)} were found missing" in text
 
 
 def test_the_page_in_the_documents_is_that_of_its_data() -> None:
@@ -142,10 +146,10 @@ def ablate(monkeypatch: pytest.MonkeyPatch, docs: Path, *arguments: str, lost: s
 def test_the_command_goes_through_all_and_fails_if_one_is_not_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lost = list(SAFEGUARDS)[3]
+    lost = EXPECTED[3]
     code, run, output = ablate(monkeypatch, tmp_path, lost=lost)
-    assert (code, run) == (1, list(SAFEGUARDS))
-    assert f"{len(SAFEGUARDS) - 1} of {len(SAFEGUARDS)} were found missing" in output
+    assert (code, run) == (1, EXPECTED)
+    assert f"{len(EXPECTED) - 1} of {len(EXPECTED)} were found missing" in output
     # Then only what is missing, and by name only that.
     assert ablate(monkeypatch, tmp_path, "--missing")[:2] == (0, [lost])
     assert ablate(monkeypatch, tmp_path, "--safeguard", run[0])[:2] == (0, [run[0]])
