@@ -23,9 +23,8 @@ def conditional_delete(scene: Scene, operations: int) -> None:
     if chance.random() < 0.5:
         scene.at(at_ms, "purge", 0)
     scene.at(at_ms + 200, "lie_in_wait", "deleting", chance.choice(("isolate", "isolate", "isolate_kill")))
-    scene.at(at_ms + 250, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
-    if chance.random() < 0.3:
-        scene.at(at_ms + 600, "delete_if", 0, "unused")
+    for asked_ms in (250, 600):
+        scene.at(at_ms + asked_ms, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
     if chance.random() < 0.5:
         scene.at(at_ms + chance.uniform(260, 400), "kill", nodes[0])
     for one, other in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
