@@ -109,6 +109,12 @@ MUTANT_OPTIONS ?=
 mutants: install ## Small mistakes put into the code, one at a time: how many do tests and simulator notice?
 	@$(BIN)/python -m tests.mutation --minutes $(MINUTES) --count $(MUTANTS) --jobs $$(nproc) --write-table $(MUTANT_OPTIONS)
 
+# Goes on where it was interrupted with ABLATE=--missing
+ABLATE ?=
+.PHONY: ablation
+ablation: install ## Each safeguard taken away in the simulator until a seed shows it: docs/ablation.md
+	@$(BIN)/warren sim ablate $(ABLATE)
+
 .PHONY: test-all
 test-all: ## Everything but containers: check, test, integration, chaos
 	@$(MAKE) check

@@ -55,37 +55,72 @@ class Size:
     """How large the world of each seed is, and how long it lasts."""
 
     nodes: int
-    operations: int
-    length_s: int
+    #: ``None``, and so for the length: those of the scenario, or the usual.
+    operations: int | None = None
+    length_s: int | None = None
+    #: Empty: from everything there is.
+    scenario: str = ""
+
+    @property
+    def length_ms(self) -> int | None:
+        return None if self.length_s is None else self.length_s * 1000
 
     def draw(self, seed: int) -> Schedule:
-        from chaos.sim.drawing import draw_schedule  # noqa: PLC0415 - needs the extra
+        from chaos.sim.scenarios.catalogue import draw  # noqa: PLC0415 - needs the extra
 
-        return draw_schedule(seed, self.nodes, self.operations, self.length_s * 1000)
+        return draw(seed, self.nodes, self.operations, self.length_ms, self.scenario)
 
     def command(self, action: str, seed: int) -> str:
         """What to type to have this seed again."""
-        default = Size(3, 200, 20)
         options = [
             f" --{name} {value}"
             for name, value, usual in (
-                ("nodes", self.nodes, default.nodes),
-                ("operations", self.operations, default.operations),
-                ("length", self.length_s, default.length_s),
+                ("nodes", self.nodes, 3),
+                ("operations", self.operations, None),
+                ("length", self.length_s, None),
+                ("scenario", self.scenario, ""),
             )
             if value != usual
         ]
         return f"warren sim --{action} {seed}{''.join(options)}"
 
 
-@click.command("sim")
+class ScenarioName(click.ParamType[str]):
+    """One that there is, or ``list``; empty: none."""
+
+    name = "scenario"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        with extra_needed():
+            from chaos.sim.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra
+        name = str(value)
+        if name and name not in SCENARIOS and name != "list":
+            self.fail(f"{name!r} is no scenario. There are:\n{_list_of_scenarios()}", param, ctx)
+        return name
+
+
+def _list_of_scenarios() -> str:
+    from chaos.sim.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra
+
+    return "\n".join(f"  {name:20} {scenario.about}" for name, scenario in SCENARIOS.items())
+
+
+@click.group("sim", invoke_without_command=True)
+@click.pass_context
 @click.option(
     "--seeds", type=SeedRange(), default="1..100", show_default=True, help="Which seeds are run: N, N..M, N.."
 )
 @click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True, help="Nodes of each cluster.")
-@click.option("--operations", type=click.IntRange(min=1), default=200, show_default=True, help="What clients do.")
 @click.option(
-    "--length", type=click.IntRange(min=1), default=20, show_default=True, help="Virtual time of the faults at most."
+    "--operations", type=click.IntRange(min=1), help="What clients do.  [default: 200; a scenario has its own]"
+)
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    help="Virtual seconds of the faults at most.  [default: 20; a scenario has its own]",
+)
+@click.option(
+    "--scenario", type=ScenarioName(), default="", metavar="NAME", help="Aim at one thing; `list` names them all."
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), help="Begin no seed after so many real seconds."
@@ -111,11 +146,13 @@ class Size:
     "--keep", type=click.Path(path_type=Path), help="With --shrink: write what is left into this file, drawn beside it."
 )
 def sim_command(
+    ctx: click.Context,
     *,
     seeds: range,
     nodes: int,
-    operations: int,
-    length: int,
+    operations: int | None,
+    length: int | None,
+    scenario: str,
     seconds: float | None,
     jobs: int | None,
     summary: Path | None,
@@ -131,14 +168,21 @@ def sim_command(
     Exits 1 if a promise was broken, or if many seeds have never reached some rare state. The same
     seed on the same code does the same.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     with extra_needed():
         from chaos.sim.campaign import Campaign, jobs_by_default  # noqa: PLC0415 - needs the extra
-    size = Size(nodes, operations, length)
+    if scenario == "list":
+        click.echo(_list_of_scenarios())
+        return
+    size = Size(nodes, operations, length, scenario)
     if replay is not None:
         sys.exit(_replay(size, replay, draw))
     if shrunk is not None:
         sys.exit(_shrink(size, shrunk, keep, artefacts))
-    campaign = Campaign(seeds, nodes, operations, length * 1000, jobs or jobs_by_default(), seconds)
+    campaign = Campaign(
+        seeds, nodes, operations, size.length_ms, jobs or jobs_by_default(), seconds=seconds, scenario=scenario
+    )
     tally, ended, took_s = _run(campaign, summary)
     click.echo(
         f"{tally.ran} seeds of {nodes} nodes, {tally.failed} failed; {tally.simulated_s / 3600:.1f} simulated hours in "
@@ -146,8 +190,8 @@ def sim_command(
     )
     if tally.ran < len(seeds):
         click.echo(f"ended by {ended}; to go on: --seeds {tally.next}..{'' if len(seeds) >= ENDLESS else seeds[-1]}")
-    # Who runs out of time cannot be asked to have seen everything.
-    is_blind = _tell_unreached(tally) and ended == "all seeds"
+    # A scenario is aimed at one thing, and need not reach the others; nor need who runs out of time.
+    is_blind = not scenario and _tell_unreached(tally) and ended == "all seeds"
     if tally.failed:
         click.echo(f"look at one of them: {size.command('replay', tally.failures[0].seed)} --draw FILE.html")
         if ended != "interrupt":
@@ -204,8 +248,9 @@ def _facts(campaign: Any) -> dict[str, Any]:
     return {
         "commit": _commit(),
         "nodes": campaign.nodes,
+        "scenario": campaign.scenario,
         "operations": campaign.operations,
-        "length_s": campaign.length_ms / 1000,
+        "length_s": None if campaign.length_ms is None else campaign.length_ms / 1000,
         "jobs": campaign.jobs,
     }
 
@@ -280,7 +325,10 @@ def _replay(size: Size, seed: int, draw: Path | None) -> int:
     schedule = size.draw(seed)
     click.echo(f"{schedule.personality}")
     outcome = run_schedule(schedule, on_line=click.echo)
-    click.echo(f"seed {seed}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s")
+    of = f" of {size.scenario}" if size.scenario else ""
+    click.echo(
+        f"seed {seed}{of}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s"
+    )
     for violation in outcome.violations:
         click.echo(f"  {violation}")
     if draw is not None:
@@ -316,3 +364,64 @@ def _shrink(size: Size, seed: int, keep: Path | None, artefacts: Path, runs_max:
         page = keep.with_name(f"{keep.stem}-shrunk.html")
     _draw(smallest, page, size.command("shrink", seed))
     return 1
+
+
+@sim_command.command("ablate")
+@click.option("--safeguard", "names", multiple=True, metavar="NAME", help="This one only; may be given again.")
+@click.option("--missing", is_flag=True, help="Only those that the table does not have as found yet.")
+@click.option("--seeds-at-most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Of each.")
+@click.option(
+    "--shrink-runs", type=click.IntRange(min=1), default=200, show_default=True, help="To make a schedule small."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Safeguards side by side.  [default: one for each core]")
+@click.option(
+    "--docs", type=click.Path(path_type=Path, file_okay=False, exists=True), default="docs", help="Where the table is."
+)
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Write shrunk schedules into here.")
+def ablate_command(
+    *,
+    names: tuple[str, ...],
+    missing: bool,
+    seeds_at_most: int,
+    shrink_runs: int,
+    jobs: int | None,
+    docs: Path,
+    keep: Path | None,
+) -> None:
+    """Take each safeguard of the product away until a seed shows what it is for, and keep the table of that.
+
+    Each finding is written at once: a run that was interrupted goes on with --missing. Exits 1 if one was not found.
+    """
+    with extra_needed():
+        from chaos.sim.ablation.catalogue import SAFEGUARDS  # noqa: PLC0415 - needs the extra
+        from chaos.sim.ablation.finding import find_all  # noqa: PLC0415
+        from chaos.sim.ablation.table import read_findings, write_finding  # noqa: PLC0415
+        from chaos.sim.campaign import jobs_by_default  # noqa: PLC0415
+        from chaos.sim.schedule import write_schedule  # noqa: PLC0415
+    unknown = [name for name in names if name not in SAFEGUARDS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is no safeguard. There are: {', '.join(SAFEGUARDS)}")
+    kept = read_findings(docs)
+    chosen = [name for name in SAFEGUARDS if name in names or not (names or SAFEGUARDS[name].unseen_because)]
+    if missing:
+        chosen = [name for name in chosen if not kept.get(name, {}).get("is_found")]
+    lost = done = 0
+    with Console(stderr=True).status("taking safeguards away") as status:
+        try:
+            for finding in find_all(chosen, seeds_at_most, shrink_runs, jobs or jobs_by_default(), status.update):
+                done += 1
+                lost += not finding.is_found
+                write_finding(docs, finding)
+                said = f"{finding.steps} -> {finding.steps_left} steps, {finding.said}" if finding.is_found else "-"
+                click.echo(
+                    f"{done}/{len(chosen)} {finding.safeguard} ({finding.scenario}): {finding.seeds} seeds, {said}"
+                )
+                if keep is not None and finding.schedule is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    kind = finding.said.partition(":")[0]
+                    path = keep / f"{finding.safeguard}.json"
+                    write_schedule(finding.schedule, path, f"{finding.safeguard}: {kind}")
+        except KeyboardInterrupt:
+            click.echo("interrupted; --missing goes on", err=True)
+    click.echo(f"{done - lost} of {len(chosen)} were found missing")
+    sys.exit(1 if lost or done < len(chosen) else 0)

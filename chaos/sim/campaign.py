@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from chaos.sim.drawing import draw_schedule
 from chaos.sim.run import run_schedule
+from chaos.sim.scenarios.catalogue import draw
 
 #: Seeds of one task of a worker: results come often enough, and tasks cost little beside them.
 SEEDS_PER_TASK = 4
@@ -35,15 +35,17 @@ class SeedResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Which seeds are run, and how: `draw_schedule` says what the numbers mean."""
+    """Which seeds are run, and how: `draw` says what the numbers mean."""
 
     seeds: Sequence[int]
     nodes: int
-    operations: int
-    length_ms: int
+    operations: int | None
+    length_ms: int | None
     jobs: int
     #: No seed begins after so many seconds; ``None``: all of them are run.
     seconds: float | None = None
+    #: Of `chaos.sim.scenarios`; empty: from everything there is.
+    scenario: str = ""
 
     def run(self) -> Iterator[SeedResult]:
         """Results as they come; not in the order of the seeds if there are several jobs."""
@@ -52,7 +54,7 @@ class Campaign:
             for seed in self.seeds:
                 if is_over(end_s):
                     return
-                yield run_seed(seed, self.nodes, self.operations, self.length_ms)
+                yield run_seed(seed, self.nodes, self.operations, self.length_ms, self.scenario)
             return
         # Forked workers would share the parent's threads' locks; a new interpreter also has another hash seed.
         pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50)
@@ -78,7 +80,7 @@ class Campaign:
                 is_more = seeds is not None
                 if seeds is not None:
                     with _interrupts_wait():
-                        task = (list(seeds), self.nodes, self.operations, self.length_ms, end_s)
+                        task = (list(seeds), self.nodes, self.operations, self.length_ms, self.scenario, end_s)
                         under_way.add(pool.submit(run_seeds, *task))
             if under_way:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
@@ -116,21 +118,26 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def run_seeds(
-    seeds: Sequence[int], nodes: int, operations: int, length_ms: int, end_s: float | None = None
+    seeds: Sequence[int],
+    nodes: int,
+    operations: int | None,
+    length_ms: int | None,
+    scenario: str = "",
+    end_s: float | None = None,
 ) -> list[SeedResult]:
     """Those that can still begin."""
     results: list[SeedResult] = []
     for seed in seeds:
         if is_over(end_s):
             break
-        results.append(run_seed(seed, nodes, operations, length_ms))
+        results.append(run_seed(seed, nodes, operations, length_ms, scenario))
     return results
 
 
-def run_seed(seed: int, nodes: int, operations: int, length_ms: int) -> SeedResult:
+def run_seed(seed: int, nodes: int, operations: int | None, length_ms: int | None, scenario: str = "") -> SeedResult:
     begin_s = time.perf_counter()
     try:
-        outcome = run_schedule(draw_schedule(seed, nodes, operations, length_ms))
+        outcome = run_schedule(draw(seed, nodes, operations, length_ms, scenario))
     except Exception as error:
         # The simulator's own mistake: it must not end a campaign without the seed.
         return SeedResult(seed, (f"harness: {error!r}",), 0, 0.0, time.perf_counter() - begin_s, 0)

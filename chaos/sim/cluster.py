@@ -157,6 +157,10 @@ class SimulatedCluster:
                 self._end(machine, is_silent=True)
             self._lose_unsynced(machine, style, chance)
 
+    def power_everywhere(self, _name: str) -> None:
+        """Whoever fell into an ambush, all lose their power."""
+        self.power(*self.machines)
+
     def _lose_unsynced(self, machine: Machine, style: CrashStyle, chance: Random) -> None:
         self.powers[machine.name].append(self._now_us())
         self.note("a node lost what it had not synced")
@@ -283,6 +287,19 @@ class SimulatedCluster:
         self.network.link(source, target).is_cut = False
         self._tell(f"heal {source} -> {target}", ends=f"cut {source} -> {target}")
         self.network.changed()
+
+    def isolate(self, name: str) -> None:
+        """From all other nodes; its clients reach it."""
+        for other in self.machines:
+            if other != name:
+                self.cut(name, other)
+                self.cut(other, name)
+
+    def isolate_end(self, name: str) -> None:
+        for other in self.machines:
+            if other != name:
+                self.cut_end(name, other)
+                self.cut_end(other, name)
 
     def refuse(self, source: str, target: str) -> None:
         self.network.link(source, target).is_refusing = True

@@ -87,6 +87,8 @@ class Consumer(Client):
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
         self.queue: int | None = None
+        #: It acknowledges nothing: what it was given is its own.
+        self.takes_all = False
         self._is_started = False
         self._seen: dict[MessageId, int] = {}
         self._settling: Settling | None = None
@@ -96,9 +98,9 @@ class Consumer(Client):
         self._last_tag = 0
         self._is_recovering = False
 
-    def consume(self, queue: int) -> None:
+    def consume(self, queue: int, *, takes_all: bool = False) -> None:
         """Of this queue from now on."""
-        self.queue = queue
+        self.queue, self.takes_all = queue, takes_all
         if self._is_started:
             self.drop(is_orderly=True)
         else:
@@ -142,26 +144,28 @@ class Consumer(Client):
 
     async def begin(self, channel: Channel) -> None:
         # What this channel delivers is of this queue, whatever the next one consumes.
-        queue = self.queue
+        queue, takes_all = self.queue, self.takes_all
         self._recovered_tag = self._last_tag = 0
         self._is_recovering = self._is_proving = False
         channel.on_cancel = lambda _tag: self._cancelled()
         await channel.qos(self._prefetch)
         if queue is not None:
             self._settling = Settling(self.log, self.world, channel.entry, queue)
-            channel.on_deliver = lambda delivered: self._delivered(queue, delivered)
-            await channel.consume(self._queue_name(queue), "tag")
+            channel.on_deliver = lambda delivered: self._delivered(queue, delivered, takes_all)
+            await channel.consume(self._queue_name(queue), "tag", no_ack=takes_all)
 
     def _cancelled(self) -> None:
         self.world.note("the broker cancelled a consumer")
         self.drop(is_orderly=True)
 
-    def _delivered(self, queue: int, delivered: Delivered) -> None:
+    def _delivered(self, queue: int, delivered: Delivered, takes_all: bool) -> None:
         self._last_tag = delivered.delivery_tag
         message = record_delivery(self.log, self.world.run_tag, queue, delivered, self.channel_id)
         if message is None:
             return
         self.world.on_moment("deliver", queue)
+        if takes_all:
+            return
         times = self._seen[message] = self._seen.get(message, 0) + 1
         habit = self.world.dice(self.name, message, times)
         if habit < self._hold_percent and times == 1:

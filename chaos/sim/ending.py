@@ -44,6 +44,7 @@ class Ending:
         stage = self._stage
         stage.tell("heal everything", "phase")
         stage.world.on_moment = lambda _what, _queue: None
+        stage.node_moments.clear()
         stage.cluster.heal()
         if not self._converge():
             return False
@@ -81,6 +82,8 @@ class Ending:
         waiting += [client.name for client in stage.transactors if not client.is_idle]
         if not reason and not all(task.done() for task in stage.removals):
             reason = "a queue that was deleted has not been declared again"
+        if not reason and not all(task.done() for task in stage.operations):
+            reason = "an operator waits for an answer"  # and may be asking for another policy
         if not reason and not all(guest.is_gone for guest in stage.guests):
             reason = "a guest has not gone"
         if not reason and waiting:

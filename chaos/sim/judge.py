@@ -11,10 +11,11 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 - it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
   those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
 - it left its queue legally, seen where it happened, message by message: dropped by a limit (`Kind.DROP`), purged
-  (`Kind.PURGE`), or handed out to a `basic.get` without acknowledgement (`Kind.EXPIRE`). An operator's call that was
-  not answered excuses what it took away, if it did, and nothing else; or
+  (`Kind.PURGE`), or handed out without acknowledgement (`Kind.EXPIRE`). An operator's call that was not answered
+  excuses what it took away, if it did, and nothing else; or
 - its queue was deleted after it was published. If that was done on condition that the queue is empty, nothing that was
-  confirmed before may be gone but what some channel held (as with RabbitMQ, which counts what is ready); or
+  confirmed before may be gone but what some channel held (as with RabbitMQ, which counts what is ready); and under any
+  condition nothing that was published and confirmed since the deletion was proposed; or
 - it was published through a node that did not know yet what had become of its queue: it went nowhere; or
 - the nodes sync nothing before they confirm (``durability = flush``), and one of them has lost its power since with no
   sync behind the confirm: only what was unsynced may go.
@@ -68,6 +69,11 @@ class Circumstances:
     ignorance: Mapping[int, Sequence[Ignorance]] = field(default_factory=dict)
     #: Names by `Event.node_id`.
     nodes: Sequence[str] = ()
+    #: Queues -> of each deletion under a condition, when it was proposed (sealed by then), and when it came about.
+    conditional: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    #: Queues -> of each request to take something away, when it was made and when the queue was declared again. Only
+    #: where no link is cut (`Personality.has_whole_links`): who publishes after that reaches the new queue.
+    requests: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
@@ -137,19 +143,35 @@ def _is_excused(
         return True  # no queue took it, and that was said before the confirm
     if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
-    if any(at_us >= published_us for at_us in circumstances.removals.get(queue, ())):
-        return True
-    if any(published_us <= at_us <= confirmed_us for at_us in circumstances.empty_removals.get(queue, ())):
-        return True  # it was held back, as the queue was sealed: it went nowhere
     entry = next((entries.get(event.channel_id) for event in story if event.kind == Kind.PUB_INVOKE), None)
-    if any(
-        published_us <= each.until_us and confirmed_us >= each.from_us and entry in (None, each.node)
-        for each in circumstances.ignorance.get(queue, ())
-    ):
+    if _was_deleted(queue, published_us, confirmed_us, entry, circumstances):
         return True
     if key in circumstances.transient:
         return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)
     return circumstances.is_flush and _was_unsynced(confirmed_us, circumstances)
+
+
+def _was_deleted(
+    queue: int, published_us: int, confirmed_us: int, entry: str | None, circumstances: Circumstances
+) -> bool:
+    """It went with its queue, or nowhere because of that. ``entry``: the node it was published through, if known."""
+    requests = circumstances.requests.get(queue, ())
+    if requests and all(done_us < published_us for _, done_us in requests):
+        return False  # the queue was declared again before
+    # Nothing is confirmed while a deletion under a condition is open, so it cannot take that away.
+    open_until_us = min(
+        (end for begin, end in circumstances.conditional.get(queue, ()) if begin < published_us and confirmed_us < end),
+        default=None,
+    )
+    for at_us in circumstances.removals.get(queue, ()):
+        if at_us >= published_us and (open_until_us is None or at_us < open_until_us):
+            return True
+    if any(published_us <= at_us <= confirmed_us for at_us in circumstances.empty_removals.get(queue, ())):
+        return True  # it was held back, as the queue was sealed: it went nowhere
+    return any(
+        published_us <= each.until_us and confirmed_us >= each.from_us and entry in (None, each.node)
+        for each in circumstances.ignorance.get(queue, ())
+    )
 
 
 def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:

@@ -8,7 +8,7 @@ Checked: one index carries one request on every node; a queue's epochs only grow
 one master for ever, whoever looks; and **a copy that lacks something takes over only where it may**. This last is an
 independent reading of the promise: an operator's force apart, only under ``ha-promote-on-failure = always`` (and
 ``-on-shutdown``, if the master announced its end), and only a mirror that was following it; under ``when-synced``,
-never.
+never. And what is deleted under a condition is deleted in the epoch in which the condition was looked at.
 
 Noted, for the judge:
 
@@ -60,6 +60,14 @@ class Ignorance(NamedTuple):
     from_us: int
     until_us: int
     node: str
+
+
+def _epoch_of_condition(request: Request) -> Epoch | None:
+    """In which the condition of a deletion was looked at; ``None`` if it is none, or has no condition."""
+    change = request.command
+    deletion = change.command if isinstance(change, ChangeTopology) else None
+    epoch = deletion.epoch if isinstance(deletion, DeleteQueue) else None
+    return None if epoch is None else Epoch(epoch)
 
 
 class RecordWatch:
@@ -116,6 +124,10 @@ class RecordWatch:
         self._decisions: dict[int, list[tuple[int, int]]] = {}
         #: Queue and epoch -> what its master said goes with it, when it sealed it as empty.
         self._sealed_empty: dict[tuple[QueueId, Epoch], Callable[[], None]] = {}
+        #: Queue and epoch -> when somebody first proposed to delete it under a condition: it was sealed then.
+        self._asked: dict[tuple[QueueId, Epoch], int] = {}
+        #: Queue of the workload -> when its deletion under a condition was first proposed, and when it came about.
+        self.conditional: dict[int, list[tuple[int, int]]] = {}
 
     def master_of(self, number: int) -> str | None:
         """By the newest record; ``None`` if there is none, or nobody serves the queue."""
@@ -131,17 +143,18 @@ class RecordWatch:
 
     # --- what the cluster decides ---
 
-    def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> None:
-        """A node has applied a request."""
+    def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> bool:
+        """A node has applied a request. True if it is the first to do so."""
         self._releases.applied(node, state, index, request, outcome)
         known = self._requests.setdefault(index, request.request_id)
         if known != request.request_id:
             self._violate("log", f"{node} has applied {request.request_id} at {index}, others {known}")
         if index <= self._last_index:
-            return
+            return False
         self._last_index = index
         for event in outcome.events:
             self._decided(state, request, event)
+        return True
 
     def _decided(self, state: MetadataState, request: Request, event: Event) -> None:
         if isinstance(event, QueueCreated):
@@ -153,6 +166,7 @@ class RecordWatch:
                 self.epochs[event.queue.queue_id] = event.mastership.epoch
                 self._hold(number, event.mastership, is_interruption=True)
         elif isinstance(event, QueueDeleted):
+            self._check_epoch(event.queue.queue_id, request)
             number = self._names.pop(event.queue.queue_id, None)
             if number is not None:
                 self._deleted(number, event.queue.queue_id, request)
@@ -167,19 +181,31 @@ class RecordWatch:
         elif isinstance(event, MastershipChanged):
             self._changed(state, request, event)
 
+    def _check_epoch(self, queue_id: QueueId, request: Request) -> None:
+        """What was deleted under a condition is deleted in the epoch in which its master looked."""
+        seen = _epoch_of_condition(request)
+        epoch = self.epochs.get(queue_id, seen)
+        if seen is not None and seen != epoch:
+            self._violate("deletion", f"queue {queue_id} is deleted in epoch {epoch} by what was true in epoch {seen}")
+
     def _deleted(self, number: int, queue_id: QueueId, request: Request) -> None:
         now_us = self._log.now_us()
         self._decisions.setdefault(number, []).append((self._last_index, now_us))
-        change = request.command
-        deletion = change.command if isinstance(change, ChangeTopology) else None
-        epoch = deletion.epoch if isinstance(deletion, DeleteQueue) else None
-        tell_of_unsettled = None if epoch is None else self._sealed_empty.get((queue_id, Epoch(epoch)))
+        epoch = _epoch_of_condition(request)
+        asked_us = None if epoch is None else self._asked.get((queue_id, epoch))
+        if asked_us is not None:
+            self.conditional.setdefault(number, []).append((asked_us, now_us))
+        tell_of_unsettled = None if epoch is None else self._sealed_empty.get((queue_id, epoch))
         if tell_of_unsettled is None:
             self.removals.setdefault(number, []).append(now_us)
             return
         self._note("an empty queue was deleted on that condition")
         tell_of_unsettled()
         self.empty_removals.setdefault(number, []).append(now_us)
+
+    def asked_to_delete(self, queue_id: QueueId, epoch: Epoch) -> None:
+        """A deletion is being proposed, under a condition that held in this epoch."""
+        self._asked.setdefault((queue_id, epoch), self._log.now_us())
 
     def _changed(self, state: MetadataState, request: Request, event: MastershipChanged) -> None:
         old, new = event.old, event.new

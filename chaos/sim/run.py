@@ -25,15 +25,19 @@ from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
 from chaos.sim.judge import Circumstances, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
+from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
-from chaos.sim.schedule import Schedule
+from chaos.sim.schedule import Personality, Schedule
 from chaos.sim.sometimes import seen_in_log
 from chaos.sim.stage import VIOLATIONS_MAX, Stage, place, policy_record, queue_number
 from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
+from cluster.metadata.errors import MalformedCommandError
+from cluster.mirroring import master, turn
 from cluster.sessions.routes import RouteState
+from cluster.transport import outbox
 from node.errors import StorageError, WarrenError
 from node.message import Message
 from node.store.disk.simulated import SimulatedCrashError
@@ -109,7 +113,10 @@ class Run:
             loop=self.loop,
             dropped=self._dropped,
             is_something_wrong=cluster.is_something_wrong,
+            votes=RaftWatch(stage.violate),
+            moment=stage.node_moment,
         )
+        self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
 
     # --- what happens ---
@@ -141,6 +148,8 @@ class Run:
         if record.levelno < logging.ERROR or record.msg.startswith(EXPECTED_ERRORS):
             return
         error = record.exc_info[1] if record.exc_info else None
+        if self._is_hostile and isinstance(error, MalformedCommandError):
+            return  # which is what it should say
         machine = self.cluster.machines.get(where)
         is_mistake = error is not None and not isinstance(error, StorageError)
         if is_mistake or machine is None or not machine.is_disk_suspect:
@@ -149,6 +158,8 @@ class Run:
 
     def _dropped(self, kind: Kind, dropped: Sequence[Message]) -> None:
         """These have left their queue legally."""
+        if kind == Kind.DROP and self.schedule.personality.overflow == "reject-publish":
+            self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
         for each in dropped:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
@@ -195,7 +206,7 @@ class Run:
     def run(self) -> Outcome:
         """All of it."""
         stage, loop = self.stage, self.loop
-        with _quiet(self), self._listener.laid(), self._checks.laid():
+        with _quiet(self), self._listener.laid(), self._checks.laid(), _sized(self.schedule.personality):
             self._set_up()
             begin_s = loop.now_s
             steps = Steps(stage)
@@ -260,6 +271,8 @@ class Run:
             empty_removals=self.records.empty_removals,
             ignorance=self.records.ignorance,
             nodes=[name for name, _ in self.world.nodes],
+            conditional=self.records.conditional,
+            requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
             settled=self.world.settled,
             deaths=self.cluster.deaths,
@@ -290,6 +303,23 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not self._run.loop.is_closed():  # what is dropped at the end has no say
             self._run.logged(record)
+
+
+@contextmanager
+def _sized(personality: Personality) -> Iterator[None]:
+    """Sizes that few messages reach otherwise are those of the personality, if it has any."""
+    wanted = [(master, "HORIZON_STEP_MIN", personality.horizon_step)]
+    if personality.frame_bytes_max:
+        wanted += [(turn, "FRAME_BYTES_MAX", personality.frame_bytes_max), (outbox, "MAX_FRAME_ITEMS", 1)]
+    before = [(module, name, getattr(module, name)) for module, name, size in wanted if size]
+    for module, name, size in wanted:
+        if size:
+            setattr(module, name, size)
+    try:
+        yield
+    finally:
+        for module, name, size in before:
+            setattr(module, name, size)
 
 
 @contextmanager

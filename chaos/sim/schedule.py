@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +98,12 @@ class Personality:
     odd_percent: int = 0
     #: Nodes that lose their disks for good, are forgotten and join anew.
     replacements: int = 0
+    #: Of what a master says to its mirrors, and each frame on its own; 0: as ever.
+    frame_bytes_max: int = 0
+    #: Nothing is cut, refused or killed: what was declared is known wherever clients are served.
+    has_whole_links: bool = False
+    #: How far ahead a master promises its mirrors what it will deliver; 0: as ever.
+    horizon_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,11 +115,13 @@ class Schedule:
     steps: tuple[Step, ...]
     steps_end_ms: int
     quiet_ms: int = 40_000
+    #: Of `chaos.sim.scenarios`, if it was drawn for one.
+    scenario: str = ""
 
     def without(self, gone: frozenset[int]) -> Schedule:
         """The same without the steps at these positions."""
         kept = tuple(step for position, step in enumerate(self.steps) if position not in gone)
-        return Schedule(self.seed, self.personality, kept, self.steps_end_ms, self.quiet_ms)
+        return replace(self, steps=kept)
 
 
 def node_name(number: int) -> str:
@@ -129,6 +137,7 @@ def write_schedule(schedule: Schedule, path: Path, found: str) -> None:
         "seed": schedule.seed,
         "steps_end_ms": schedule.steps_end_ms,
         "quiet_ms": schedule.quiet_ms,
+        "scenario": schedule.scenario,
         "personality": asdict(schedule.personality),
         "steps": [[step.at_ms, step.kind, *step.args] for step in schedule.steps],
     }
@@ -148,4 +157,11 @@ def read_schedule(path: Path) -> Schedule:
         if key in known
     }
     steps = tuple(Step(at_ms, kind, tuple(args)) for at_ms, kind, *args in document["steps"])
-    return Schedule(document["seed"], Personality(**kept), steps, document["steps_end_ms"], document["quiet_ms"])
+    return Schedule(
+        document["seed"],
+        Personality(**kept),
+        steps,
+        document["steps_end_ms"],
+        document["quiet_ms"],
+        document.get("scenario", ""),
+    )

@@ -27,6 +27,8 @@ VIOLATIONS_MAX = 20
 #: An operator gives a node so long.
 OPERATOR_TIMEOUT_S = 5.0
 VHOST = "/"
+#: Longer than a word takes on a quick link, shorter than a sync on a slow disk.
+PARTING_S = 0.002
 #: Where nobody listens.
 NOWHERE = -1
 
@@ -61,8 +63,14 @@ class Stage:
     sightings: Sightings = field(default_factory=Sightings)
     #: Who is the master of a queue of the workload, by the newest record.
     master_of: Callable[[int], str | None] = lambda _queue: None
+    #: What somebody lies in wait for in nodes -> how the node ends then.
+    node_moments: dict[str, str] = field(default_factory=dict)
     #: Purges and deletions that were asked for, each with the declaration that follows.
     removals: list[asyncio.Task[None]] = field(default_factory=list)
+    #: Queue -> of each request to take something away, when it was made and when the queue was declared again.
+    requests: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    #: What operators have asked for.
+    operations: list[asyncio.Task[bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         p = self.personality
@@ -119,6 +127,24 @@ class Stage:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(violation)
         self.tell(f"VIOLATION {violation}", "violation")
+
+    def node_moment(self, moment: str, name: str, about: str = "") -> None:
+        """This can be said of a node now, in whose turn we are; ``about`` another, perhaps."""
+        end = self.node_moments.pop(moment, None)
+        if end is None:
+            return
+        self.tell(f"{name}: {moment} {about}")
+        harness = self.loop.harness
+        if end == "power_and_part":
+            # What it has sent arrives, and what it has written is not synced yet.
+            harness.call_later(PARTING_S, self.cluster.power, name)
+            for source, target in ((name, about), (about, name)):
+                harness.call_later(PARTING_S, self.cluster.cut, source, target)
+            return
+        if end.startswith("isolate"):
+            self.cluster.isolate(name)  # what it says from now on is lost
+        if end != "isolate":
+            harness.call_soon(getattr(self.cluster, end.removeprefix("isolate_")), name)
 
     def is_of_workload(self, name: str) -> bool:
         """Whether a queue of this name may be left in the end."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.sim.client import Channel, ClosedError
+from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
@@ -15,6 +16,8 @@ from cluster.transport.admin_port import AdminPort
 
 #: A condition of a deletion does not hold.
 PRECONDITION_FAILED = 406
+#: Of what has not come to an end.
+ENDLESS_US = 2**62
 
 
 @dataclass
@@ -68,6 +71,10 @@ class Steps:
 
     def _consume(self, consumer: int, queue: int) -> None:
         self._stage.consumers[consumer].consume(queue)
+
+    def _take_all(self, consumer: int, queue: int) -> None:
+        """Consume without acknowledgements."""
+        self._stage.consumers[consumer].consume(queue, takes_all=True)
 
     def _restart_consumer(self, consumer: int, _queue: int) -> None:
         self._stage.consumers[consumer].drop()
@@ -128,12 +135,17 @@ class Steps:
         """Take messages away, and have the queue again. What was taken is seen where it happens."""
         stage = self._stage
 
+        requests = stage.requests.setdefault(queue, [])
+        number, asked_us = len(requests), stage.visitor.log.now_us()
+        requests.append((asked_us, ENDLESS_US))
+
         async def remove() -> None:
             try:
                 await stage.visitor.request(ask)
             except TROUBLE as error:
                 stage.tell(f"refused: {error}")
             await stage.declare(queue)
+            requests[number] = (asked_us, stage.visitor.log.now_us())
 
         stage.removals.append(stage.visitor.process.create_task(remove()))
 
@@ -167,8 +179,16 @@ class Steps:
             for link in ambush.slowed:
                 cluster.slow_link_end(*link)
             if ambush.victim is not None:
+                if ambush.end == "isolate":
+                    cluster.isolate_end(ambush.victim)
                 cluster.pause_end(ambush.victim)
                 cluster.start(ambush.victim)
+
+    def _lie_in_wait(self, moment: str, end: str) -> None:
+        """The next node of which this can be said (`chaos.sim.taps`, *Moments*) ends in this way: a method of the
+        cluster, ``isolate`` at once, or both, as ``isolate_kill``; or ``power_and_part``, for ever cut off from whom it
+        is about."""
+        self._stage.node_moments[moment] = end
 
     # --- operators ---
 
@@ -193,7 +213,17 @@ class Steps:
 
         stage.removals.append(stage.visitor.process.create_task(forget()))
 
+    def _force_promote(self, queue: int, node: str) -> None:
+        self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))
+
+    def _hostile(self, number: int, kind: str) -> None:
+        """A command that no release would propose comes into the log."""
+        for name, node in self._stage.cluster.nodes.items():
+            process = self._stage.cluster.machines[name].process
+            if process is not None and node.raft.core.is_leader:
+                process.call_soon(propose_hostile, node, number, kind)
+
     def _operate(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> None:
         """Once, whatever comes of it."""
         stage = self._stage
-        stage.visitor.process.create_task(stage.operated(ask))
+        stage.operations.append(stage.visitor.process.create_task(stage.operated(ask)))

@@ -5,6 +5,12 @@ back and the arguments. Taps are laid for the time of a run and taken away after
 
 What is heard is what a judge can learn nowhere else: when a queue was purged, what a length limit dropped, and in which
 order the cluster has decided; and some states that are only worth knowing to have been reached.
+
+*Moments* that a step can lie in wait for (`chaos.sim.steps`), each said of the node in whose turn it comes:
+*voted*, a vote was given and is on its way to the disk; *committed*, an entry was applied by the first node;
+*unsettled*, the master in service learns that a complete copy is none of its mirrors; *deleting*, a deletion under a
+condition is about to be proposed; *reclaiming*, a step of compaction was taken; *carrying over*, a journal may be
+deleted.
 """
 
 from __future__ import annotations
@@ -15,21 +21,27 @@ from typing import Any, cast
 
 from chaos.history import Kind
 from chaos.sim.loop import Process, SimulatedLoop
+from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
-from cluster.metadata.commands import Request
-from cluster.metadata.events import Applied
+from cluster.metadata.commands import ChangeTopology, Command, Request
+from cluster.metadata.events import Applied, MastershipChanged
+from cluster.metadata.mastership import is_settled
+from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
+from cluster.raft.messages import VoteRequest
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.roles import Roles
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
-from node.ids import SeqId
+from node.ids import Epoch, QueueId, SeqId
 from node.message import Message, decode_envelope
-from node.queues.backing_queue import Delivery
+from node.queues.backing_queue import Delivery, Publication
 from node.queues.queue_process import QueueProcess
 from node.queues.vhost_store import VhostStore
+from node.store.index.v1.journals import Journals
+from node.topology.commands import DeleteQueue
 
 Note = Callable[[str], None]
 
@@ -67,6 +79,11 @@ def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator
         setattr(owner, name, original)
 
 
+def is_unsettled(record: MastershipRecord) -> bool:
+    """The master is in service, and may not confirm: a complete copy is none of its mirrors."""
+    return record.in_service and not is_settled(record)
+
+
 class Listener:
     """What is done with what is heard."""
 
@@ -78,9 +95,12 @@ class Listener:
         loop: SimulatedLoop,
         dropped: Callable[[Kind, Sequence[Message]], None],
         is_something_wrong: Callable[[], bool],
+        votes: RaftWatch,
+        moment: Callable[..., None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
-        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted."""
+        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``moment``,
+        which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -90,6 +110,8 @@ class Listener:
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
         self._is_something_wrong = is_something_wrong
+        self._votes = votes
+        self._moment = moment
 
     @contextmanager
     def laid(self) -> Iterator[None]:
@@ -107,11 +129,17 @@ class Listener:
                 (VhostStore, "reclaim", self._reclaimed),
                 (RaftCore, "compact", self._compacted),
                 (Roles, "on_restored", self._restored),
+                (RaftCore, "_on_vote_response", self._votes.counted),
+                (RaftCore, "_on_vote_request", self._asked_to_vote),
+                (MirroredQueue, "discard", self._discarded),
+                (MirroredQueue, "fetch", self._fetched),
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(QueueProcess, "purge", self._about_to_purge))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
+            stack.enter_context(tapped_before(Journals, "delete_moved", self._carried_over))
+            stack.enter_context(tapped_before(MetadataGroup, "change", self._proposed))
             stack.enter_context(tapped_before(MirroredQueue, "cancel_sync", self._sync_cancelled))
             yield
 
@@ -124,7 +152,22 @@ class Listener:
         self.sessions[self._process.number, route.queue_id, session] = self._loop.now_s
 
     def _applied(self, group: MetadataGroup, _result: None, index: int, request: Request, outcome: Applied) -> None:
-        self._records.applied(self._process.name, group.state, index, request, outcome)
+        name = self._process.name
+        if self._records.applied(name, group.state, index, request, outcome):
+            self._moment("committed", name)
+        for event in outcome.events:
+            if isinstance(event, MastershipChanged) and event.new.master == name and is_unsettled(event.new):
+                self._moment("unsettled", name)
+
+    def _proposed(self, _group: MetadataGroup, command: Command, *_: object) -> None:
+        change = command.command if isinstance(command, ChangeTopology) else None
+        if isinstance(change, DeleteQueue) and change.epoch is not None and change.queue_id is not None:
+            self._records.asked_to_delete(QueueId(change.queue_id), Epoch(change.epoch))
+            self._moment("deleting", self._process.name)
+
+    def _asked_to_vote(self, core: RaftCore, _result: None, request: VoteRequest) -> None:
+        if core.voted_for == request.sender:
+            self._moment("voted", core.node, request.sender)
 
     def _about_to_purge(self, process: QueueProcess) -> None:
         """Whatever no channel holds. (It is gone in steps: what was taken over from dead channels comes last.)"""
@@ -138,7 +181,6 @@ class Listener:
     def _got(self, _process: QueueProcess, delivery: Delivery | None, _channel: object, no_ack: bool) -> None:
         if delivery is not None and no_ack:
             self._note("a message was got without acknowledgement")
-            self._dropped(Kind.EXPIRE, [delivery.message])
 
     def _sealed(self, process: QueueProcess, _ready: int, if_unused: bool = False, if_empty: bool = False) -> None:
         """As empty, if that was asked for: what channels hold is no hindrance, and goes with the queue."""
@@ -175,6 +217,15 @@ class Listener:
         elif has_something:
             self._note("a copy was filled by its difference")
 
+    def _discarded(self, _queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
+        self._dropped(Kind.EXPIRE, [publication.message for publication in publications])
+
+    def _fetched(
+        self, _queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
+    ) -> None:
+        if not is_ack_required and deliveries:
+            self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
+
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:
             self._note("a synchronisation was cancelled midway")
@@ -184,8 +235,14 @@ class Listener:
             self._note("a publisher was blocked by credit")
 
     def _reclaimed(self, _store: VhostStore, came_of_it: Any) -> None:
-        if came_of_it.has_worked and self._is_something_wrong():
-            self._note("garbage was reclaimed during a fault")
+        if came_of_it.has_worked:
+            self._moment("reclaiming", self._process.name)
+            if self._is_something_wrong():
+                self._note("garbage was reclaimed during a fault")
+
+    def _carried_over(self, journals: Journals) -> None:
+        if journals.moved:
+            self._moment("carrying over", self._process.name)
 
     def _compacted(self, _core: RaftCore, _snapshot: object, *_: object) -> None:
         self._note("the log was cut off behind a snapshot")

@@ -1,7 +1,8 @@
 """Schedules that have found a defect once, shrunk to what it took. The product keeps its promises under them now; with
-the safeguard taken away again (`tests.simulation.plants`) they find the same.
+the safeguard taken away again (`chaos.sim.ablation`) they find the same.
 
-One more: ``warren sim --shrink SEED --keep FILE``, and a function that brings the defect back.
+One more: ``warren sim --shrink SEED --keep FILE`` for a defect that was one, and a function that brings it back; or
+``warren sim ablate --safeguard NAME --keep DIRECTORY``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from chaos.sim.ablation.catalogue import SAFEGUARDS
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import read_schedule
-from tests.simulation.plants import PLANTS
 from tests.support.amounts import few_fast
 
 #: Worlds in which a stored schedule may show its defect; the first is the one it was found in.
@@ -22,9 +23,9 @@ TRIES = 10
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
-def test_every_schedule_has_its_plant_and_there_are_some() -> None:
+def test_every_schedule_has_its_safeguard_and_there_are_some() -> None:
     assert FOUND
-    assert {path.stem for path in FOUND} <= set(PLANTS)
+    assert {path.stem for path in FOUND} <= set(SAFEGUARDS)
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
@@ -36,7 +37,7 @@ def test_what_was_found_once_is_mended(path: Path) -> None:
 def test_what_was_found_once_would_be_found_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, kind = json.loads(path.read_text())["found"].partition(": ")
     assert name == path.stem
-    PLANTS[name](monkeypatch)
+    SAFEGUARDS[name].take_away(monkeypatch)
     kept = read_schedule(path)
     # Other delays, too: a change of the product that has nothing to do with it may move the moment that it takes.
     tries = (replace(kept, seed=kept.seed + offset) for offset in range(TRIES))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chaos.history import Kind
+from chaos.sim.ablation.storage import orphaned_consumer
 from chaos.sim.drawing import draw_schedule
 from chaos.sim.judge import Violation
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Personality, Schedule, Step
-from tests.simulation.plants import orphaned_consumer
 
 
 def small(seed: int = 4) -> Schedule:

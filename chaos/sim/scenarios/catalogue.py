@@ -1,0 +1,75 @@
+"""The scenarios by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaos.sim.drawing import draw_schedule
+from chaos.sim.scenarios import disks, failovers, operators
+from chaos.sim.scenarios.scene import Scenario
+from chaos.sim.schedule import Schedule
+
+#: What a seed is drawn for if nobody names a scenario.
+PLAIN_OPERATIONS = 200
+PLAIN_LENGTH_MS = 20_000
+
+SCENARIOS: Mapping[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("ambush", "the master ends as a client hears of a confirm or a delivery", failovers.ambush),
+        Scenario(
+            "power_return",
+            "all lose their power under manual synchronisation and return in part",
+            failovers.power_return,
+        ),
+        Scenario("unnoticed_restart", "nodes restart before anybody misses them", failovers.unnoticed_restart),
+        Scenario(
+            "dark_confirm", "all lose their power at a confirm, and the master returns last", failovers.dark_confirm
+        ),
+        Scenario("backlog", "consumers come to a full queue, and the master ends as it delivers", failovers.backlog),
+        Scenario("twice", "a master ends, and the next one at its first confirm", failovers.twice),
+        Scenario("forced_promotion", "an operator has a copy serve that has missed some", failovers.forced_promotion),
+        Scenario(
+            "hostile_commands", "commands in the log that nobody should have proposed", operators.hostile_commands
+        ),
+        Scenario(
+            "cut_off_master", "a master is cut off as it learns that a complete copy has gone", failovers.cut_off_master
+        ),
+        Scenario(
+            "newcomer", "a mirror joins beside a slow disk, is not filled, and must take over", failovers.newcomer
+        ),
+        Scenario("partition", "a node against the others, paused nodes, broken links, and a heal", failovers.partition),
+        Scenario("sessions", "links between nodes break while consumers hold much and come and go", failovers.sessions),
+        Scenario("guests", "clients with queues of their own come and go, and nodes end", failovers.guests),
+        Scenario(
+            "elections",
+            "voters lose their power as they vote, all of them as something is decided",
+            failovers.elections,
+        ),
+        Scenario("orderly_restarts", "nodes stop and start, with the power going meanwhile", disks.orderly_restarts),
+        Scenario("single_disk", "queues without mirrors, and the power goes at a confirm", disks.single_disk),
+        Scenario("wiped_disk", "a node comes back with an empty disk", disks.wiped_disk),
+        Scenario("failed_disk", "a disk refuses to write, and its node is the last to be left", disks.failed_disk),
+        Scenario("full_disk", "disks are full while their nodes restart", disks.full_disk),
+        Scenario("stale_metadata", "queues are made anew while a node cannot follow", disks.stale_metadata),
+        Scenario("conditional_delete", "deletions under a condition around failovers", operators.conditional_delete),
+        Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),
+        Scenario("half_heard", "a mirror hears a master of before again, and the new one ends", failovers.half_heard),
+        Scenario("quick_acks", "messages are settled before a slow disk has them", disks.quick_acks),
+        Scenario("torn_stop", "the power goes while nodes stop", disks.torn_stop),
+        Scenario("compaction", "the power goes while garbage is reclaimed", disks.compaction),
+        Scenario("limits", "short queues, and consumers that give back", operators.limits),
+        Scenario(
+            "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames
+        ),
+    )
+}
+
+
+def draw(
+    seed: int, nodes: int = 3, operations: int | None = None, length_ms: int | None = None, scenario: str = ""
+) -> Schedule:
+    """The schedule of a seed: of a scenario, or from everything there is. Raises `KeyError` for an unknown name."""
+    if not scenario:
+        return draw_schedule(seed, nodes, operations or PLAIN_OPERATIONS, length_ms or PLAIN_LENGTH_MS)
+    return SCENARIOS[scenario].draw(seed, nodes, operations, length_ms)

@@ -1,0 +1,117 @@
+"""What operators and careful clients ask for while masters change: deletions, policies, force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.sim.hostile import HOSTILE
+from chaos.sim.scenarios.scene import Scene
+
+
+def conditional_delete(scene: Scene, operations: int) -> None:
+    """A queue is to be deleted if it is empty, or unused. Who is about to propose that is cut off or ends, and perhaps
+    the master, too. Clients go on; then it is back, with what it wanted to propose."""
+    chance = scene.chance
+    nodes = scene.shuffled()
+    scene.change(queues=1, consumers=chance.choice((0, 1)), hold_percent=0, requeue_percent=0, publishers=3)
+    scene.change(
+        has_conditional_deletes=True, persistent_percent=100, policy={"ha-mode": "nodes", "ha-params": nodes[:1]}
+    )
+    scene.at(300, "policy", {"ha-mode": "nodes", "ha-params": nodes, "ha-sync-mode": "automatic"})
+    scene.traffic(0, 1_500, operations // 3)
+    at_ms = 1_800.0
+    if chance.random() < 0.5:
+        scene.at(at_ms, "purge", 0)
+    scene.at(at_ms + 200, "lie_in_wait", "deleting", chance.choice(("isolate", "isolate", "isolate_kill")))
+    for asked_ms in (250, 600):
+        scene.at(at_ms + asked_ms, "delete_if", 0, chance.choice(("empty", "unused", "unused")))
+    if chance.random() < 0.5:
+        scene.at(at_ms + chance.uniform(260, 400), "kill", nodes[0])
+    for one, other in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+        scene.at(at_ms + 300, "reset", one, other, "both", 0)
+    end_ms = at_ms + chance.choice((2_000, 7_500, 10_000))
+    for _ in range(12):
+        scene.publish(chance.uniform(at_ms + 300, end_ms), 0, burst=2)
+    for node in scene.nodes:
+        scene.at(end_ms, "isolate_end", node)
+        scene.at(end_ms, "start", node)
+
+
+def policy_changes(scene: Scene, operations: int) -> None:
+    """Policies with ``exactly`` and ``nodes`` follow each other while nodes come and go."""
+    chance = scene.chance
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 500.0
+    while at_ms < scene.length_ms:
+        scene.at(at_ms, "policy", a_policy(scene))
+        if chance.random() < 0.7:
+            node = scene.any_node()
+            scene.at(at_ms + chance.uniform(0, 200), chance.choice(("kill", "power", "stop")), node)
+            scene.at(at_ms + chance.uniform(250, 1_500), "start", node)
+        if chance.random() < 0.3:
+            scene.at(at_ms + chance.uniform(100, 400), "sync", scene.any_queue())
+        at_ms += chance.uniform(100, 1_000)
+
+
+def a_policy(scene: Scene) -> dict[str, Any]:
+    """Of replicas, and when a copy that lacks something may take over."""
+    chance = scene.chance
+    policy: dict[str, Any] = {"ha-mode": "exactly", "ha-params": chance.randint(2, len(scene.nodes))}
+    if chance.random() < 0.6:
+        policy = {"ha-mode": "nodes", "ha-params": scene.shuffled()[: chance.randint(1, len(scene.nodes))]}
+    policy["ha-sync-mode"] = chance.choice(("automatic", "manual"))
+    policy["ha-promote-on-failure"] = chance.choice(("always", "when-synced"))
+    return policy
+
+
+def limits(scene: Scene, operations: int) -> None:
+    """Short queues that refuse what is above their limit, with consumers that give back what they got."""
+    chance = scene.chance
+    scene.change(
+        overflow=chance.choice(("reject-publish", "reject-publish", "drop-head")),
+        length_max=5,
+        consumers=2,
+        requeue_percent=40,
+        hold_percent=20,
+        prefetch=chance.choice((3, 10)),
+    )
+    scene.traffic(0, scene.length_ms, operations * 2)
+    at_ms = 800.0
+    while at_ms < scene.length_ms:
+        scene.at(at_ms, "restart_consumer", chance.randrange(2), 0)
+        at_ms += chance.uniform(200, 1_500)
+
+
+def small_frames(scene: Scene, operations: int) -> None:
+    """What a master did in a turn leaves in many frames, slowly, and its power goes before the last of them arrives.
+    Some consumers acknowledge nothing, so that messages are given away that were never stored."""
+    chance = scene.chance
+    one, near, far = scene.shuffled()[:3]
+    scene.change(queues=1, consumers=2, hold_percent=100, frame_bytes_max=120, prefetch=3, publishers=3)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": [one]}, persistent_percent=100, slow_chunks_percent=0)
+    scene.at(400, "policy", {"ha-mode": "nodes", "ha-params": [one, near, far], "ha-sync-mode": "automatic"})
+    for _ in range(operations // 10):
+        scene.publish(chance.uniform(0, 1_000), 0)
+    scene.at(1_000, "consume", 0, 0)
+    scene.at(1_000, "take_all", 1, 0)
+    at_ms = 1_800.0
+    for other in (near, far):
+        scene.at(at_ms, "slow_link", one, other, 100)
+        scene.at(at_ms + 2_000, "slow_link_end", one, other)
+    scene.at(at_ms - 5, "restart_consumer", 0, 0)
+    for _ in range(3):
+        scene.publish(at_ms + chance.uniform(150, 250), 0, burst=12)
+    scene.at(at_ms + chance.uniform(160, 600), "power", one)
+    scene.at(at_ms + 3_000, "start", one)
+
+
+def hostile_commands(scene: Scene, operations: int) -> None:
+    """Commands come into the log that no release would propose, while nodes restart."""
+    chance = scene.chance
+    scene.traffic(0, scene.length_ms, operations)
+    for number in range(1, 5):
+        scene.at(chance.uniform(500, scene.length_ms), "hostile", number, chance.choice(list(HOSTILE)))
+    victim = scene.any_node()
+    at_ms = chance.uniform(600, scene.length_ms)
+    scene.at(at_ms, "kill", victim)
+    scene.at(at_ms + chance.uniform(100, 1_500), "start", victim)
