@@ -79,6 +79,25 @@ def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator
         setattr(owner, name, original)
 
 
+@contextmanager
+def tapped_while(owner: type, name: str, hear: Callable[[bool], None]) -> Iterator[None]:
+    """``hear(True)`` before each call of a method, ``hear(False)`` after it, whatever comes of it."""
+    original = owner.__dict__[name]
+
+    def tap(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        hear(True)
+        try:
+            return original(self, *arguments, **keywords)
+        finally:
+            hear(False)
+
+    setattr(owner, name, tap)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 def is_unsettled(record: MastershipRecord) -> bool:
     """The master is in service, and may not confirm: a complete copy is none of its mirrors."""
     return record.in_service and not is_settled(record)
@@ -109,6 +128,7 @@ class Listener:
         self._dropped = dropped
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
+        self._is_getting = False
         self._is_something_wrong = is_something_wrong
         self._votes = votes
         self._moment = moment
@@ -136,6 +156,7 @@ class Listener:
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(QueueProcess, "purge", self._about_to_purge))
+            stack.enter_context(tapped_while(QueueProcess, "get", self._getting))
             stack.enter_context(tapped_before(MirroredQueue, "drop", self._about_to_drop))
             stack.enter_context(tapped(MirroredQueue, "drop", self._dropped_by_limit))
             stack.enter_context(tapped_before(Journals, "delete_moved", self._carried_over))
@@ -178,9 +199,14 @@ class Listener:
         if count:
             self._note("a purge took something away")
 
+    def _getting(self, is_getting: bool) -> None:
+        self._is_getting = is_getting
+
     def _got(self, _process: QueueProcess, delivery: Delivery | None, _channel: object, no_ack: bool) -> None:
+        """What was fetched for it is excused only as far as it was handed out."""
         if delivery is not None and no_ack:
             self._note("a message was got without acknowledgement")
+            self._dropped(Kind.EXPIRE, [delivery.message])
 
     def _sealed(self, process: QueueProcess, _ready: int, if_unused: bool = False, if_empty: bool = False) -> None:
         """As empty, if that was asked for: what channels hold is no hindrance, and goes with the queue."""
@@ -223,7 +249,7 @@ class Listener:
     def _fetched(
         self, _queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
-        if not is_ack_required and deliveries:
+        if not is_ack_required and deliveries and not self._is_getting:
             self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 GOODBYE_TIMEOUT_S = 5.0
 #: And the others hear of it within milliseconds.
 GOODBYE_HEARD_S = 1.0
+#: A link that broke is there again within this, if it comes back at all.
+LINK_PAUSE_S = 1.0
 #: Whether a majority may still live is looked at this often while a goodbye waits for its answer.
 GOODBYE_LOOK_S = 0.1
 
@@ -182,13 +184,18 @@ class Membership:
         self._presence.end()
 
     async def say_goodbye(self) -> None:
-        """Have the cluster note the shutdown, unless too few are left to decide anything: then nobody is waited for."""
+        """Have the cluster note the shutdown, unless too few are left to decide anything, or nobody speaks with this
+        node: then nobody is waited for."""
         if not self._peers or not self._has_joined:
             return
         goodbye = self._loop.create_task(self._metadata.change(NodeDown(self.node, self.incarnation, "shutdown")))
-        deadline_s = self._loop.time() + GOODBYE_TIMEOUT_S
-        while not goodbye.done() and self._majority_may_live() and self._loop.time() < deadline_s:
+        now_s = self._loop.time()
+        end_s, alone_end_s = now_s + GOODBYE_TIMEOUT_S, now_s + LINK_PAUSE_S
+        while not goodbye.done() and self._majority_may_live() and now_s < min(end_s, alone_end_s):
             await asyncio.wait({goodbye}, timeout=GOODBYE_LOOK_S)
+            now_s = self._loop.time()
+            if any(self._links.is_up(peer) for peer in self._peers):
+                alone_end_s = now_s + LINK_PAUSE_S
         goodbye.cancel()
         try:
             await goodbye

@@ -9,7 +9,7 @@ When it is raised, every node
 
 - writes it into its data directory before anything else, so that no older release begins with what is there
   (`cluster.runtime.identity`), and
-- cuts links on which less is spoken: whoever that is started again with an older release in that very moment.
+- cuts links on which less is spoken, a moment later: whoever that is started again with an older release just then.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class ProtocolWatch:
         self._is_proposing = False
         #: The cluster's, as it was when this node last looked.
         self._followed = FIRST_PROTOCOL
+        self._cuts_older_links = False
 
     def join(self, group: Group, links: Links) -> None:
         self._group = group
@@ -89,6 +90,8 @@ class ProtocolWatch:
 
     def follow(self) -> None:
         """Something was applied, or some time has passed."""
+        if self._cuts_older_links:
+            self._cut_older_links()
         if self._state.protocol > self._followed:
             self._rise()
         if self._spoken > self._state.protocol and not self._is_proposing and self._group.core.is_leader:
@@ -106,6 +109,12 @@ class ProtocolWatch:
             return
         self._followed = protocol
         log.info("the cluster has protocol %d: no node may run a release that does not speak it", protocol)
+        self._cuts_older_links = True
+
+    def _cut_older_links(self) -> None:
+        """Not at once: who does not speak the protocol is to hear first that it was raised, and stops by itself."""
+        self._cuts_older_links = False
+        protocol = self._followed
         for peer in self._links.up_peers:
             if self._links.spoken_with(peer)[1] < protocol:
                 self._links.reset_link(peer, f"the cluster has protocol {protocol} now, and {peer} does not speak it")

@@ -513,9 +513,9 @@ class RaftDriver:
         self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
 
     def _apply_failed(self, error: Exception) -> None:
-        """A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice."""
-        log.error("carrying out what was committed failed", exc_info=error)
-        if not isinstance(error, StorageError):
+        """What it was that failed may be half done: going on would skip it, or apply it twice."""
+        if not isinstance(error, StorageError | ConfigError):
+            log.error("carrying out what was committed failed by a mistake of ours", exc_info=error)
             error = StorageError(f"what is committed cannot be carried out: {error!r}")
         self._fail(error)
 

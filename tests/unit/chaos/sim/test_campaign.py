@@ -135,8 +135,9 @@ def test_the_first_failing_seeds_are_drawn(quick: list[int], monkeypatch: pytest
 
 
 def test_what_to_type_names_what_is_not_usual() -> None:
-    assert Size(3, 200, 20).command("replay", 7) == "warren sim --replay 7"
-    assert Size(5, 200, 8).command("shrink", 7) == "warren sim --shrink 7 --nodes 5 --length 8"
+    assert Size(3).command("replay", 7) == "warren sim --replay 7"
+    assert Size(5, length_s=8).command("shrink", 7) == "warren sim --shrink 7 --nodes 5 --length 8"
+    assert Size(3, scenario="ambush").command("replay", 7) == "warren sim --replay 7 --scenario ambush"
 
 
 @pytest.mark.parametrize(("written", "first", "last"), [("7", 7, 7), ("1..200", 1, 200), ("50001..", 50001, None)])

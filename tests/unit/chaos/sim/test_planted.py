@@ -111,18 +111,18 @@ def test_a_mirror_that_is_never_called_synchronised_is_found(monkeypatch: pytest
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch, is_watched: bool) -> None:
     """Where the members change, while the run goes on; and wherever it was, in the end."""
-    apply = MetadataState.apply
+    apply = MetadataState.apply_in_pieces
     states: list[MetadataState] = []
 
     def depend_on_the_node(self: MetadataState, index: int, request: Any, payload: bytes | None = None) -> Any:
         if self not in states:
             states.append(self)
-        applied = apply(self, index, request, payload)
+        applied = yield from apply(self, index, request, payload)
         if self is states[-1] and self.policies:
             self._matches.restore(())
         return applied
 
-    monkeypatch.setattr(MetadataState, "apply", depend_on_the_node)
+    monkeypatch.setattr(MetadataState, "apply_in_pieces", depend_on_the_node)
     if is_watched:
         assert "has other metadata than others behind entry" in found(BACKLOG)
     else:
