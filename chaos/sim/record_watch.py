@@ -278,12 +278,14 @@ class RecordWatch:
     # --- what a node knows ---
 
     def look(self, name: str, life: int, node: Node) -> None:
-        """Cheap unless the node has applied something since the last look."""
-        index = node.raft.applied_index
-        if self._looked_at.get((name, life)) == index:
+        """Cheap unless the node has applied something since the last look. To be called whenever it has."""
+        index = node.runtime.metadata.state.applied_index
+        if self._looked_at.get((name, life)) == index or node.runtime.metadata.state.is_changing:
             return
         before = self._looked_at.get((name, life), 0)
-        self._began.setdefault((name, life), self._log.now_us())
+        if (name, life) not in self._began:
+            self._began[name, life] = self._log.now_us()
+            self._end_ignorance(name)
         self._looked_at[name, life] = index
         state = node.runtime.metadata.state
         epochs = self._epochs_of_lives.setdefault((name, life), {})
@@ -328,6 +330,18 @@ class RecordWatch:
         if not is_there:
             self._absent_since[life, number] = now_us
         self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))
+
+
+    def _end_ignorance(self, *names: str) -> None:
+        """Of lives of these nodes that are over: what they lacked they lacked to their end."""
+        now_us = self._log.now_us()
+        for life, number in [key for key in self._absent_since if key[0][0] in names]:
+            from_us = self._absent_since.pop((life, number))
+            self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))
+
+    def finish(self) -> None:
+        """The run is over."""
+        self._end_ignorance(*{life[0]: None for life, _ in self._absent_since})
 
 
 def outlives(holders: Sequence[Holders], deaths: Iterable[tuple[int, str]], from_us: int) -> bool:

@@ -34,6 +34,7 @@ from chaos.sim.steps import Steps
 from chaos.sim.taps import Listener
 from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surroundings
 from chaos.workload.message_id import decode_body
+from cluster.composition import Node
 from cluster.metadata.errors import MalformedCommandError
 from cluster.mirroring import master, turn
 from cluster.sessions.routes import RouteState
@@ -112,6 +113,7 @@ class Run:
             note,
             loop=self.loop,
             dropped=self._dropped,
+            look=self._look,
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
             moment=stage.node_moment,
@@ -188,11 +190,18 @@ class Run:
         return (self.loop.current or self.loop.harness).wall_time_s()
 
     def _after_turn(self, process: Process) -> None:
+        node = self._look(process)
+        if node is not None:
+            self._checks.turn_over(node)
+
+    def _look(self, process: Process) -> Node | None:
+        """At what a node knows; nothing if the process is none any more."""
         name = process.name
         node = self.cluster.nodes.get(name)
-        if node is not None and self.cluster.machines[name].process is process:
-            self.records.look(name, process.number, node)
-            self._checks.turn_over(node)
+        if node is None or self.cluster.machines[name].process is not process:
+            return None
+        self.records.look(name, process.number, node)
+        return node
 
     def _invariant_broken(self, error: AssertionError) -> None:
         self.stage.violate("invariant", f"{error}{place(error)}")
@@ -260,6 +269,7 @@ class Run:
             self.stage.sightings.note("a message came again")
         if self.world.settled:
             self.stage.sightings.note("an acknowledgement was proven")
+        self.records.finish()
         for violation in judge(history.events, self._circumstances())[:VIOLATIONS_MAX]:
             self.stage.found(violation)
 

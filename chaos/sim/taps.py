@@ -113,19 +113,21 @@ class Listener:
         *,
         loop: SimulatedLoop,
         dropped: Callable[[Kind, Sequence[Message]], None],
+        look: Callable[[Process], object],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[..., None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
-        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``moment``,
-        which one it is of which node, and about which other."""
+        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``look``, of
+        whose metadata something has become; ``moment``, which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
         #: Process, queue and number of every session that a node has begun with a master -> when.
         self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
+        self._look = look
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
         self._is_getting = False
@@ -174,7 +176,9 @@ class Listener:
 
     def _applied(self, group: MetadataGroup, _result: None, index: int, request: Request, outcome: Applied) -> None:
         name = self._process.name
-        if self._records.applied(name, group.state, index, request, outcome):
+        is_first = self._records.applied(name, group.state, index, request, outcome)
+        self._look(self._process)
+        if is_first:
             self._moment("committed", name)
         for event in outcome.events:
             if isinstance(event, MastershipChanged) and event.new.master == name and is_unsettled(event.new):
