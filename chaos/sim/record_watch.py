@@ -31,7 +31,7 @@ from typing import NamedTuple
 from chaos.history import Kind, ProcessLog
 from chaos.sim.release_watch import ReleaseWatch
 from cluster.composition import Node
-from cluster.metadata.commands import ChangeTopology, ForcePromote, ForgetNode, NodeDown, Request
+from cluster.metadata.commands import ChangeTopology, ForcePromote, ForgetNode, MirrorSynchronised, NodeDown, Request
 from cluster.metadata.events import Applied, Event, MastershipChanged, MemberChanged, QueueCreated, QueueDeleted
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
@@ -229,6 +229,8 @@ class RecordWatch:
         command = request.command
         if new.master in old.complete or not old.complete or isinstance(command, ForcePromote | ForgetNode):
             return
+        if isinstance(command, MirrorSynchronised) and command.node == new.master:
+            return  # the last word of a master that is down
         reason = command.reason if isinstance(command, NodeDown) else "failure"
         queue = state.topology.queue_by_id(new.queue_id)
         policy = None if queue is None else state.policy_of_queue(queue)
