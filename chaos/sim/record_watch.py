@@ -33,6 +33,7 @@ from chaos.sim.release_watch import ReleaseWatch
 from cluster.composition import Node
 from cluster.metadata.commands import ChangeTopology, ForcePromote, ForgetNode, MirrorSynchronised, NodeDown, Request
 from cluster.metadata.events import Applied, Event, MastershipChanged, MemberChanged, QueueCreated, QueueDeleted
+from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, NodeName, QueueId
@@ -235,8 +236,9 @@ class RecordWatch:
         queue = state.topology.queue_by_id(new.queue_id)
         policy = None if queue is None else state.policy_of_queue(queue)
         definition = {} if policy is None else policy.definition
-        # Who waits for a complete copy after a failure waits for it after a stop, too.
-        answers = [definition.get(f"ha-promote-on-{each}", PROMOTE_BY_DEFAULT[each]) for each in (reason, "failure")]
+        # Who waits for a complete copy after a failure waits for it after a stop, too; not so before protocol 3.
+        asked = (reason, "failure") if state.protocol > FIRST_PROTOCOL else (reason,)
+        answers = [definition.get(f"ha-promote-on-{each}", PROMOTE_BY_DEFAULT[each]) for each in asked]
         wanted = next((answer for answer in answers if answer != "always"), "always")
         text = f"queue {new.queue_id}: {new.master} takes over in epoch {new.epoch}, and {old.complete} are complete"
         if wanted != "always":
