@@ -430,12 +430,8 @@ class RaftDriver:
             if self._is_running:
                 self._finish_unsynced()
                 self._report_leader()
-        except (StorageError, ConfigError) as error:
-            self._fail(error)
         except Exception as error:
-            # A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice.
-            log.exception("carrying out what was committed failed")
-            self._fail(StorageError(f"what is committed cannot be carried out: {error!r}"))
+            self._apply_failed(error)
 
     def _carry_out(self, ready: Ready) -> None:
         self._send_all(ready.messages_now)
@@ -513,9 +509,10 @@ class RaftDriver:
         self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
 
     def _apply_failed(self, error: Exception) -> None:
-        """A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice."""
-        log.error("carrying out what was committed failed", exc_info=error)
-        if not isinstance(error, StorageError):
+        """A mistake of ours, perhaps in the middle of an entry, or what this release does not know: going on would skip
+        it, or apply it twice."""
+        if not isinstance(error, StorageError | ConfigError):
+            log.error("carrying out what was committed failed", exc_info=error)
             error = StorageError(f"what is committed cannot be carried out: {error!r}")
         self._fail(error)
 

@@ -42,7 +42,7 @@ def test_another_seed_does_something_else(outcome: Outcome) -> None:
 
 def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     orphaned_consumer(monkeypatch)
-    found = (run_schedule(draw_schedule(seed)).violations for seed in (261, 3, 29, 33))
+    found = (run_schedule(draw_schedule(seed)).violations for seed in (38, 62, 83, 118))
     assert any(violation.kind == "vanished" for violations in found for violation in violations), "one of some seeds"
 
 
