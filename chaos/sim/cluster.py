@@ -349,7 +349,9 @@ class SimulatedCluster:
         """Its node begins again on an empty disk; nothing if no other machine had one that remembers."""
         machine = self.machines[name]
         if machine.disk_before is None and any(
-            other.disk_before is None for other in self.machines.values() if other is not machine
+            other.disk_before is None and not other.is_joining
+            for other in self.machines.values()
+            if other is not machine
         ):
             self.kill(name)
             self._tell(f"wipe the disk of {name}", name, begins="wiped disk")
