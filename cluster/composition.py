@@ -31,6 +31,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.core import RaftConfig
@@ -220,14 +221,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     To be called on the loop that it will run on. Raises `ConfigError` if the directory cannot be this node's, and
     `StorageError`.
     """
-    data_dir = str(config.data_dir)
-    lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
-    carry_out_reset(world.disk, data_dir)
-    joined = joined_cluster(world.disk, data_dir)
-    config = as_joined(config, joined)
-    identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
-    identity.require(world.speaks_protocol)
-    incarnation = next_incarnation(world.disk, data_dir)
+    config, lock, joined, identity, incarnation = _claim_directory(config, world)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
     runtime = _runtime(config, world, incarnation, ending)
@@ -264,7 +258,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         on_fatal=ending.fail,
     )
     raft = _raft(config, world, runtime, mesh, events, admission)
-    keep_data_directory(world.disk, data_dir, config.node_name, raft.core.voters)
+    keep_data_directory(world.disk, str(config.data_dir), config.node_name, raft.core.voters)
     identity.note_log()
     admission.join(raft)
     members.join(raft, mesh)
@@ -289,6 +283,29 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         peers=peers,
         lock=lock,
     )
+
+
+class _Claim(NamedTuple):
+    """What a data directory says of the node that it is, once it is this node's."""
+
+    #: As configured, or as it was when the node joined a cluster.
+    config: NodeConfig
+    lock: DirectoryLock
+    joined: JoinedCluster | None
+    identity: IdentityFile
+    incarnation: Incarnation
+
+
+def _claim_directory(config: NodeConfig, world: World) -> _Claim:
+    """Raises `ConfigError` if the directory cannot be this node's, and `StorageError`."""
+    data_dir = str(config.data_dir)
+    lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    carry_out_reset(world.disk, data_dir)
+    joined = joined_cluster(world.disk, data_dir)
+    config = as_joined(config, joined)
+    identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
+    identity.require(world.speaks_protocol)
+    return _Claim(config, lock, joined, identity, next_incarnation(world.disk, data_dir))
 
 
 def _mesh(

@@ -156,12 +156,13 @@ class NodeRuntime:
         self.gateway.note_consumer = self.deletions.note_consumer
         self.sessions = SessionHost(self.queues, self.links.send)
         self.effects.connect(self.gateway, self.sessions)
-        self.alarms = ResourceAlarms.as_configured(config, surroundings.probe, self.queues)
-        self.alarms.on_own_change = self.links.send_to_all
-        self._join_parts(clock, surroundings.speaks_protocol)
+        self._join_parts(surroundings)
 
-    def _join_parts(self, clock: Callable[[], float], spoken: int) -> None:
+    def _join_parts(self, surroundings: Surroundings) -> None:
         """Those that know the others."""
+        clock, spoken = surroundings.clock, surroundings.speaks_protocol
+        self.alarms = ResourceAlarms.as_configured(self.config, surroundings.probe, self.queues.paging)
+        self.alarms.on_own_change = self.links.send_to_all
         self.membership = Membership(
             self.config,
             self.incarnation,

@@ -26,8 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from cluster.metadata.codec import CodecError, decode_request, encode_request
+from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode_request
 from cluster.metadata.commands import Command, ForgetNode, NodeDown, Request, RequestId
+from cluster.metadata.errors import NewerReleaseError
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.state import MetadataState
 from cluster.raft.core import RestoredState
 from cluster.raft.log import RaftLog
@@ -64,13 +66,20 @@ class Forgetting:
 def plan_forgetting(disk: Disk, data_dir: str, names: Sequence[str]) -> Forgetting:
     """Find out what forgetting these nodes comes to. Writes nothing.
 
-    Raises `ConfigError` if they cannot be forgotten here, `StorageError` for a directory that cannot be read.
+    Raises `ConfigError` if they cannot be forgotten here, or not by this release, `StorageError` for a directory that
+    cannot be read.
     """
     node = NodeName(owner_of(disk, data_dir))
     restored = RaftStorage.read(disk, f"{data_dir}/{RAFT_DIRECTORY}")
     identity = read_identity(disk, data_dir)
     if not node or restored is None or identity is None or (not restored.entries and not restored.snapshot.index):
         raise ConfigError(f"{data_dir} holds nothing of a cluster: there is nobody to be forgotten")
+    IdentityFile(disk, data_dir, identity).require(NEWEST_PROTOCOL)
+    if identity.is_log_dropped:
+        raise ConfigError(
+            f"what {node} has of the metadata was given up for what the cluster has that goes on: start {node}, to "
+            "learn that"
+        )
     raft_log = RaftLog(restored.snapshot, restored.entries, restored.hard_state.commit)
     forgotten = tuple(dict.fromkeys(NodeName(name) for name in names))
     state = _replayed(restored)
@@ -119,15 +128,21 @@ def carry_out(disk: Disk, data_dir: str, plan: Forgetting, chance: Random) -> No
 
 
 def _replayed(restored: RestoredState) -> MetadataState:
-    """The state after everything that the log has."""
+    """The state after everything that the log has. Raises `NewerReleaseError`, as a node that starts from it would."""
     state = MetadataState()
-    if restored.snapshot.index:
-        state.restore(restored.snapshot.data)
+    try:
+        if restored.snapshot.index:
+            state.restore(restored.snapshot.data)
+    except NewerKindError as error:
+        raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", NEWEST_PROTOCOL) from None
     for entry in restored.entries:
         if entry.kind is not EntryKind.COMMAND or entry.index <= restored.snapshot.index:
             continue
         try:
             state.apply(entry.index, decode_request(entry.payload), entry.payload)
+        except NewerKindError as error:
+            what = f"entry {entry.index} of the metadata log ({error})"
+            raise NewerReleaseError(what, "a protocol", NEWEST_PROTOCOL) from None
         except CodecError:
             state.pass_over(entry.index)
     return state

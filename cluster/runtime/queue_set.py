@@ -16,7 +16,7 @@ on without this copy (`ClusterPort.storage_failed`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from cluster.metadata.records import MastershipRecord
@@ -28,10 +28,10 @@ from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.link_news import LinkNews
 from cluster.runtime.out_of_service import OutOfService
+from cluster.runtime.queue_paging import QueuePaging
 from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, QueueFiles, QueueSettings
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from cluster.runtime.recoveries import Recoveries, RunJob
-from node.alarms.memory_monitor import PagingQueue
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
@@ -79,10 +79,11 @@ class QueueSet:
         self._settings = settings
         self._effects = effects
         self._cluster = cluster
-        self._request_sync = request_sync
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
         self._failed = OutOfService(node)
+        #: What its copies hold in memory.
+        self.paging = QueuePaging(self.roles, self._guarded, request_sync)
         self._turns = DrainTurns(self.roles, self._drain, group_commit, request_sync, call_soon, clock)
         #: The queue was called and may have written. (No method of ours: every batch of a client comes by here.)
         self.touch = self._turns.touch
@@ -524,31 +525,6 @@ class QueueSet:
                         self.touch(queue_id)
         for record, is_damaged in self._failed.to_repeat(now_ms):
             self._cluster.storage_failed(record, is_damaged=is_damaged)
-
-    # --- paging (`node.alarms.memory_monitor.PagingQueues`) ---
-
-    def paging_queue_ids(self) -> Sequence[QueueId]:
-        """Every queue with a copy here: mirrors hold as much memory as masters."""
-        return list(self.roles)
-
-    def ram_durations_s(self, queue_ids: Sequence[QueueId], now_ms: int) -> list[float]:
-        """Seconds of its traffic that each of these queues holds in memory; those that are gone are left out."""
-        durations_s: list[float] = []
-        for queue_id in queue_ids:
-            if queue_id in self.roles:
-                with self._guarded(queue_id):
-                    durations_s.append(self.roles[queue_id].local.ram_duration_s(now_ms))
-        return durations_s
-
-    def set_ram_duration_targets(self, queue_ids: Sequence[QueueId], seconds: float) -> None:
-        """How many seconds of traffic these queues may hold in memory. What they page out is written at once."""
-        for queue_id in queue_ids:
-            role = self.roles.get(queue_id)
-            if role is not None:
-                copy: PagingQueue = role.local
-                with self._guarded(queue_id):
-                    copy.set_ram_duration_target(seconds)
-        self._request_sync()
 
     def policy_changed(self) -> Pieces[None]:
         """Policies may have changed what queues want: mode, limits and the way of synchronisation hold at once."""

@@ -96,13 +96,15 @@ class DriverConfig:
 
 
 class _Proposal:
-    __slots__ = ("future", "next_try_ms", "number", "payload", "tried_term")
+    __slots__ = ("after_index", "future", "next_try_ms", "number", "payload", "tried_term")
 
-    def __init__(self, number: int, payload: bytes, future: asyncio.Future[Any]) -> None:
+    def __init__(self, number: int, payload: bytes, future: asyncio.Future[Any], after_index: int) -> None:
         #: Counts the proposals of this driver.
         self.number = number
         self.payload = payload
         self.future = future
+        #: Committed before: another's, who had a copy of this directory and so the same number of starts.
+        self.after_index = after_index
         self.next_try_ms = 0
         #: Term in which this node, as leader, put it into its log: there it cannot get lost while the term lasts.
         self.tried_term = 0
@@ -260,7 +262,7 @@ class RaftDriver:
         assert request_id not in self._waiting, "a request id is used for one proposal"
         timeout_ms = self._config.proposal_timeout_ms if timeout_ms is None else timeout_ms
         self._last_proposal += 1
-        proposal = _Proposal(self._last_proposal, payload, self._loop.create_future())
+        proposal = _Proposal(self._last_proposal, payload, self._loop.create_future(), self.core.log.commit)
         self._waiting[request_id] = proposal
         try:
             if proposal.number < next(iter(self._waiting.values())).number + MAX_OUTSTANDING_REQUESTS:
@@ -430,12 +432,8 @@ class RaftDriver:
             if self._is_running:
                 self._finish_unsynced()
                 self._report_leader()
-        except (StorageError, ConfigError) as error:
-            self._fail(error)
         except Exception as error:
-            # A mistake of ours, perhaps in the middle of an entry: going on would skip it, or apply it twice.
-            log.exception("carrying out what was committed failed")
-            self._fail(StorageError(f"what is committed cannot be carried out: {error!r}"))
+            self._apply_failed(error)
 
     def _carry_out(self, ready: Ready) -> None:
         self._send_all(ready.messages_now)
@@ -513,15 +511,16 @@ class RaftDriver:
         self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
 
     def _apply_failed(self, error: Exception) -> None:
-        """What it was that failed may be half done: going on would skip it, or apply it twice."""
+        """A mistake of ours, perhaps in the middle of an entry, or what this release does not know: going on would skip
+        it, or apply it twice."""
         if not isinstance(error, StorageError | ConfigError):
-            log.error("carrying out what was committed failed by a mistake of ours", exc_info=error)
+            log.error("carrying out what was committed failed", exc_info=error)
             error = StorageError(f"what is committed cannot be carried out: {error!r}")
         self._fail(error)
 
     def _resolve(self, applied: Applied) -> None:
         proposal = self._waiting.get(applied.request_id)
-        if proposal is None or proposal.future.done():
+        if proposal is None or proposal.future.done() or self.applied_index <= proposal.after_index:
             return
         if applied.error is not None:
             proposal.future.set_exception(applied.error)

@@ -9,6 +9,7 @@ from chaos.sim.ablation.safeguard import Patches
 from cluster.metadata import mastership as rules
 from cluster.metadata import state as metadata_state
 from cluster.metadata.masterships import Masterships
+from cluster.metadata.record_changes import RecordChanges
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.policy.placement import suggest_nodes
@@ -58,18 +59,20 @@ def placed_before_service(patches: Patches) -> None:
                 record = rules.add_mirror(record, node)
         return record
 
-    place_in_service = MetadataState._place
+    place_in_service = RecordChanges._place
 
-    def place_always(self: MetadataState, queue: QueueRecord, only_mode: str | None = None) -> None:
+    def place_always(
+        self: RecordChanges, queue: QueueRecord, only_mode: str | None = None, *, is_replacing: bool = False
+    ) -> None:
         record = self.masterships[queue.queue_id]
         definition = self._mirroring(queue)
         if record.in_service or record.is_down or (only_mode not in (None, definition.get("ha-mode"))):
-            place_in_service(self, queue, only_mode)
+            place_in_service(self, queue, only_mode, is_replacing=is_replacing)
             return
         wanted = suggest_nodes(definition, rules.placement_of(record), self.running_nodes())
         self._change_record(place(record, wanted), "mirrors")
 
-    patches.setattr(MetadataState, "_place", place_always)
+    patches.setattr(RecordChanges, "_place", place_always)
 
 
 def restart_unnoticed(patches: Patches) -> None:

@@ -22,7 +22,7 @@ from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
 from cluster.wire.convert import QueueFrameMessage
-from node.errors import StorageError
+from node.errors import ConfigError, StorageError
 from node.ids import Incarnation, NodeName
 from node.pieces import Pieces
 from node.store.disk.disk import RealDisk
@@ -320,6 +320,20 @@ async def test_a_state_machine_that_contradicts_itself_stops_the_driver(group: G
     with pytest.raises(StorageError, match="entries are applied in order"):
         await node.say("lost")
     assert node.reports[-1].startswith("failed: what is committed cannot be carried out")
+
+
+async def test_what_this_release_does_not_know_stops_the_driver_and_is_called_by_its_name(group: Group) -> None:
+    await group.start(*NAMES)
+    node = group.nodes[await group.elect()]
+
+    def not_know(index: int, payload: bytes) -> Pieces[Applied]:
+        yield
+        raise ConfigError("upgrade this node")
+
+    node.state.apply_in_pieces = not_know  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"^upgrade this node$"):
+        await node.say("lost")
+    assert node.reports[-1] == "failed: upgrade this node"
 
 
 async def test_stopping_refuses_who_waits(group: Group) -> None:

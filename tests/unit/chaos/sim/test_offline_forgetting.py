@@ -10,11 +10,16 @@ import pytest
 
 from chaos.sim.loop import simulated_loop
 from chaos.sim.machine import DATA_DIR
-from cluster.metadata.commands import ChangeTopology
-from cluster.runtime.identity import read_identity
+from cluster.metadata.codec import _CODES, encode_request
+from cluster.metadata.commands import AddMirror, ChangeTopology, Request, RequestId
+from cluster.metadata.errors import NewerReleaseError
+from cluster.metadata.kinds import NEWEST_PROTOCOL
+from cluster.raft.messages import Entry, EntryKind, Ready
+from cluster.raft.storage import RaftStorage
+from cluster.runtime.identity import RAFT_DIRECTORY, IdentityFile, read_identity
 from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
 from node.errors import ConfigError, StorageError
-from node.ids import NodeName
+from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import NAMES, Lab
 
@@ -209,3 +214,44 @@ def _fail_in(operations: int):  # type: ignore[no-untyped-def]
             raise StorageError("interrupted")
 
     return count
+
+
+def append_to_log(lab: Lab, at: str, payload: bytes) -> None:
+    """The node is down."""
+    storage, restored = RaftStorage.open(lab.cluster.machines[at].disk, f"{DATA_DIR}/{RAFT_DIRECTORY}")
+    index = restored.entries[-1].index + 1
+    entry = Entry(index, restored.hard_state.term, EntryKind.COMMAND, payload)
+    storage.append(Ready(1, (), None, (entry,), restored.hard_state, True, (), ()))
+    storage.sync()
+    storage.close()
+
+
+def test_a_release_that_does_not_know_all_of_the_log_decides_nothing_by_it(lab: Lab) -> None:
+    """What it does not know may be what a queue depends on."""
+    kill_all(lab)
+    request = Request(RequestId(NodeName("n2"), Incarnation(1), 99), AddMirror(QueueId(1), Epoch(1), NodeName("n1")))
+    code = f"c{chr(_CODES[AddMirror])}".encode()
+    append_to_log(lab, "n2", encode_request(request).replace(code, b"c\x7f"))
+    with pytest.raises(NewerReleaseError, match=r"entry .* of the metadata log .* upgrade this node"):
+        plan_forgetting(lab.cluster.machines["n2"].disk, DATA_DIR, ["n1", "n3"])
+
+
+def test_a_directory_of_a_newer_release_is_left_to_that_one(lab: Lab) -> None:
+    kill_all(lab)
+    disk = lab.cluster.machines["n2"].disk
+    identity = read_identity(disk, DATA_DIR)
+    assert identity is not None
+    IdentityFile(disk, DATA_DIR, identity).need(NEWEST_PROTOCOL + 1)
+    with pytest.raises(NewerReleaseError, match=r"identity needs protocol 4, .* upgrade this node"):
+        plan_forgetting(disk, DATA_DIR, ["n1", "n3"])
+
+
+def test_a_log_that_was_given_up_is_no_truth_for_anybody(lab: Lab) -> None:
+    """The node was about to begin again with that of the cluster that goes on."""
+    kill_all(lab)
+    disk = lab.cluster.machines["n2"].disk
+    identity = read_identity(disk, DATA_DIR)
+    assert identity is not None
+    IdentityFile(disk, DATA_DIR, identity).adopt("ab" * 16, (identity.group,))
+    with pytest.raises(ConfigError, match="was given up"):
+        plan_forgetting(disk, DATA_DIR, ["n1", "n3"])

@@ -16,6 +16,7 @@ from chaos.sim.release_watch import ReleaseWatch
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
 from cluster.metadata.commands import MirrorSynchronised, MoveMaster
+from cluster.metadata.events import Applied
 from cluster.metadata.state import MetadataState
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.master import MirroredQueue
@@ -28,6 +29,7 @@ from node.amqp.channel_events import PublishToBroker
 from node.broker.definitions import Definitions
 from node.errors import StorageError
 from node.ids import ChannelKey, SeqId
+from node.pieces import Pieces
 from node.queues.events import Deliver
 from node.queues.queue_process import QueueProcess
 from node.queues.replica import SeqRange
@@ -89,7 +91,7 @@ def test_a_mirror_that_does_not_hear_of_acknowledgements_is_found(monkeypatch: p
 
 
 def test_a_mirror_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: MetadataState, queue: QueueRecord, only_mode: str | None = None) -> None:
+    def forget(self: MetadataState, queue: QueueRecord, only_mode: str | None = None, **_how: bool) -> None:
         """Mirrors are chosen when a queue is declared, and never again."""
 
     monkeypatch.setattr(MetadataState, "_place", forget)
@@ -111,13 +113,15 @@ def test_a_mirror_that_is_never_called_synchronised_is_found(monkeypatch: pytest
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch, is_watched: bool) -> None:
     """Where the members change, while the run goes on; and wherever it was, in the end."""
-    apply = MetadataState.apply_in_pieces
+    apply_in_pieces = MetadataState.apply_in_pieces
     states: list[MetadataState] = []
 
-    def depend_on_the_node(self: MetadataState, index: int, request: Any, payload: bytes | None = None) -> Any:
+    def depend_on_the_node(
+        self: MetadataState, index: int, request: Any, payload: bytes | None = None
+    ) -> Pieces[Applied]:
         if self not in states:
             states.append(self)
-        applied = yield from apply(self, index, request, payload)
+        applied = yield from apply_in_pieces(self, index, request, payload)
         if self is states[-1] and self.policies:
             self._matches.restore(())
         return applied

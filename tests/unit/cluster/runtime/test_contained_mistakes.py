@@ -199,7 +199,7 @@ def test_a_queue_that_fails_as_time_passes(monkeypatch: pytest.MonkeyPatch, capl
 def test_a_queue_whose_share_of_memory_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     node = both()
     monkeypatch.setattr(LocalReplica, "ram_duration_s", mistake)
-    assert node.queues.ram_durations_s([Q.queue_id, OTHER.queue_id], 1000) == []
+    assert node.queues.paging.ram_durations_s([Q.queue_id, OTHER.queue_id], 1000) == []
     assert not node.queues.roles
 
 

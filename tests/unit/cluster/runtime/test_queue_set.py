@@ -407,11 +407,11 @@ def test_every_copy_here_can_page_and_those_that_are_gone_are_passed_over(monkey
     network.follow(Q, mastership(Q, N1, N2))
     network.follow(OTHER, mastership(OTHER, N1))
     master, mirror = network[N1].queues, network[N2].queues
-    assert list(master.paging_queue_ids()) == [Q.queue_id, OTHER.queue_id]
-    assert list(mirror.paging_queue_ids()) == [Q.queue_id], "a mirror holds as much memory as its master"
+    assert list(master.paging.paging_queue_ids()) == [Q.queue_id, OTHER.queue_id]
+    assert list(mirror.paging.paging_queue_ids()) == [Q.queue_id], "a mirror holds as much memory as its master"
     master.queue_deleted(OTHER)
-    assert master.ram_durations_s([Q.queue_id, OTHER.queue_id], 5000) == [5.0]
-    master.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 2.5)
+    assert master.paging.ram_durations_s([Q.queue_id, OTHER.queue_id], 5000) == [5.0]
+    master.paging.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 2.5)
     assert told == [2.5]
 
 

@@ -186,7 +186,7 @@ def test_a_queue_whose_disk_fails_while_it_pages_leaves_the_others_in_service(mo
             raise DiskFullError("no room")
 
     monkeypatch.setattr(VariableQueue, "set_ram_duration_target", page)
-    node.queues.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 0.0)
+    node.queues.paging.set_ram_duration_targets([Q.queue_id, OTHER.queue_id], 0.0)
     assert told == [0.0, 0.0]
     assert (node.role(Q), node.role(OTHER)) == ("none", "master")
     node.queues.check_invariants()
