@@ -17,9 +17,8 @@ N1, N2, QUEUE = NodeName("n1"), NodeName("n2"), QueueId(17)
 
 def knowing(index: int, record: MastershipRecord) -> Any:
     """A node that has applied so much."""
-    state = SimpleNamespace(masterships={QUEUE: record})
+    state = SimpleNamespace(masterships={QUEUE: record}, applied_index=index, is_changing=False)
     return SimpleNamespace(
-        raft=SimpleNamespace(applied_index=index),
         runtime=SimpleNamespace(metadata=SimpleNamespace(state=state)),
         clients=SimpleNamespace(is_serving=False),
     )
