@@ -117,8 +117,13 @@ class Transactor(Client):
 class Guest(Visitor):
     """Declares a queue that must not outlive its connection, or its last consumer, uses it and hangs up."""
 
-    def __init__(self, number: int, world: Surroundings, queue_name: Callable[[int], str]) -> None:
+    def __init__(
+        self, number: int, world: Surroundings, queue_name: Callable[[int], str], *, is_remembered: bool
+    ) -> None:
+        """``is_remembered``: the cluster has that a queue was consumed committed; no member is of a release before
+        that, where a queue may stay if everybody who knew of its consumer ends."""
         super().__init__(f"g{number}", world, queue_name)
+        self._is_remembered = is_remembered
         self._visits = 0
         self._staying = 0
         #: Queues whose end nobody has been promised: they may be left.
@@ -140,7 +145,8 @@ class Guest(Visitor):
                 self.may_stay[name] = None  # until it has had a consumer
             await channel.declare(name, exclusive=is_exclusive, auto_delete=not is_exclusive)
             await channel.consume(name, "tag", no_ack=True)
-            self.may_stay.pop(name, None)
+            if self._is_remembered:
+                self.may_stay.pop(name, None)
             self.world.note("an exclusive queue was used" if is_exclusive else "an auto-delete queue was used")
             got: list[bytes] = []
             channel.on_deliver = lambda delivered: got.append(delivered.body)

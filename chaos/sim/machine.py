@@ -403,6 +403,7 @@ class Machine:
         assert self.disk_before is not None, "it was taken away"
         self.disk = self.disk_before
         self.disk_before = None
+        self.mend_disk()  # what ailed it has ended, perhaps while it was away
 
     def begin_anew(self) -> None:
         """An empty disk, for ever."""

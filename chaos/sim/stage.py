@@ -90,7 +90,7 @@ class Stage:
             self.world.history.on_event = self.client_event
         self.visitor = Visitor("v", self.world, queue_name)
         self.transactors = [Transactor(number, self.world, queue_name) for number in range(p.transactors)]
-        self.guests = [Guest(number, self.world, queue_name) for number in range(p.guests)]
+        self.guests = [Guest(number, self.world, queue_name, is_remembered=not p.earlier) for number in range(p.guests)]
 
     @property
     def personality(self) -> Personality:
