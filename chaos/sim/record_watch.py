@@ -331,7 +331,6 @@ class RecordWatch:
             self._absent_since[life, number] = now_us
         self.ignorance.setdefault(number, []).append(Ignorance(from_us, now_us, life[0]))
 
-
     def _end_ignorance(self, *names: str) -> None:
         """Of lives of these nodes that are over: what they lacked they lacked to their end."""
         now_us = self._log.now_us()
