@@ -363,9 +363,16 @@ class SimulatedCluster:
         return machine.disk
 
     def wipe(self, name: str) -> None:
-        """Its node begins again on an empty disk; nothing if no other machine had one that remembers."""
+        """Its node begins again on an empty disk; nothing if no other machine had one that remembers.
+
+        Nor while it joins, as the disk before could not be judged then: until its node votes the cluster lets the empty
+        one in in its place, and the disk before is refused for ever; from then on it is the other way round, and from
+        outside nobody can say which. Tests of whole clusters do both (`tests/unit/chaos/sim/test_wipe.py`).
+        """
         machine = self.machines[name]
-        if machine.disk_before is None and any(
+        if machine.disk_before is not None or machine.is_joining:
+            return
+        if any(
             other.disk_before is None and not other.is_joining
             for other in self.machines.values()
             if other is not machine

@@ -229,7 +229,7 @@ class RaftCore:
                 raise ProposalRefusedError(f"{node} is the last voter: a group without voters could decide nothing")
             self._require_leadership().change_voters(self._now_ms, EntryKind.REMOVE_VOTER, node.encode())
 
-    def set_learners(self, now_ms: int, learners: Collection[NodeName]) -> None:
+    def set_learners(self, now_ms: int, learners: Collection[Voter]) -> None:
         """Send the log to these, who do not vote, as long as this node leads. Only at the leader."""
         self._now_ms = max(self._now_ms, now_ms)
         self._require_leadership().set_learners(self._now_ms, learners)

@@ -7,7 +7,8 @@ begins each term carries the earlier ones along. The leader counts its own copy 
 or not; it goes if the entry is cut off), any two majorities of successive configurations overlap, and a leader
 refuses a change while the one before is uncommitted or it has committed nothing in its own term. A leader that
 removes itself leads until the removal is committed, then asks the best follower to take over. A *learner* is sent
-everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up.
+everything and counts for nothing: who is to vote learns first, so that no majority waits for it to catch up. What it
+has learned is known of one directory: another one under its name begins with nothing.
 
 An object of this class lives as long as its node leads the term; whatever ends that is `cluster.raft.core`'s business.
 """
@@ -28,6 +29,7 @@ from cluster.raft.messages import (
     InstallSnapshot,
     Message,
     TimeoutNow,
+    Voter,
 )
 from cluster.raft.progress import Progress, ProgressState
 from node.ids import NodeName
@@ -58,8 +60,8 @@ class Leadership:
         self._term_start_index = log.last_index + 1
         #: What is known of every other voter, and of a removed one until its removal is committed.
         self._progress = {peer: Progress(self._term_start_index, now_ms) for peer in log.voters if peer != self.node}
-        #: Those of `_progress` that do not vote, and are not on their way out.
-        self._learners: dict[NodeName, None] = {}
+        #: Those of `_progress` that do not vote, and are not on their way out; and their identities.
+        self._learners: dict[NodeName, str] = {}
         log.append([Entry(self._term_start_index, term, EntryKind.NOOP)])
         self._broadcast_heartbeat(now_ms)
 
@@ -127,9 +129,13 @@ class Leadership:
         self.append([(kind, voter)])
         self._match_progress_to_voters(now_ms)
 
-    def set_learners(self, now_ms: int, learners: Collection[NodeName]) -> None:
+    def set_learners(self, now_ms: int, learners: Collection[Voter]) -> None:
         """Teach these from now on, and no others; those who vote are voters."""
-        self._learners = dict.fromkeys(learner for learner in learners if learner not in self._log.voters)
+        before = self._learners
+        self._learners = {name: identity for name, identity in learners if name not in self._log.voters}
+        for name, identity in self._learners.items():
+            if before.get(name) != identity:
+                self._progress.pop(name, None)  # of another directory, or of a voter that was removed
         self._match_progress_to_voters(now_ms)
 
     def has_learned(self, learner: NodeName) -> bool:

@@ -9,7 +9,8 @@ majority that needs it might know nothing of what was committed. So every direct
   name that the log has without an identity (a group of an earlier release). Each word of a handshake says by which
   identity its speaker knows the other, so the refused node finds out by itself, ends, and says what can be done.
 - **What answers is checked again when it arrives** (`may_answer`): the log may have learned an identity since the link
-  came up. Votes and acknowledgements count only for the identity that the log names at that moment.
+  came up. Votes and acknowledgements count only for the identity that the log names at that moment; those of a node
+  that learns, for the directory that was let in last: another may have taken its place before it voted.
 - **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
   `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
   that was forgotten is free for another directory.
@@ -167,8 +168,11 @@ class Admission:
         return self._is_empty and self._node == self._founder and not self._told_to_join
 
     def may_answer(self, peer: NodeName) -> bool:
-        """What comes from the peer now comes from whom the log means by that name."""
+        """What comes from the peer now comes from whom the log means by that name, or, as long as it only learns, from
+        whom was let in under it."""
         known = self._group.core.log.identity_of(peer)
+        if known is None:
+            known = self._meant(peer)
         return not known or known == self.linked_identities.get(peer)
 
     # --- Gatekeeper ---

@@ -34,7 +34,7 @@ class Voting(Protocol):
 
     def remove_voter(self, node: NodeName) -> None: ...
 
-    def set_learners(self, learners: Collection[NodeName]) -> None: ...
+    def set_learners(self, learners: Collection[Voter]) -> None: ...
 
 
 class PeerLinks(Protocol):
@@ -151,10 +151,12 @@ class GroupMembers:
             if not identity and name in identities:
                 self._group.add_voter(Voter(name, identities[name]))
                 return
-        learners = [name for name in admissions.admitted if name not in core.voters]
+        learners = [
+            Voter(name, record.identity) for name, record in admissions.admitted.items() if name not in core.voters
+        ]
         self._group.set_learners(learners)
-        for name in learners:
-            if core.has_learned(name):
-                log.info("%s has learned the log of the metadata: it votes from now on", name)
-                self._group.add_voter(Voter(name, admissions.admitted[name].identity))
+        for learner in learners:
+            if core.has_learned(learner.name):
+                log.info("%s has learned the log of the metadata: it votes from now on", learner.name)
+                self._group.add_voter(learner)
                 return

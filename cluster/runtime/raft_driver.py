@@ -327,7 +327,7 @@ class RaftDriver:
         self.core.propose_remove_voter(self._now_ms(), node)
         self._schedule_pump()
 
-    def set_learners(self, learners: Collection[NodeName]) -> None:
+    def set_learners(self, learners: Collection[Voter]) -> None:
         """Send the log to these, too; at the leader. Raises `ProposalRefusedError`."""
         self.core.set_learners(self._now_ms(), learners)
         self._schedule_pump()

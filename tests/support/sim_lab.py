@@ -61,6 +61,10 @@ class Lab:
     def is_founded(self, name: str) -> bool:
         return name in self.cluster.nodes and self.cluster.nodes[name].raft.core.log.last_index > 0
 
+    def is_let_in(self, name: str) -> bool:
+        """As a new node; it may have learned nothing yet."""
+        return any(name in node.runtime.metadata.state.admissions.admitted for node in self.cluster.nodes.values())
+
     def forget(self, name: str, at: str) -> None:
         """As an operator has it done, to the end; raises what it is refused with."""
         self.ask(at, lambda admin: admin.forget_cluster_node(name))

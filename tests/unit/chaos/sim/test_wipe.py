@@ -213,6 +213,56 @@ def test_who_has_lost_its_disk_is_forgotten_and_joins_as_a_new_node(lab: Lab, vi
         assert not any("stuck" in line for line in lab.story)
 
 
+@pytest.mark.parametrize("after_ms", few_fast((3, 8, 20, 60, 120, 200), 3))
+def test_who_loses_its_disk_again_while_it_learns_is_taught_from_the_beginning(lab: Lab, after_ms: int) -> None:
+    lab.found()
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.start("n3")
+    lab.pass_time(after_ms / 1000)
+    lab.lose_disk("n3")
+    lab.start("n3")
+    lab.pass_time(10)
+    if "n3" not in lab.cluster.nodes:  # it voted already
+        assert "the data of n3 is lost" in lab.ends_of("n3")[-1]
+        lab.forget("n3", at="n1")
+        lab.start("n3")
+    lab.until_converged()
+    lab.pass_time(5)
+    for node in lab.cluster.nodes.values():
+        assert dict(node.raft.core.log.configuration)[NodeName("n3")] == node_identity(lab, "n3")
+
+
+def test_a_disk_whose_place_another_has_taken_before_it_voted_gets_no_vote(lab: Lab) -> None:
+    """It learns under the name of the other, as a majority that is away decides about both when it is back."""
+    lab.found()
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.start("n3")
+    while not lab.is_let_in("n3"):
+        lab.pass_time(0.001)
+    lab.cluster.kill("n2")
+    lab.cluster.kill("n3")
+    lab.cluster.cut("n2", "n3")  # or n2 would have the one before let in again
+    lab.cluster.cut("n3", "n2")
+    machine = lab.cluster.machines["n3"]
+    machine.wipe_disk()
+    lab.start("n3")  # n1 is to let the new one in, as soon as it can
+    lab.pass_time(0.2)
+    other = node_identity(lab, "n3")
+    lab.cluster.kill("n3")
+    machine.restore_disk()
+    lab.start("n3")
+    lab.pass_time(1)
+    lab.start("n2")
+    lab.pass_time(30)
+    node = lab.cluster.nodes["n1"]
+    assert node.runtime.metadata.state.admissions.admitted[NodeName("n3")].identity == other
+    assert node.raft.core.log.identity_of(NodeName("n3")) is None, "it is not there to learn"
+
+
 def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> None:
     lab.found()
     lab.lose_disk("n3")

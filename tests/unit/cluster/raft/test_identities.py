@@ -10,6 +10,7 @@ from cluster.raft.config import ProposalRefusedError, RaftConfig, RestoredState,
 from cluster.raft.core import RaftCore
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import (
+    AppendRequest,
     AppendResponse,
     Entry,
     EntryKind,
@@ -135,8 +136,8 @@ def test_a_learner_is_sent_everything_and_counts_for_nothing_until_it_votes() ->
     core.found(0, TRIO[:2])
     elect(core)
     with pytest.raises(ProposalRefusedError, match="not the leader"):
-        new_core().set_learners(0, [N3])
-    core.set_learners(5000, [N3])
+        new_core().set_learners(0, [TRIO[2]])
+    core.set_learners(5000, [TRIO[2]])
     assert not core.has_learned(N3)
     commit = core.log.commit
     core.propose(5000, [b"command"])
@@ -155,11 +156,29 @@ def test_a_learner_is_sent_everything_and_counts_for_nothing_until_it_votes() ->
     assert sorted(core.log.configuration) == sorted(TRIO)
 
 
+def test_what_a_learner_has_learned_counts_for_its_directory_only() -> None:
+    core = new_core()
+    core.found(0, TRIO[:2])
+    elect(core)
+    core.set_learners(5000, [TRIO[2]])
+    core.step(5000, AppendResponse(N3, N1, core.term, True, core.log.last_index))
+    drain(core)
+    assert core.has_learned(N3)
+    core.set_learners(5000, [TRIO[2]])
+    assert core.has_learned(N3), "it is the same"
+    core.set_learners(5000, [Voter(N3, "another")])
+    assert not core.has_learned(N3), "the other has nothing"
+    drain(core)
+    core.step(5000, AppendResponse(N3, N1, core.term, False, core.log.last_index - 1, 1, 0))
+    sent = [message for message in core.take_ready().messages_now if message.receiver == N3]
+    assert [message.previous_index for message in sent if isinstance(message, AppendRequest)] == [0]
+
+
 def test_a_learner_that_lacks_what_was_compacted_gets_a_snapshot() -> None:
     core = new_core()
     core.found(0, TRIO[:2])
     elect(core)
     core.compact(core.snapshot_of(core.log.applied, b"state"), retained_entries=0)
-    core.set_learners(5000, [N3])
+    core.set_learners(5000, [TRIO[2]])
     sent = [message for message in core.take_ready().messages_now if message.receiver == N3]
     assert [type(message) for message in sent] == [InstallSnapshot]

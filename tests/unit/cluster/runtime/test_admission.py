@@ -11,7 +11,7 @@ import pytest
 
 from cluster.metadata.commands import AdmitNode, ForgetNode
 from cluster.metadata.kinds import NEWEST_PROTOCOL
-from cluster.metadata.records import MemberRecord
+from cluster.metadata.records import AdmittedRecord, MemberRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.config import RaftConfig, founding_state
 from cluster.raft.core import RaftCore
@@ -180,6 +180,15 @@ def test_an_answer_counts_only_for_the_identity_that_the_log_means_now() -> None
     n1.gate.unlinked(N3)
     n1.gate.linked(N3, "another")
     assert not n1.gate.may_answer(N3)
+
+
+def test_an_answer_of_a_learner_counts_only_for_the_directory_that_was_let_in_last() -> None:
+    n1, _, _ = founded()
+    new = NodeName("n4")
+    n1.gate.linked(new, "first")
+    for identity, may_answer in (("first", True), ("second", False)):
+        n1.state.admissions.admitted[new] = AdmittedRecord(new, identity, "n4:25672", Incarnation(0))
+        assert n1.gate.may_answer(new) == may_answer
 
 
 def test_a_peer_that_lags_behind_ends_nobody() -> None:
