@@ -93,7 +93,7 @@ chaos: install ## Every chaos scenario once, results in out/
 		rm -rf out/$$scenario; \
 		$(BIN)/warren chaos run $$scenario --out out/$$scenario || [ $$? -eq $(EXPECTED_LOSS) ]; done
 
-# Seeds of a sample: a hundred a minute on two cores. A campaign: make sim SEEDS=1..10000; SIM_OPTIONS as in
+# Seeds of a sample: nearly two hundred a minute on two cores. A campaign: make sim SEEDS=1..10000; SIM_OPTIONS as in
 # `warren sim --help`, say SIM_OPTIONS='--summary sim-out/summary.json'.
 SEEDS ?= 1..200
 SIM_OPTIONS ?=

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, get_args
 
+import pytest
 from hypothesis import strategies as st
 
 from cluster.metadata import commands as metadata
 from cluster.metadata.codec import encode
 from cluster.metadata.commands import ChangeTopology, Command, Request, RequestId
-from cluster.metadata.errors import ChangeFailedError
+from cluster.metadata.errors import ChangeFailedError, NewerReleaseError
 from cluster.metadata.events import Event
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
@@ -306,6 +307,15 @@ class TwoGroups:
             assert len(self.listener.events) == events, "a refused change tells nothing"
             assert _content(after) == _content(before), f"a refused change changes nothing: {applied.error}"
         return applied
+
+    def refuse_to_go_on(self, payload: bytes) -> None:
+        """Neither node applies this, and both say so alike; nothing can be committed after it."""
+        before = self.state.snapshot()
+        for group in (self.first, self.second):
+            with pytest.raises(NewerReleaseError, match="upgrade this node"):
+                group.apply(self.index + 1, payload)
+            assert group.state.snapshot() == before, "what it has stays as it is"
+            group.state.check_invariants()
 
     def restore_second(self) -> None:
         data = self.second.state.snapshot()
