@@ -438,7 +438,7 @@ class Topology:
                 {
                     "name": name,
                     "exchanges": LazyList(content.exchanges.values(), _plain),
-                    "queues": LazyList(content.queues.values(), _plain),
+                    "queues": LazyList(content.queues.values(), _plain_queue),
                     "bindings": LazyList(content.bindings, _plain),
                 }
                 for name, content in self._vhosts.items()
@@ -480,6 +480,14 @@ def _is_durable(command: DeclareQueue) -> bool:
 
 def _plain(record: ExchangeRecord | QueueRecord | BindingRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in _FIELDS[type(record)]}
+
+
+def _plain_queue(record: QueueRecord) -> dict[str, Any]:
+    """Without what releases before it was there cannot read, as long as it says nothing."""
+    plain = _plain(record)
+    if not record.was_consumed:
+        del plain["was_consumed"]
+    return plain
 
 
 _FIELDS: Mapping[type, tuple[str, ...]] = {

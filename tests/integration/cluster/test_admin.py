@@ -188,11 +188,11 @@ async def test_nothing_but_a_challenge_is_answered_without_a_proof(
             assert said.nonce
             return
         guess = ((CHALLENGE_METADATA_KEY, said.nonce), (PROOF_METADATA_KEY, bytes(32)))
-        taken = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name[method].input_type
-        request = getattr(admin_pb2, taken.name)()
+        described = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name[method]
+        request = getattr(admin_pb2, described.input_type.name)()
         call = getattr(stub, method)(request, metadata=guess if has_guessed else ())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await (anext(aiter(call)) if method == "SyncQueue" else call)
+            await (anext(aiter(call)) if described.server_streaming else call)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert ("wrong cookie" if has_guessed else "asks for a proof") in (caught.value.details() or "")
     assert port.calls == []

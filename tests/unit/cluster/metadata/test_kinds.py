@@ -160,3 +160,10 @@ def test_a_node_does_not_follow_its_cluster_beyond_what_it_speaks() -> None:
     with pytest.raises(NewerReleaseError, match="the log of the metadata needs protocol 4"):
         cluster.apply(RaiseProtocol(4, ((N1, Incarnation(1)),)))
     assert cluster.state.protocol == 3
+
+
+def test_a_queue_is_written_as_the_release_before_reads_it() -> None:
+    cluster = StateUnderTest("n1", protocol=2)
+    cluster.declare("q")
+    (queue,) = decode(cluster.state.snapshot())["topology"]["vhosts"][0]["queues"]
+    assert set(queue) == {"queue_id", "name", "durable", "exclusive_owner", "auto_delete", "arguments"}
