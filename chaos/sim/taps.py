@@ -47,6 +47,16 @@ Note = Callable[[str], None]
 
 
 @contextmanager
+def _replaced(owner: type, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    original = owner.__dict__[name]
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
 def tapped(owner: type, name: str, hear: Callable[..., None]) -> Iterator[None]:
     """``hear(object, result, *arguments)`` after each call of a method."""
     original = owner.__dict__[name]
@@ -56,11 +66,8 @@ def tapped(owner: type, name: str, hear: Callable[..., None]) -> Iterator[None]:
         hear(self, result, *arguments)
         return result
 
-    setattr(owner, name, tap)
-    try:
+    with _replaced(owner, name, tap):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 @contextmanager
@@ -72,11 +79,8 @@ def tapped_before(owner: type, name: str, hear: Callable[..., None]) -> Iterator
         hear(self, *arguments)
         return original(self, *arguments, **keywords)
 
-    setattr(owner, name, tap)
-    try:
+    with _replaced(owner, name, tap):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 @contextmanager
@@ -91,11 +95,8 @@ def tapped_while(owner: type, name: str, hear: Callable[[bool], None]) -> Iterat
         finally:
             hear(False)
 
-    setattr(owner, name, tap)
-    try:
+    with _replaced(owner, name, tap):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 def is_unsettled(record: MastershipRecord) -> bool:

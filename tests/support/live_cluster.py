@@ -224,9 +224,14 @@ class LiveCluster:
 
 
 @contextmanager
-def run_cluster(path: Path, *settings: str, node_count: int = 3) -> Iterator[LiveCluster]:
-    """Nodes ``n1``, ``n2`` ... on free ports in ``path``; nothing of them is left afterwards."""
+def run_cluster(path: Path, *settings: str, node_count: int = 3, checkout: Path | None = None) -> Iterator[LiveCluster]:
+    """Nodes ``n1``, ``n2`` ... on free ports in ``path``; nothing of them is left afterwards.
+
+    ``checkout``: they run the code that is there.
+    """
     local = LocalCluster.create(path, node_count, settings=[*FAST_DETECTION, *settings])
+    if checkout is not None:
+        local.checkouts = dict.fromkeys(local.nodes, checkout)
 
     async def start() -> None:
         await local.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -10,9 +11,12 @@ from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.drawing import draw_personality
 from chaos.sim.loop import SimulatedLoop
+from cluster.metadata.commands import ChangeTopology
 from cluster.runtime.identity import IDENTITY_FILE
 from cluster.transport.admin_port import AdminPort
+from node.ids import NodeName
 from node.store.disk.disk import read_whole
+from node.topology.commands import DeclareQueue
 
 _T = TypeVar("_T")
 
@@ -22,11 +26,11 @@ PATIENCE_S = 60.0
 
 
 class Lab:
-    """Three nodes and what they say when they end."""
+    """Three nodes, those of ``earlier`` with the release before, and what they say when they end."""
 
-    def __init__(self, loop: SimulatedLoop, seed: int = 1) -> None:
+    def __init__(self, loop: SimulatedLoop, seed: int = 1, earlier: tuple[str, ...] = ()) -> None:
         self.loop = loop
-        self.cluster = SimulatedCluster(loop, draw_personality(Random(seed), 3), seed)
+        self.cluster = SimulatedCluster(loop, replace(draw_personality(Random(seed), 3), earlier=earlier), seed)
         self.story: list[str] = []
         self.cluster.on_event = self.story.append
 
@@ -68,6 +72,17 @@ class Lab:
     def forget(self, name: str, at: str) -> None:
         """As an operator has it done, to the end; raises what it is refused with."""
         self.ask(at, lambda admin: admin.forget_cluster_node(name))
+
+    def declare(self, at: str, *names: str) -> None:
+        """Durable queues, one after the other."""
+        node, process = self.cluster.nodes[at], self.cluster.machines[at].process
+        assert process is not None
+        for name in names:
+            command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
+            task = process.create_task(node.runtime.metadata.change(command))
+            while not task.done():
+                self.pass_time(0.02)
+            task.result()
 
     def ask(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], limit_s: float = PATIENCE_S) -> _T:
         """What an operator is answered by a node; raises what it is refused with."""

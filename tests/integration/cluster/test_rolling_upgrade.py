@@ -15,7 +15,6 @@ import pika
 import pika.exceptions
 import pytest
 
-from chaos.cluster_under_test.local import LocalCluster
 from cluster.metadata.codec import encode_request
 from cluster.metadata.commands import (
     ChangeTopology,
@@ -34,7 +33,7 @@ from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.topology.commands import DeclareQueue
-from tests.support.live_cluster import FAST_DETECTION, PERSISTENT, LiveCluster
+from tests.support.live_cluster import PERSISTENT, LiveCluster, run_cluster
 from tests.support.pika_clients import drain
 from tests.support.previous_release import check_out_previous_release
 from tests.support.waiting import DEFAULT_TIMEOUT_S, eventually
@@ -93,19 +92,8 @@ def previous(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path, previous: Path) -> Iterator[LiveCluster]:
     """Three nodes of the release before, and a mirrored queue."""
-    local = LocalCluster.create(tmp_path / "cluster", 3, settings=FAST_DETECTION)
-    local.checkouts = dict.fromkeys(local.nodes, previous)
-
-    async def start() -> None:
-        await local.start()
-        await local.wait_ready()
-
-    try:
-        asyncio.run(start())
-        yield LiveCluster(local)
-    finally:
-        local.kill_all()
-        asyncio.run(local.close())
+    with run_cluster(tmp_path / "cluster", checkout=previous) as cluster:
+        yield cluster
 
 
 def upgrade(cluster: LiveCluster, node: str) -> None:

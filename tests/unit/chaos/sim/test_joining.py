@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
-from chaos.sim.loop import simulated_loop
 from cluster.metadata.commands import ChangeTopology
 from cluster.transport.admin_port import AdminRefused
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import Lab
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        yield Lab(loop)
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
 
 
 def address(lab: Lab, name: str) -> str:

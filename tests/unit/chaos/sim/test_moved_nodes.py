@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from chaos.sim.loop import simulated_loop
 from node.config import Address
 from node.ids import NodeName
 from tests.support.sim_lab import NAMES, Lab
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        lab = Lab(loop)
-        lab.found()
-        yield lab
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
+def lab(founded_lab: Lab) -> Lab:
+    return founded_lab
 
 
 def move(lab: Lab, name: str, port: int) -> None:

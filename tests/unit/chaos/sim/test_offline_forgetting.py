@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from chaos.sim.loop import simulated_loop
 from chaos.sim.machine import DATA_DIR
 from cluster.metadata.codec import _CODES, encode_request
-from cluster.metadata.commands import AddMirror, ChangeTopology, Request, RequestId
+from cluster.metadata.commands import AddMirror, Request, RequestId
 from cluster.metadata.errors import NewerReleaseError
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.messages import Entry, EntryKind, Ready
@@ -20,31 +17,12 @@ from cluster.runtime.identity import RAFT_DIRECTORY, IdentityFile, read_identity
 from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
 from node.errors import ConfigError, StorageError
 from node.ids import Epoch, Incarnation, NodeName, QueueId
-from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import NAMES, Lab
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        lab = Lab(loop)
-        lab.found()
-        yield lab
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
-
-
-def declare(lab: Lab, at: str, name: str) -> None:
-    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
-    assert process is not None
-    command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
-    task = process.create_task(node.runtime.metadata.change(command))
-    while not task.done():
-        lab.pass_time(0.02)
-    task.result()
+def lab(founded_lab: Lab) -> Lab:
+    return founded_lab
 
 
 def queues(lab: Lab, at: str) -> list[str]:
@@ -66,8 +44,8 @@ def test_the_survivor_goes_on_alone_and_those_that_it_forgot_end_when_they_come_
 ) -> None:
     """Also those that wait for it to open a link, as the ones whose names sort behind its own do."""
     gone = [name for name in NAMES if name != survivor]
-    declare(lab, survivor, "kept")
-    declare(lab, gone[0], "lost")
+    lab.declare(survivor, "kept")
+    lab.declare(gone[0], "lost")
     kill_all(lab)
     plan = plan_forgetting(lab.cluster.machines[survivor].disk, DATA_DIR, gone)
     assert (plan.node, plan.remaining) == (survivor, (survivor,))
@@ -77,7 +55,7 @@ def test_the_survivor_goes_on_alone_and_those_that_it_forgot_end_when_they_come_
     lab.pass_time(5)
     assert leaders(lab) == [survivor]
     assert queues(lab, survivor) == ["kept"]
-    declare(lab, survivor, "new")
+    lab.declare(survivor, "new")
     lab.start(*gone)
     lab.pass_time(20)
     assert list(lab.cluster.nodes) == [survivor]
@@ -111,8 +89,8 @@ def test_a_forgotten_majority_that_lives_apart_and_the_survivor_never_link(lab: 
     assert leaders(lab) == sorted([rival, "n3"])
     assert lab.cluster.nodes["n3"].mesh.up_peers == []
     assert "n3" not in lab.cluster.nodes[rival].mesh.up_peers
-    declare(lab, rival, "rival")
-    declare(lab, "n3", "ours")
+    lab.declare(rival, "rival")
+    lab.declare("n3", "ours")
     assert (queues(lab, rival), queues(lab, "n3")) == (["rival"], ["ours"])
     for name in ("n1", "n2"):  # and once they are started again they learn that they must not
         lab.cluster.kill(name)
@@ -122,11 +100,11 @@ def test_a_forgotten_majority_that_lives_apart_and_the_survivor_never_link(lab: 
 
 
 def test_a_member_that_is_left_takes_over_the_truth_even_where_it_knew_more(lab: Lab) -> None:
-    declare(lab, "n3", "common")
+    lab.declare("n3", "common")
     lab.cluster.kill("n3")
     lab.pass_time(5)
     for number in range(5):
-        declare(lab, "n2", f"unknown.to.n3.{number}")
+        lab.declare("n2", f"unknown.to.n3.{number}")
     lab.cluster.kill("n1")
     lab.cluster.kill("n2")
     lab.cluster.forget_offline("n3", "n1")

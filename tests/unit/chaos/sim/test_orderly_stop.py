@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
 import pytest
 
-from chaos.sim.loop import simulated_loop
 from cluster.metadata.commands import ChangeTopology
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
@@ -17,17 +14,6 @@ from tests.support.sim_lab import NAMES, Lab
 #: Raft's election timeout is a second at least.
 WAIT_MAX_S = 0.5
 DECLARE_EVERY_S = 0.05
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        yield Lab(loop)
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
 
 
 def longest_declare_s(lab: Lab, at: str, lasts_s: float) -> float:

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
-from chaos.sim.loop import simulated_loop
-from cluster.metadata.commands import ChangeTopology
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort, AdminRefused
-from node.ids import NodeName
-from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import Lab
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        lab = Lab(loop)
-        lab.found()
-        yield lab
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
-
-
-def declare(lab: Lab, at: str, *names: str) -> None:
-    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
-    assert process is not None
-    for name in names:
-        command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
-        task = process.create_task(node.runtime.metadata.change(command))
-        while not task.done():
-            lab.pass_time(0.02)
-        task.result()
+def lab(founded_lab: Lab) -> Lab:
+    return founded_lab
 
 
 def mirror(lab: Lab, definition: dict[str, Any]) -> None:
@@ -61,7 +37,7 @@ def masters(lab: Lab) -> Counter[str]:
 
 def test_masters_are_spread_to_synchronised_mirrors(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "all"})
-    declare(lab, "n1", *(f"q{number}" for number in range(10)))
+    lab.declare("n1", *(f"q{number}" for number in range(10)))
     lab.until_converged()
     plan = rebalance(lab, is_dry_run=True)
     assert masters(lab) == {"n1": 10}, "a dry run moves nothing"
@@ -76,7 +52,7 @@ def test_masters_are_spread_to_synchronised_mirrors(lab: Lab) -> None:
 
 
 def test_queues_without_synchronised_mirrors_stay(lab: Lab) -> None:
-    declare(lab, "n1", "a", "b", "c")
+    lab.declare("n1", "a", "b", "c")
     assert rebalance(lab)[:-1] == []
     mirror(lab, {"ha-mode": "nodes", "ha-params": ["n1", "n2"]})
     assert rebalance(lab)[-1]["masters"] == {"n1": 2, "n2": 1, "n3": 0}
@@ -84,7 +60,7 @@ def test_queues_without_synchronised_mirrors_stay(lab: Lab) -> None:
 
 def test_masters_under_exactly_are_spread(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "exactly", "ha-params": 2})
-    declare(lab, "n1", *(f"q{number}" for number in range(6)))
+    lab.declare("n1", *(f"q{number}" for number in range(6)))
     lab.until_converged()
     rebalance(lab)
     assert masters(lab) == {"n1": 2, "n2": 2, "n3": 2}
@@ -92,7 +68,7 @@ def test_masters_under_exactly_are_spread(lab: Lab) -> None:
 
 def test_two_at_the_same_time_do_each_others_work(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "all"})
-    declare(lab, "n1", *(f"q{number}" for number in range(9)))
+    lab.declare("n1", *(f"q{number}" for number in range(9)))
     lab.until_converged()
     tasks = []
     for at in ("n1", "n2"):
@@ -112,7 +88,7 @@ def test_two_at_the_same_time_do_each_others_work(lab: Lab) -> None:
 
 def test_only_the_queues_that_are_asked_for_are_counted_and_moved(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "all"})
-    declare(lab, "n1", "a1", "a2", "a3", "b1", "b2", "b3")
+    lab.declare("n1", "a1", "a2", "a3", "b1", "b2", "b3")
     lab.until_converged()
     assert rebalance(lab, queue_pattern="^a")[-1]["masters"] == {"n1": 1, "n2": 1, "n3": 1}
     assert masters(lab) == {"n1": 4, "n2": 1, "n3": 1}
@@ -122,7 +98,7 @@ def test_only_the_queues_that_are_asked_for_are_counted_and_moved(lab: Lab) -> N
 
 def test_moves_that_are_not_possible_any_more_are_refused_and_say_why(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "all"})
-    declare(lab, "n1", *(f"q{number}" for number in range(12)))
+    lab.declare("n1", *(f"q{number}" for number in range(12)))
     lab.until_converged()
     process = lab.cluster.machines["n1"].process
     assert process is not None
@@ -152,7 +128,7 @@ def test_moves_that_are_not_possible_any_more_are_refused_and_say_why(lab: Lab) 
 
 def test_masters_go_to_synchronised_mirrors_before_their_node_stops_in_order(lab: Lab) -> None:
     mirror(lab, {"ha-mode": "all"})
-    declare(lab, "n1", "a", "b")
+    lab.declare("n1", "a", "b")
     lab.until_converged()
     lab.cluster.stop("n1")
     state = lab.cluster.nodes["n2"].runtime.metadata.state

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 
 import pytest
 
-from chaos.sim.cluster import SimulatedCluster
-from chaos.sim.convergence import why_not_converged
-from chaos.sim.drawing import draw_personality, draw_schedule
-from chaos.sim.loop import SimulatedLoop, simulated_loop
+from chaos.sim.drawing import draw_schedule
+from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
@@ -21,37 +16,19 @@ from cluster.metadata.protocol import ClusterProtocol
 from cluster.runtime.identity import IDENTITY_FILE
 from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
-from node.store.disk.disk import read_whole, write_durably
+from node.store.disk.disk import write_durably
+from tests.support.sim_lab import NAMES, PATIENCE_S, Lab
 from tests.support.simulated import schedule
 
-NAMES = ("n1", "n2", "n3")
 IDENTITY_PATH = f"{DATA_DIR}/{IDENTITY_FILE}"
-#: Virtual: longer than any timeout of a cluster.
-PATIENCE_S = 60.0
 
 
-class Lab:
-    """Three nodes, those of ``earlier`` with the release before, and what they say when they end."""
+class ReleaseLab(Lab):
+    """All nodes are up, those of ``earlier`` with the release before."""
 
     def __init__(self, loop: SimulatedLoop, earlier: tuple[str, ...] = NAMES) -> None:
-        self.loop = loop
-        self.cluster = SimulatedCluster(loop, replace(draw_personality(Random(1), 3), earlier=earlier), 1)
-        self.story: list[str] = []
-        self.cluster.on_event = self.story.append
-        for name in NAMES:
-            self.cluster.start(name)
-        self.until_converged()
-
-    def pass_time(self, seconds: float) -> None:
-        self.loop.run_until(self.loop.now_s + seconds)
-
-    def until_converged(self) -> None:
-        end_s = self.loop.now_s + PATIENCE_S
-        while (reason := why_not_converged(self.cluster)) and self.loop.now_s < end_s:
-            self.pass_time(0.1)
-        assert not reason
-        for node in self.cluster.nodes.values():
-            node.check_invariants()
+        super().__init__(loop, earlier=earlier)
+        self.found()
 
     def upgrade(self, name: str) -> None:
         self.cluster.upgrade(name)
@@ -76,26 +53,17 @@ class Lab:
     def held_back_by(self, name: str) -> list[str]:
         return list(self.cluster.nodes[name].runtime.metadata.held_back_by())
 
-    def identity(self, name: str) -> bytes:
-        return read_whole(self.cluster.machines[name].disk, IDENTITY_PATH)
-
     def last_end_of(self, name: str) -> str:
-        return [line for line in self.story if line.startswith(f"end of {name}")][-1]
+        return self.ends_of(name)[-1]
 
 
 @pytest.fixture
-def loop() -> Iterator[SimulatedLoop]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        yield loop
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
+def loop(quiet_loop: SimulatedLoop) -> SimulatedLoop:
+    return quiet_loop
 
 
 def test_the_protocol_rises_with_the_last_node(loop: SimulatedLoop) -> None:
-    lab = Lab(loop)
+    lab = ReleaseLab(loop)
     assert lab.protocols() == {2}
     lab.upgrade("n2")
     assert lab.held_back_by("n2") == ["n1 still runs protocol 2", "n3 still runs protocol 2"]
@@ -108,12 +76,12 @@ def test_the_protocol_rises_with_the_last_node(loop: SimulatedLoop) -> None:
 
 
 def test_a_new_cluster_has_the_newest_protocol_at_once(loop: SimulatedLoop) -> None:
-    assert Lab(loop, earlier=()).protocols() == {3}
+    assert ReleaseLab(loop, earlier=()).protocols() == {3}
 
 
 def test_a_node_that_is_away_holds_it_back(loop: SimulatedLoop) -> None:
     """It may come back with any release."""
-    lab = Lab(loop)
+    lab = ReleaseLab(loop)
     lab.cluster.stop("n3")
     lab.cluster.upgrade("n1")
     lab.cluster.upgrade("n2")
@@ -127,7 +95,7 @@ def test_a_node_that_is_away_holds_it_back(loop: SimulatedLoop) -> None:
 
 
 def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) -> None:
-    lab = Lab(loop)
+    lab = ReleaseLab(loop)
     for name in ("n1", "n2"):
         lab.upgrade(name)
     for name in ("n2", "n1"):
@@ -138,7 +106,7 @@ def test_until_the_last_node_is_upgraded_all_can_go_back(loop: SimulatedLoop) ->
 
 def test_then_nobody_can(loop: SimulatedLoop) -> None:
     """The directory itself says so, before anything else of the node is seen by others."""
-    lab = Lab(loop, earlier=())
+    lab = ReleaseLab(loop, earlier=())
     machine = lab.cluster.machines["n3"]
     assert b"protocol = 3\n" in lab.identity("n3")
     machine.speaks_protocol = 2
@@ -153,7 +121,7 @@ def test_then_nobody_can(loop: SimulatedLoop) -> None:
 
 def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
     """As after a loss of power just before the directory could have it noted."""
-    lab = Lab(loop, earlier=())
+    lab = ReleaseLab(loop, earlier=())
     machine = lab.cluster.machines["n3"]
     lab.cluster.kill("n3")
     identity = lab.identity("n3").decode().splitlines()[2:]
@@ -170,7 +138,7 @@ def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
 
 
 def test_a_node_stops_at_what_it_does_not_know_and_the_others_go_on(loop: SimulatedLoop) -> None:
-    lab = Lab(loop, earlier=())
+    lab = ReleaseLab(loop, earlier=())
     for name in ("n1", "n2"):
         lab.cluster.machines[name].speaks_protocol = 4
         lab.cluster.stop(name)

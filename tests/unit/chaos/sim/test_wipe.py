@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from chaos.sim.loop import simulated_loop
 from cluster.metadata.errors import NodeStillUpError, NoSuchNodeError
 from cluster.raft.storage import RaftStorage
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from tests.support.amounts import few_fast
 from tests.support.sim_lab import NAMES, Lab
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    loop = simulated_loop()
-    logging.disable()
-    try:
-        yield Lab(loop)
-    finally:
-        logging.disable(logging.NOTSET)
-        loop.close()
 
 
 def test_a_wiped_node_ends_with_the_two_ways_out_and_the_others_go_on(lab: Lab) -> None:
