@@ -103,9 +103,9 @@ class SimulatedWorker:
 
 
 class SimulatedProbe:
-    """As much memory as there may be, and what the disk says. Satisfies `ResourceProbe`."""
+    """As much memory as there may be, and what the disk says that is in the machine now. Satisfies `ResourceProbe`."""
 
-    def __init__(self, disk: SimulatedDisk) -> None:
+    def __init__(self, disk: Callable[[], SimulatedDisk]) -> None:
         self._disk = disk
         self.used_bytes = USED_MEMORY_BYTES
 
@@ -113,7 +113,7 @@ class SimulatedProbe:
         return self.used_bytes
 
     def free_disk_bytes(self) -> int:
-        return max(0, self._disk.free_bytes(DATA_DIR))
+        return max(0, self._disk().free_bytes(DATA_DIR))
 
     def return_memory(self) -> None:
         """Nothing was taken."""
@@ -281,7 +281,7 @@ class Machine:
         #: Syncs of the queues that have taken effect: when each was asked for and when that was, in microseconds.
         self.syncs: list[tuple[int, int]] = []
         self.process: Process | None = None
-        self.probe = SimulatedProbe(self.disk)
+        self.probe = SimulatedProbe(lambda: self.disk)
         self._lives = 0
         #: Of the release that the next life of the node runs.
         self.speaks_protocol = FIRST_PROTOCOL if name in personality.earlier else NEWEST_PROTOCOL

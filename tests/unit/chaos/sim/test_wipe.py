@@ -323,3 +323,20 @@ def test_whoever_waits_for_the_others_at_its_first_start_is_calm(lab: Lab, caplo
     assert "clients are not served yet" in said[0].getMessage()
     assert "waits for n2, n3" in said[0].getMessage()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_what_an_empty_disk_has_free_is_what_its_node_measures(lab: Lab) -> None:
+    """And not what was free on the one before it, which may have been full."""
+    lab.found()
+    machine = lab.cluster.machines["n3"]
+    lab.cluster.full_disk("n3", 1000)
+    assert machine.probe.free_disk_bytes() == 1000
+    lab.cluster.wipe("n3")
+    lab.cluster.full_disk_end("n3")
+    assert machine.probe.free_disk_bytes() > 1_000_000
+    lab.cluster.full_disk("n3", 1000)
+    assert machine.probe.free_disk_bytes() == 1000
+    lab.pass_time(5)
+    lab.cluster.wipe_end("n3")
+    lab.until_converged()
+    assert machine.probe.free_disk_bytes() > 1_000_000, "what ailed it ended while it was elsewhere"
