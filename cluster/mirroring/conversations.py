@@ -54,8 +54,8 @@ from node.queues.replica import ReplicaQueue, SeqRange
 
 #: As `WINDOW_BYTES` (`cluster.mirroring.settings`), in frames.
 WINDOW_FRAMES = 4096
-#: An attach that arrives before its node knows that it is a mirror is lost: attach again after this, then after longer
-#: and longer, up to the stall time, so that a mirror that needs long to compare is left in peace.
+#: An attach that arrives before its node knows that it is a mirror is lost: attach again after this time without an
+#: answer, then after longer and longer, up to the stall time, so that a mirror that is busy otherwise is left in peace.
 ATTACH_RETRY_MS = 500
 
 #: The delivery limit if no mirror relies on anything.
@@ -201,11 +201,13 @@ class Conversations:
             for lacked in lacking:
                 progress.lacking.append(lacked)
             progress.extras.extend(extras)
+            progress.last_progress_ms = None  # it is at work
 
     def _acknowledged(self, progress: MirrorProgress, ack: OpsAck) -> bool:
         progress.is_disk_full = ack.is_disk_full
         is_new = progress.acknowledged(ack.applied_index, ack.durable_index)
-        if progress.state is MirrorState.ATTACHING and ack.applied_index >= progress.attach_index:
+        is_attach_answered = ack.applied_index >= progress.attach_index and not ack.is_describing
+        if progress.state is MirrorState.ATTACHING and is_attach_answered:
             is_wanted = progress.is_required or progress.is_sync_wanted or not progress.lacking
             progress.step(MirrorInput.FILL_WANTED if is_wanted else MirrorInput.FILL_NOT_WANTED)
             if progress.lacking:  # otherwise it is about to be synchronised
@@ -370,6 +372,7 @@ class Conversations:
                 counters,
                 digests,
                 as_of_index,
+                hears_between=True,
             )
             self._outbox.append((progress.node, attach))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cluster.mirroring.messages import SegmentHoldings
 from cluster.mirroring.ranges import compress
 from node.ids import SeqId
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SeqRange
+from node.queues.replica import ReplicaQueue, SeqRange
 
 
 def compare(
@@ -16,20 +16,16 @@ def compare(
     """What the mirror lacks and what it has in excess, below the position that its attach named.
 
     The master has gone on since the attach: what it settled meanwhile is in excess (and the stream says so as well).
-    A segment the mirror has nothing of and the master has all of is not read.
+    A segment that the mirror has nothing of is not read.
     """
-    live = dict(local.live_counts())
     lacking: list[SeqRange] = []
     extras: list[SeqRange] = []
     for holdings in mismatched:
-        first = holdings.segment * DIGEST_SEGMENT_ENTRIES
-        end = SeqId(min(first + DIGEST_SEGMENT_ENTRIES, below))
-        entries = live.get(holdings.segment, 0)
-        if not holdings.holdings and entries == end - first == DIGEST_SEGMENT_ENTRIES:
-            lacking.append(SeqRange(SeqId(first), end))
+        if not holdings.holdings:
+            lacking.extend(compress(seq_id for seq_id in local.live_positions(holdings.segment) if seq_id < below))
             continue
-        mine = [h for h in local.holdings(holdings.segment) if h.seq_id < end] if entries else []
-        theirs = set(holdings.holdings)
+        mine = [holding for holding in local.holdings(holdings.segment) if holding.seq_id < below]
+        theirs = {holding for holding in holdings.holdings if holding.seq_id < below}
         lacking.extend(compress(h.seq_id for h in mine if h not in theirs))
         extras.extend(compress(h.seq_id for h in theirs.difference(mine)))
     return lacking, extras

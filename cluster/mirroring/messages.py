@@ -21,9 +21,10 @@ filled at once and holds back confirms until it is. Any other mirror is filled w
 (`sync_queue`, ``ha-sync-mode = automatic``), in throttled batches between live operations; a cancel keeps what
 has arrived. A mirror with nothing missing is synchronised, whoever filled it or however the master drained.
 
-*Replies.* The difference may take several `AttachReply` frames (each bounded); the first `OpsAck` of an attach ends
-them. Every attach takes an index of the conversation for itself, so that ack also says when all the mirror held then
-is durable.
+*Replies.* The difference may take many `AttachReply` frames (each bounded, one a turn of the mirror's loop); the first
+`OpsAck` of an attach that does not say ``is_describing`` ends them. Those before it keep the window open while a long
+queue is compared. Every attach takes an index of the conversation for itself, so an ack also says when all that the
+mirror held then is durable.
 
 *End of the difference.* A `SyncBatchOp` without positions tells the mirror that it now lacks nothing. Only then does it
 believe ``Attach.origins``: high-water counters above messages that it lacks would make it take the second sending
@@ -117,6 +118,9 @@ class Attach:
     digests: tuple[SegmentDigest, ...]
     #: Index of the metadata log that the master's node had applied: see `cluster.mirroring.early`.
     as_of_index: int = 0
+    #: The master takes acknowledgements before the last reply, and tells them by `OpsAck.is_describing`. One of an
+    #: older release takes the first for the end of the replies.
+    hears_between: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,8 @@ class OpsAck:
     durable_index: int
     #: The mirror's disk refuses writes: what is applied and not durable waits in memory for space.
     is_disk_full: bool = False
+    #: More replies to the attach follow.
+    is_describing: bool = False
 
 
 MirrorMessage = Attach | AttachReply | AttachRefused | Ops | OpsAck

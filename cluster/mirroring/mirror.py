@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.description import Description
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import (
     Attach,
@@ -24,7 +25,6 @@ from cluster.mirroring.messages import (
     OpsAck,
     OriginsOp,
     PublishOp,
-    SegmentHoldings,
     SettleOp,
     SyncBatchOp,
 )
@@ -34,12 +34,12 @@ from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
 
-#: Segments described in one `AttachReply`: about 1.6 MB of positions and ids at most.
-REPLY_SEGMENTS = 16
-
 
 class MirrorReplica:
-    """A mirror of one queue on this node. The shell calls, in a turn: `receive` ..., `take_messages`."""
+    """A mirror of one queue on this node.
+
+    The shell calls, in a turn: `receive` ..., `take_messages`; and that again in the next turn while it `has_more`.
+    """
 
     def __init__(
         self,
@@ -69,6 +69,10 @@ class MirrorReplica:
         #: Generation of the last write that matters for durability.
         self._last_generation = local.write_generation
         self._is_ack_due = False
+        #: What is still to be said of the content here, to the latest attach.
+        self._description = Description(local, (), SeqId(0))
+        #: The master takes acknowledgements before all of that is said.
+        self._hears_between = False
         #: What the last acknowledgement said of the disk.
         self._said_disk_full = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
@@ -89,7 +93,7 @@ class MirrorReplica:
         """The record moved on: refuse masters of older epochs from now on."""
         if epoch > self.epoch:
             self.epoch = epoch
-            self._attach_id = 0
+            self._end_conversation()
 
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """Take what the master on ``node`` sends."""
@@ -100,9 +104,13 @@ class MirrorReplica:
 
     def link_lost(self) -> None:
         """The link from the master broke: nothing can follow in this conversation."""
-        self._attach_id = 0
+        self._end_conversation()
         self._outbox.clear()
         self._is_ack_due = False
+
+    def _end_conversation(self) -> None:
+        self._attach_id = 0
+        self._description = Description(self.local, (), SeqId(0))
 
     # --- attach -------------------------------------------------------------------------------------------------------
 
@@ -121,9 +129,10 @@ class MirrorReplica:
         self._is_complete = False
         self._streamed_origins = dict(attach.origins)
         is_equal = not self._drop_unknown(attach)
-        replies = self._differences(attach.digests)
-        self._outbox = [(node, AttachReply(self.queue_id, self.epoch, self._attach_id, part)) for part in replies]
-        if is_equal and not replies:
+        self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
+        self._hears_between = attach.hears_between
+        self._outbox.clear()
+        if is_equal and not self._description:
             self._complete()
         self.local.advance_next_seq_id(attach.next_seq_id)
         self._undurable.clear()
@@ -145,17 +154,10 @@ class MirrorReplica:
             unknown.append(SeqRange(attach.next_seq_id, self.local.next_seq_id))
         return self.local.remove(unknown) if unknown else 0
 
-    def _differences(self, digests: Sequence[SegmentDigest]) -> list[tuple[SegmentHoldings, ...]]:
-        """What is here in the segments whose digest differs from the master's, cut into replies."""
+    def _mismatched(self, digests: Sequence[SegmentDigest]) -> list[int]:
+        """The segments whose digest differs from the master's."""
         mine = {digest.segment: digest for digest in self.local.digests()}
-        mismatched = [
-            SegmentHoldings(
-                digest.segment, tuple(self.local.holdings(digest.segment)) if digest.segment in mine else ()
-            )
-            for digest in digests
-            if mine.get(digest.segment) != digest
-        ]
-        return [tuple(mismatched[at : at + REPLY_SEGMENTS]) for at in range(0, len(mismatched), REPLY_SEGMENTS)]
+        return [digest.segment for digest in digests if mine.get(digest.segment) != digest]
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class MirrorReplica:
             return
         if frame.first_index != self._applied_index + 1:
             # A gap: the link broke its promise. Fall silent; the master attaches again, or reports us.
-            self._attach_id = 0
+            self._end_conversation()
             return
         for op in frame.ops:
             self._apply_op(op)
@@ -251,17 +253,39 @@ class MirrorReplica:
         if self.local.is_disk_full != self._said_disk_full:
             self._is_ack_due = True
 
+    @property
+    def has_more(self) -> bool:
+        """True if `take_messages` has something to say in the next turn, too."""
+        return bool(self._description)
+
     def take_messages(self) -> list[tuple[NodeName, MirrorMessage]]:
-        """Answers to send: at most one acknowledgement, after the replies it ends."""
+        """Answers to send: at most one piece of the description, and one acknowledgement after it."""
         self.durable_advanced()
         outbox = self._outbox
         self._outbox = []
+        if self._description:
+            assert self._master is not None, "a description answers an attach"
+            piece = self._description.next_piece()
+            outbox.append((self._master, AttachReply(self.queue_id, self.epoch, self._attach_id, piece)))
+            self._is_ack_due |= not self._description  # one more, at the end
+        if self._description and not self._hears_between:
+            return outbox
         if self._is_ack_due and self._attach_id and self._master is not None:
-            is_full = self._said_disk_full = self.local.is_disk_full
-            ack = OpsAck(self.queue_id, self.epoch, self._attach_id, self._applied_index, self._durable_index, is_full)
-            outbox.append((self._master, ack))
+            outbox.append((self._master, self._acknowledgement()))
         self._is_ack_due = False
         return outbox
+
+    def _acknowledgement(self) -> OpsAck:
+        self._said_disk_full = self.local.is_disk_full
+        return OpsAck(
+            self.queue_id,
+            self.epoch,
+            self._attach_id,
+            self._applied_index,
+            self._durable_index,
+            self._said_disk_full,
+            bool(self._description),
+        )
 
     def close_deliveries(self) -> None:
         """The copy is about to be closed. Unless its master has ended, that goes on delivering, and nobody is left here
@@ -316,6 +340,7 @@ class MirrorReplica:
         assert generations == sorted(set(generations)), "one entry per generation, in order"
         assert self._heard_epoch is None or self._heard_epoch <= self.epoch, "the highest epoch heard is adopted"
         assert not self._attach_id or self._heard_epoch == self.epoch, "nobody of an older epoch is listened to"
+        assert self._attach_id or not self._description, "what is here is told to a master that has attached"
 
 
 def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:

@@ -506,6 +506,8 @@ class QueueSet:
     def _drain_mirror(self, role: MirrorRole) -> None:
         for node, message in role.replica.take_messages():
             self._links.send(node, message)
+        if role.replica.has_more:
+            self._turns.drain_soon(role.queue.queue_id)
 
     def durable_advanced(self) -> None:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""

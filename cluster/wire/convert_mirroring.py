@@ -59,6 +59,7 @@ def _attach_to_wire(m: Attach) -> pb.Attach:
         digest_entries=[d.entries for d in m.digests],
         digests=[d.digest for d in m.digests],
         as_of_index=m.as_of_index,
+        hears_between=m.hears_between,
     )
 
 
@@ -74,6 +75,7 @@ def _attach_from_wire(w: pb.Attach) -> Attach:
         _origins_from_wire(w.origins),
         tuple(map(SegmentDigest, w.digest_segments, w.digest_entries, w.digests)),
         w.as_of_index,
+        w.hears_between,
     )
 
 
@@ -165,6 +167,7 @@ TO_WIRE: dict[type[MirrorMessage], tuple[str, Callable[[Any], Any]]] = {
             applied_index=m.applied_index,
             durable_index=m.durable_index,
             is_disk_full=m.is_disk_full,
+            is_describing=m.is_describing,
         ),
     ),
 }
@@ -175,6 +178,7 @@ FROM_WIRE: dict[str, Callable[[Any], MirrorMessage]] = {
     "attach_refused": lambda w: AttachRefused(QueueId(w.queue_id), Epoch(w.epoch), Epoch(w.known_epoch)),
     "ops": _ops_from_wire,
     "ops_ack": lambda w: OpsAck(
-        QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.applied_index, w.durable_index, w.is_disk_full
+        *(QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.applied_index, w.durable_index),
+        *(w.is_disk_full, w.is_describing),
     ),
 }

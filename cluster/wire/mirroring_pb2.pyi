@@ -33,6 +33,7 @@ class Attach(_message.Message):
     DIGEST_ENTRIES_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     AS_OF_INDEX_FIELD_NUMBER: _builtins.int
+    HEARS_BETWEEN_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
@@ -40,6 +41,8 @@ class Attach(_message.Message):
     next_seq_id: _builtins.int
     horizon: _builtins.int
     as_of_index: _builtins.int
+    hears_between: _builtins.bool
+    """Acknowledgements may come before the last reply."""
     @_builtins.property
     def origins(self) -> Global___Origins: ...
     @_builtins.property
@@ -64,10 +67,11 @@ class Attach(_message.Message):
         digest_entries: _abc.Iterable[_builtins.int] | None = ...,
         digests: _abc.Iterable[_builtins.int] | None = ...,
         as_of_index: _builtins.int = ...,
+        hears_between: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origins", b"origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_index", b"as_of_index", "attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "horizon", b"horizon", "index", b"index", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_index", b"as_of_index", "attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "hears_between", b"hears_between", "horizon", b"horizon", "index", b"index", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -357,6 +361,7 @@ class OpsAck(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     DURABLE_INDEX_FIELD_NUMBER: _builtins.int
     IS_DISK_FULL_FIELD_NUMBER: _builtins.int
+    IS_DESCRIBING_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
@@ -364,6 +369,8 @@ class OpsAck(_message.Message):
     durable_index: _builtins.int
     is_disk_full: _builtins.bool
     """The mirror's disk refuses writes; what was applied waits in memory."""
+    is_describing: _builtins.bool
+    """More replies to the attach follow."""
     def __init__(
         self,
         *,
@@ -373,10 +380,11 @@ class OpsAck(_message.Message):
         applied_index: _builtins.int = ...,
         durable_index: _builtins.int = ...,
         is_disk_full: _builtins.bool = ...,
+        is_describing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "attach_id", b"attach_id", "durable_index", b"durable_index", "epoch", b"epoch", "is_disk_full", b"is_disk_full", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "attach_id", b"attach_id", "durable_index", b"durable_index", "epoch", b"epoch", "is_describing", b"is_describing", "is_disk_full", b"is_disk_full", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+import cluster.mirroring.description
 import cluster.mirroring.master
-import cluster.mirroring.mirror
 import cluster.mirroring.sync
 import cluster.mirroring.turn
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
@@ -25,7 +25,6 @@ STEPS = 400
 @pytest.fixture(autouse=True)
 def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
-        "cluster.mirroring.difference",
         "cluster.mirroring.master",
         "cluster.mirroring.mirror",
         "cluster.mirroring.promotion",
@@ -35,7 +34,7 @@ def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.DIGEST_SEGMENT_ENTRIES", 4)
     monkeypatch.setattr(cluster.mirroring.master, "HORIZON_STEP_MIN", 2)
     monkeypatch.setattr(cluster.mirroring.master, "HORIZON_STEP_MAX", 8)
-    monkeypatch.setattr(cluster.mirroring.mirror, "REPLY_SEGMENTS", 2)
+    monkeypatch.setattr(cluster.mirroring.description, "PIECE_SEGMENTS", 2)
     monkeypatch.setattr(cluster.mirroring.sync, "SYNC_READ_MESSAGES", 2)
     monkeypatch.setattr(cluster.mirroring.turn, "FRAME_BYTES_MAX", 200)
 

@@ -64,7 +64,10 @@ mirror_ops = st.one_of(
     st.builds(mirroring.OriginsOp, origins),
 )
 mirror_messages = st.one_of(
-    st.builds(mirroring.Attach, number, number, number, number, number, number, origins, tuples_of(digests)),
+    st.builds(
+        mirroring.Attach,
+        *(number, number, number, number, number, number, origins, tuples_of(digests), number, st.booleans()),
+    ),
     st.builds(
         mirroring.AttachReply,
         number,
@@ -74,7 +77,7 @@ mirror_messages = st.one_of(
     ),
     st.builds(mirroring.AttachRefused, number, number, number),
     st.builds(mirroring.Ops, number, number, number, number, tuples_of(mirror_ops)),
-    st.builds(mirroring.OpsAck, number, number, number, number, number, st.booleans()),
+    st.builds(mirroring.OpsAck, number, number, number, number, number, st.booleans(), st.booleans()),
 )
 
 arguments = st.dictionaries(
