@@ -119,6 +119,7 @@ def draw_odd_ways(chance: Random, personality: Personality) -> Personality:
         odd_percent=chance.choice((0, 5, 15)),
         has_conditional_deletes=chance.random() < 0.5,
         replacements=chance.choice((0, 0, 0, 0, 1, 2)),
+        digest_segment_entries=chance.choice((0, 0, 4, 32)),
     )
 
 

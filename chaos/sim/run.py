@@ -36,11 +36,12 @@ from chaos.sim.workload import RECONNECT_PAUSE_S, TROUBLE, SessionMark, Surround
 from chaos.workload.message_id import decode_body
 from cluster.composition import Node
 from cluster.metadata.errors import MalformedCommandError
-from cluster.mirroring import master, turn
+from cluster.mirroring import master, mirror, promotion, turn
 from cluster.sessions.routes import RouteState
 from cluster.transport import outbox
 from node.errors import StorageError, WarrenError
 from node.message import Message
+from node.queues import digests, local_replica
 from node.store.disk.simulated import SimulatedCrashError
 
 SETUP_LIMIT_S = 120.0
@@ -315,12 +316,19 @@ class _Log(logging.Handler):
             self._run.logged(record)
 
 
+#: Modules that count positions in segments of digests.
+WITH_DIGEST_SEGMENTS = (master, mirror, promotion, digests, local_replica)
+
+
 @contextmanager
 def _sized(personality: Personality) -> Iterator[None]:
     """Sizes that few messages reach otherwise are those of the personality, if it has any."""
     wanted = [(master, "HORIZON_STEP_MIN", personality.horizon_step)]
     if personality.frame_bytes_max:
         wanted += [(turn, "FRAME_BYTES_MAX", personality.frame_bytes_max), (outbox, "MAX_FRAME_ITEMS", 1)]
+    wanted += [
+        (module, "DIGEST_SEGMENT_ENTRIES", personality.digest_segment_entries) for module in WITH_DIGEST_SEGMENTS
+    ]
     before = [(module, name, getattr(module, name)) for module, name, size in wanted if size]
     for module, name, size in wanted:
         if size:

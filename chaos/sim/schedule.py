@@ -104,6 +104,8 @@ class Personality:
     has_whole_links: bool = False
     #: How far ahead a master promises its mirrors what it will deliver; 0: as ever.
     horizon_step: int = 0
+    #: Positions of which mirrors and masters compare one digest; 0: as ever.
+    digest_segment_entries: int = 0
 
 
 @dataclass(frozen=True)

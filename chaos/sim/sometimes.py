@@ -66,6 +66,7 @@ CATALOGUE: Mapping[str, str] = {
     "a repetition was recognised": "a message sent again after a failover, and known",
     "a copy was filled by its difference": "rejoin by content",
     "a copy came back with nothing missing": "rejoin by equal digests",
+    "a long copy was described in pieces": "while its master goes on",
     "a synchronisation was cancelled midway": "what has arrived is kept",
     "a limit dropped the oldest": "drop-head",
     "a purge took something away": "settled by range, on mirrors too",

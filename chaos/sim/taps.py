@@ -27,7 +27,9 @@ from cluster.metadata.commands import ChangeTopology, Command, Request
 from cluster.metadata.events import Applied, MastershipChanged
 from cluster.metadata.mastership import is_settled
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.description import Description
 from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.messages import SegmentHoldings
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import VoteRequest
@@ -146,7 +148,8 @@ class Listener:
                 (QueueProcess, "get", self._got),
                 (QueueProcess, "seal_for_delete", self._sealed),
                 (MirroredQueue, "confirm_when_safe", self._repeated),
-                (MirrorReplica, "_differences", self._compared),
+                (MirrorReplica, "_mismatched", self._compared),
+                (Description, "next_piece", self._described),
                 (Hop, "change", self._credit_changed),
                 (Route, "begin", self._session_begun),
                 (VhostStore, "reclaim", self._reclaimed),
@@ -239,14 +242,15 @@ class Listener:
     def _repeated(self, _queue: MirroredQueue, _result: None, *_: object) -> None:
         self._note("a repetition was recognised")
 
-    def _compared(self, replica: MirrorReplica, parts: Sequence[Sequence[Any]], digests: Sequence[object]) -> None:
-        if not digests or not replica.local.live_counts():
-            return
-        has_something = any(segment.holdings for part in parts for segment in part)
-        if not parts:
+    def _compared(self, replica: MirrorReplica, mismatched: Sequence[int], digests: Sequence[object]) -> None:
+        if digests and replica.local.live_counts() and not mismatched:
             self._note("a copy came back with nothing missing")
-        elif has_something:
+
+    def _described(self, description: Description, piece: Sequence[SegmentHoldings]) -> None:
+        if any(segment.holdings for segment in piece):
             self._note("a copy was filled by its difference")
+        if description:
+            self._note("a long copy was described in pieces")
 
     def _discarded(self, _queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
         self._dropped(Kind.EXPIRE, [publication.message for publication in publications])

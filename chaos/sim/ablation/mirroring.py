@@ -145,7 +145,7 @@ def counters_in_the_first_frame(patches: Patches) -> None:
 
 def differences_are_not_looked_for(patches: Patches) -> None:
     """A mirror that is attached says that it has everything."""
-    patches.setattr(MirrorReplica, "_differences", lambda _self, _digests: [])
+    patches.setattr(MirrorReplica, "_mismatched", lambda _self, _digests: [])
 
 
 def diverged_tail_is_kept(patches: Patches) -> None:
