@@ -130,6 +130,11 @@ def _list_of_scenarios() -> str:
     "--summary", type=click.Path(path_type=Path), help="Write what came of the seeds into this file, as JSON."
 )
 @click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Begin behind the campaigns in this book, and add this one, also to the table in the .md file beside it.",
+)
+@click.option(
     "--artefacts",
     type=click.Path(path_type=Path),
     default=Path("sim-out"),
@@ -156,6 +161,7 @@ def sim_command(
     seconds: float | None,
     jobs: int | None,
     summary: Path | None,
+    ledger: Path | None,
     artefacts: Path,
     shrink_runs: int,
     replay: int | None,
@@ -180,18 +186,21 @@ def sim_command(
         sys.exit(_replay(size, replay, draw))
     if shrunk is not None:
         sys.exit(_shrink(size, shrunk, keep, artefacts))
+    if ledger is not None:
+        seeds = _seeds_behind(ctx, ledger, size, seconds)
     campaign = Campaign(
         seeds, nodes, operations, size.length_ms, jobs or jobs_by_default(), seconds=seconds, scenario=scenario
     )
-    tally, ended, took_s = _run(campaign, summary)
+    tally, ended, took_s = _run(campaign, summary, ledger)
     click.echo(
         f"{tally.ran} seeds of {nodes} nodes, {tally.failed} failed; {tally.simulated_s / 3600:.1f} simulated hours in "
         f"{took_s:.0f} s, {tally.ran / took_s:.2f} seeds a second"
     )
     if tally.ran < len(seeds):
         click.echo(f"ended by {ended}; to go on: --seeds {tally.next}..{'' if len(seeds) >= ENDLESS else seeds[-1]}")
-    # A scenario is aimed at one thing, and need not reach the others; nor need who runs out of time.
-    is_blind = not scenario and _tell_unreached(tally) and ended == "all seeds"
+    # A scenario is aimed at one thing, and need not reach the others; nor need a sample that runs out of time.
+    is_whole = ended == "all seeds" or (ledger is not None and ended == "time")
+    is_blind = not scenario and _tell_unreached(tally) and is_whole
     if tally.failed:
         click.echo(f"look at one of them: {size.command('replay', tally.failures[0].seed)} --draw FILE.html")
         if ended != "interrupt":
@@ -202,7 +211,33 @@ def sim_command(
 # --- a campaign ---
 
 
-def _run(campaign: Any, summary: Path | None) -> tuple[Tally, str, float]:
+def _seeds_behind(ctx: click.Context, path: Path, size: Size, seconds: float | None) -> range:
+    """Those that no campaign in the book has come to."""
+    from chaos.sim import ledger  # noqa: PLC0415 - needs the extra
+
+    if ctx.get_parameter_source("seeds") is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--ledger says itself which seeds come next: leave --seeds out")
+    if size.scenario or seconds is None:
+        raise click.UsageError("a campaign for --ledger has --seconds, and no --scenario")
+    try:
+        first = ledger.next_seed(ledger.read(path), size.nodes)
+    except ledger.LedgerError as error:
+        raise click.UsageError(str(error)) from error
+    return range(first, first + ENDLESS)
+
+
+def _enter(path: Path, summary: dict[str, Any]) -> None:
+    """Add a campaign to the book, and to the document beside it, if there is one."""
+    from chaos.sim import ledger  # noqa: PLC0415 - needs the extra
+
+    entries = [*ledger.read(path), ledger.Entry.of_summary(summary)]
+    ledger.write(path, entries)
+    document = path.with_suffix(".md")
+    if document.exists():
+        document.write_text(ledger.with_table(document.read_text(encoding="utf-8"), entries), encoding="utf-8")
+
+
+def _run(campaign: Any, summary: Path | None, ledger: Path | None) -> tuple[Tally, str, float]:
     """What came of it, how it ended, and how long it took."""
     from chaos.sim.sometimes import CATALOGUE  # noqa: PLC0415 - needs the extra
     from chaos.sim.tally import Tally  # noqa: PLC0415
@@ -213,10 +248,11 @@ def _run(campaign: Any, summary: Path | None) -> tuple[Tally, str, float]:
     is_endless = len(seeds) >= ENDLESS
     facts = _facts(campaign)
 
-    def write(ended: str) -> None:
+    def write(ended: str) -> dict[str, Any]:
+        document = tally.summary(took_s=time.monotonic() - begin_s, ended=ended, **facts)
         if summary is not None:
-            document = tally.summary(took_s=time.monotonic() - begin_s, ended=ended, **facts)
             _write_json(summary, document)
+        return document
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -240,7 +276,9 @@ def _run(campaign: Any, summary: Path | None) -> tuple[Tally, str, float]:
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ended = "interrupt"
-    write(ended)
+    document = write(ended)
+    if ledger is not None and tally.ran:
+        _enter(ledger, document)
     return tally, ended, max(time.monotonic() - begin_s, 1e-9)
 
 
@@ -256,12 +294,13 @@ def _facts(campaign: Any) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this is run from, with a plus sign if it was changed; ``None`` outside of one."""
+    """Of the checkout that this is run from, with a plus sign if it was changed, documents apart; ``None`` outside of
+    one."""
     root = Path(__file__).parents[1]
     try:
         said = [
             subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"))
         ]
     except (OSError, subprocess.CalledProcessError):
         return None
