@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from chaos.cli_sim import sim_command
 from chaos.sim.ledger import (
     FIRST_SEED,
     TABLE_BEGINS,
@@ -93,3 +95,19 @@ def test_the_document_keeps_what_is_around_the_table() -> None:
     assert "old" not in changed
     with pytest.raises(LedgerError):
         with_table("no marks", [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--seeds", "1..2", "--seconds", "1"], "leave --seeds out"),
+        ([], "has --seconds"),
+        (["--seconds", "1", "--scenario", "ambush"], "no --scenario"),
+    ],
+)
+def test_a_campaign_that_could_not_be_gone_on_with_is_refused(tmp_path: Path, options: list[str], said: str) -> None:
+    path = tmp_path / "campaigns.json"
+    result = CliRunner().invoke(sim_command, ["--ledger", str(path), *options])
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not path.exists()
