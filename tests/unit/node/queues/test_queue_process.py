@@ -156,6 +156,15 @@ def test_the_higher_priority_is_served_until_it_is_full() -> None:
     assert bench.deliveries() == ["2.t: 4"]
 
 
+def test_who_names_no_priority_has_that_of_zero() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.consume(2, priority=0)
+    bench.consume(3, priority=-1)
+    bench.publish(4)
+    assert bench.deliveries() == ["1.t: 1 3", "2.t: 2 4"]
+
+
 def test_prefetch_frees_as_messages_are_settled() -> None:
     bench = QueueBench()
     bench.consume(prefetch_count=2)

@@ -293,6 +293,43 @@ def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
     queue.check_invariants()
 
 
+@pytest.mark.parametrize("target", [None, 10, 0])
+@pytest.mark.parametrize(("first", "end"), [(0, 60), (5, 25), (30, 55), (58, 99)])
+def test_the_figures_after_a_removal_are_those_of_what_is_left(
+    harness: StoreHarness, target: int | None, first: int, end: int
+) -> None:
+    """Wherever it was: the sizes of what is on disk only are read as it goes."""
+    queue = harness.open_queue()
+    alive: dict[int, Message] = {}
+    for start in range(0, 60, 10):
+        batch = publications(start + 1, 10, persistent=start % 20 == 0, body=bytes(start))
+        alive |= {start + at: each.message for at, each in enumerate(batch)}
+        queue.publish(batch)
+        want_in_memory(queue, target)
+    unacked = {delivery.seq_id for delivery in queue.fetch(8, ack_required=True)}
+    gone = {seq_id: alive.pop(seq_id) for seq_id in range(first, min(end, 60))}
+    assert queue.remove([SeqRange(SeqId(first), SeqId(end))]) == len(gone)
+    queue.check_invariants()
+    persistent = [message for message in alive.values() if message.persistent]
+    status = queue.status()
+    assert (status.ready, status.unacked) == (len(alive.keys() - unacked), len(alive.keys() & unacked))
+    assert status.ready_bytes + status.unacked_bytes == sum(len(message.body) for message in alive.values())
+    assert status.persistent == len(persistent)
+    report = harness.restart().recovery_report
+    assert report is not None
+    assert (report.messages, report.body_bytes) == (len(persistent), sum(len(each.body) for each in persistent))
+
+
+@pytest.mark.parametrize("unacked", [10, 20])
+def test_the_unacked_may_take_all_the_memory_there_is(queue: LocalReplica, unacked: int) -> None:
+    """As many of them as may be in memory stay there, and of what is ready nothing does."""
+    queue.publish(publications(1, unacked + 30))
+    queue.fetch(unacked, ack_required=True)
+    want_in_memory(queue, 10)
+    assert queue.engine.stage_counts.q4 == 0
+    assert queue.status().in_ram == 10
+
+
 def test_a_transient_message_that_returns_into_delta_goes_to_disk(queue: LocalReplica) -> None:
     queue.publish(publications(1, 40, persistent=False))
     deliveries = queue.fetch(30, ack_required=True)
@@ -373,3 +410,19 @@ def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes
     queue.requeue_all()
     assert [each.message for each in queue.fetch(400, ack_required=True)] == left
     harness.store.check_invariants()
+
+
+@pytest.mark.parametrize("kept", [20, 21, 22])
+def test_what_a_removal_leaves_behind_delta_comes_next_when_delta_is_gone(
+    queue: LocalReplica, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Q2 and Q1 wait for what is on disk only; when that was removed nothing else would ever call for them."""
+    monkeypatch.setattr("node.queues.content.LEFT_MAX", 5)
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    want_in_memory(queue, 1)
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0)
+    assert queue.remove([SeqRange(SeqId(0), SeqId(kept)), SeqRange(SeqId(kept + 1), SeqId(23))]) == 22
+    queue.check_invariants()
+    assert counters(queue.fetch(9, ack_required=False)) == [kept + 1]

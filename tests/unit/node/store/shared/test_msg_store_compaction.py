@@ -117,6 +117,21 @@ def test_a_file_with_nothing_alive_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_file_of_which_everything_is_settled_while_it_is_compacted_goes_at_once(kind: str, steps: int) -> None:
+    """However far its compaction has come; nothing is left of that either."""
+    node = ten_of_forty(kind)
+    for _ in range(steps):
+        node.store.maintain()
+        node.sync()
+    node.release(*range(4, 41, 4))
+    node.compact()
+    assert len(node.files()) == 1, "the file that takes writes"
+    assert node.store.status().total_bytes == RECORD_BYTES
+    node.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_old_goes_before_the_new_is_durable(kind: str) -> None:
     node = ten_of_forty(kind)
     before = node.disk.snapshot()
