@@ -322,6 +322,16 @@ def test_a_requeued_message_returns_to_its_place_and_is_flagged() -> None:
     assert bench.deliveries() == ["2.t: 1* 3* 4"]
 
 
+def test_what_comes_back_goes_before_what_the_last_drain_left() -> None:
+    bench = QueueBench()
+    bench.publish(DISPATCH_MAX + 3)
+    assert bench.process.get(channel(2), no_ack=False) is not None
+    bench.consume(1)
+    bench.drain()
+    bench.requeue(2, 1)
+    assert bench.deliveries() == [f"1.t: 1* {DISPATCH_MAX + 2} {DISPATCH_MAX + 3}"]
+
+
 def test_a_channel_settles_only_what_it_holds() -> None:
     bench = QueueBench()
     bench.consume(1)

@@ -15,6 +15,7 @@ from node.store.disk.disk import RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
+from tests.support.descriptors import open_descriptors
 from tests.support.messages import publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round
 
@@ -95,6 +96,26 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
         store.check_invariants()
         store.close()
     assert not store.has_unflushed
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_queue_that_was_opened_and_closed_holds_no_descriptor(tmp_path: Path, version: int, is_killed: bool) -> None:
+    config = StoreConfig(queue_version=version, embed_below_bytes=100, v1_segment_entries=16, v2_segment_entries=8)
+    store = VhostStore(RealDisk(), str(tmp_path), "/", GroupCommit(), config)
+    queue = store.open_queue(QUEUE_ID, QUEUE_NAME, durable=True)
+    queue.publish(publications(1, 100))
+    queue.publish(publications(101, 10, body=bytes(500)))
+    store.flush_writes()
+    if not is_killed:
+        store.close()
+    before = open_descriptors(tmp_path)
+    group_commit = GroupCommit()
+    successor = VhostStore(RealDisk(), str(tmp_path), "/", group_commit, config)
+    assert successor.open_queue(QUEUE_ID, QUEUE_NAME, durable=True).ready == 110
+    run_sync_round(group_commit)
+    successor.close()
+    assert open_descriptors(tmp_path) == before
 
 
 def test_a_vhost_keeps_the_segments_it_was_made_with() -> None:
