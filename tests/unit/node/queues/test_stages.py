@@ -211,6 +211,40 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
     queue.check_invariants()
 
 
+def test_what_comes_after_the_switch_to_lazy_waits_behind_what_is_still_in_memory(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    queue.set_lazy(True)
+    before = queue.status()
+    queue.publish(publications(24, 2, body=b"1234567"))
+    queue.check_invariants()
+    after = queue.status()
+    assert (after.in_ram - before.in_ram, after.ready_bytes - before.ready_bytes) == (2, 14)
+    while queue.engine.maintain():
+        queue.check_invariants()
+    queue.check_invariants()
+    assert queue.status().in_ram == 0
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 26))
+
+
+def test_a_queue_that_wakes_up_may_keep_more_though_nobody_sets_its_target_anew(queue: LocalReplica) -> None:
+    def target() -> object:
+        return queue.backing_queue_status()["target_ram_count"]
+
+    queue.set_ram_duration_target(2.0)
+    queue.ram_duration_s(0)
+    assert target() == 0, "it is idle: nothing may stay"
+    targets = []
+    for second in range(1, 31):
+        queue.publish(publications(100 * second, 100))
+        queue.fetch(100, ack_required=False)
+        queue.ram_duration_s(1000 * second)
+        targets.append(target())
+    assert targets == sorted(targets)
+    assert 350 < targets[-1] <= 400, "a hundred came and a hundred went in each second"
+
+
 def test_what_is_published_after_the_switch_to_lazy_is_on_disk_at_once(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 4, persistent=False))

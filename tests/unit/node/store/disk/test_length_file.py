@@ -58,6 +58,17 @@ def with_synced_notes(disk: SimulatedDisk, lengths: Mapping[FileKey, int]) -> Le
     return notes
 
 
+def test_what_is_noted_already_is_not_written_again(disk: SimulatedDisk) -> None:
+    notes = with_synced_notes(disk, {FIRST: 100})
+    before = disk.operations
+    for length in (100, 99, 0):
+        notes.raise_to(FIRST, length)
+        assert not notes.has_changes
+    assert notes.write() is None
+    assert disk.operations == before
+    assert noted(disk) == {FIRST: 100}
+
+
 @pytest.mark.parametrize(
     "path",
     [
