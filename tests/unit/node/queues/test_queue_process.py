@@ -487,6 +487,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     bench = QueueBench()
     bench.publish(1)
     assert bench.process.seal_for_delete(if_unused=False, if_empty=False) == 1
+    assert bench.process.is_sealed
     bench.publish(2)
     assert bench.drain() == ["confirm 1"]
     with pytest.raises(ChannelError):
@@ -494,6 +495,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     with pytest.raises(ChannelError):
         bench.process.get(channel(1), no_ack=True)
     bench.process.unseal()
+    assert not bench.process.is_sealed
     assert bench.drain() == ["confirm 2 3"]
     assert bench.ready == [1, 2, 3]
 

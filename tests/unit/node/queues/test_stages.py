@@ -316,6 +316,22 @@ def test_many_paged_messages_return_without_their_bodies(queue: LocalReplica, mo
     assert counters(queue.fetch(999, ack_required=True)) == list(range(1, 101))
 
 
+def test_what_returns_with_its_body_before_many_without_stays_in_memory(
+    queue: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.queues.stages.READ_AHEAD_MESSAGES", 10)
+    queue.publish(publications(1, 40))
+    first = [delivery.seq_id for delivery in queue.fetch(5, ack_required=True)]
+    queue.fetch(20, ack_required=True)
+    queue.requeue(first)
+    queue.fetch(5, ack_required=True)
+    queue.engine.paging._page_out_unacked(20)
+    assert queue.requeue_all() == 25
+    queue.check_invariants()
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=35, q4=5)
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 41))
+
+
 def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
     """Requeued messages before them were paged out so far that delta reaches over them."""
     queue.publish(publications(1, 40))
