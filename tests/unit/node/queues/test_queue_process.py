@@ -189,6 +189,13 @@ def test_a_drain_delivers_a_bounded_number_and_says_that_there_is_more() -> None
     assert bench.process.ready == 0
 
 
+def test_a_queue_to_which_nothing_happened_asks_for_no_turn() -> None:
+    bench = QueueBench()
+    assert not bench.process.has_more
+    assert bench.drain() == []
+    assert not bench.process.has_more
+
+
 def test_nothing_is_left_to_a_later_drain_where_nobody_can_take_it() -> None:
     bench = QueueBench()
     bench.publish(DISPATCH_MAX + 1)

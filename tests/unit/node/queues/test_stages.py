@@ -407,6 +407,24 @@ def test_the_oldest_pending_acks_lose_their_bodies_when_they_grow_faster(queue: 
     assert queue.ack([SeqId(seq_id) for seq_id in range(60)]) == 60
 
 
+@pytest.mark.parametrize(("acks_per_s", "ready_stay"), [(0, True), (100, False)])
+def test_what_grows_faster_gives_way_first(queue: LocalReplica, acks_per_s: int, ready_stay: bool) -> None:
+    """A hundred messages come in a second and as many go out; ready and unacked take as much memory."""
+    queue.publish(publications(1, 200))
+    queue.fetch(100, ack_required=True)
+    for second in range(1, 20):
+        queue.publish(publications(100 * second + 101, 100))
+        queue.fetch(100, ack_required=True)
+        unacked = list(queue.engine.content.unacked.messages)
+        queue.ack([SeqId(seq_id) for seq_id in unacked[:acks_per_s]])
+        queue.ram_duration_s(1000 * second)
+    before = queue.engine.content.unacked.ram_count
+    want_in_memory(queue, before + 60)
+    given_up = before - queue.engine.content.unacked.ram_count
+    assert given_up == (40 if ready_stay else 0)
+    assert queue.engine.stage_counts.q4 == (100 if ready_stay else 60)
+
+
 # -- a static queue beside a fast one
 
 
