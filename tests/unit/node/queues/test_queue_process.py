@@ -314,6 +314,23 @@ def test_an_auto_delete_queue_asks_for_its_end_when_the_last_consumer_leaves() -
     assert bench.drain() == ["delete unused"]
 
 
+def test_consumers_that_are_merely_cut_off_may_return_to_an_auto_delete_queue() -> None:
+    """Who has the queue deleted waits for them then."""
+    bench = QueueBench(auto_delete=True)
+    bench.consume(1)
+    bench.process.cancel(channel(1), "t")
+    assert bench.drain() == ["delete unused"]
+    for may_return in (False, True):
+        bench.consume(1)
+        bench.process.channel_down(channel(1), may_return=may_return)
+        assert bench.drain() == ["delete unused, may return" if may_return else "delete unused"]
+    bench.process.was_consumed()
+    assert bench.drain() == ["delete unused, may return"], "by somebody who comes from an earlier master"
+    bench.consume(2)
+    bench.process.was_consumed()
+    assert bench.drain() == []
+
+
 # --- settling ---
 
 
