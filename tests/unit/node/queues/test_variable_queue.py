@@ -107,12 +107,30 @@ def test_positions_are_not_used_again_after_a_crash_even_if_everything_is_settle
     assert queue.ready == 0
 
 
-def test_a_large_jump_of_positions_is_reserved(harness: StoreHarness) -> None:
+TRANSIENT = make_message(1, persistent=False)
+
+
+@pytest.mark.parametrize(
+    "jump",
+    [
+        lambda queue: queue.advance_next_seq_id(SeqId(1 << 40)),
+        lambda queue: queue.insert([SeqId(1 << 40)], [TRANSIENT], [TRANSIENT.envelope()]),
+        lambda queue: queue.publish(publications(1, 8, persistent=False)),
+        lambda queue: queue.publish_delivered(publications(1, 8, persistent=False)),
+    ],
+    ids=["advance", "insert", "publish", "publish delivered"],
+)
+def test_positions_beyond_the_reserved_are_reserved_though_nothing_is_stored(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, jump: Callable[[LocalReplica], object]
+) -> None:
+    monkeypatch.setattr("node.store.index.terms.RESERVE_STEP", 10)
     queue = harness.open_queue()
-    queue.advance_next_seq_id(SeqId(1 << 40))
     harness.sync()
-    queue = harness.crash()
-    assert queue.next_seq_id >= 1 << 40
+    jump(queue)
+    assert harness.store.has_unflushed
+    harness.sync()
+    used = queue.next_seq_id
+    assert harness.crash().next_seq_id >= used
 
 
 def test_a_clean_stop_makes_the_reservation_durable(harness: StoreHarness) -> None:

@@ -281,6 +281,20 @@ def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
     assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
 
 
+def test_while_the_name_of_a_merged_file_is_synced_the_tables_are_switched_to_it() -> None:
+    """And then there is nothing to do but wait."""
+    node = ten_of_forty("merge")
+    while "5.rdq" not in node.files():
+        node.sync()
+        node.store.maintain()
+    while node.store.maintain().has_worked:
+        pass
+    assert node.files()[:5] == ["0.rdq", "1.rdq", "2.rdq", "3.rdq", "4.rdq"], "the old ones are not needed any more"
+    served_from = [node.store._table.get(msg_id_of(counter)) for counter in (4, 8, 12, 16, 20)]
+    assert {location and location.file for location in served_from} == {5}
+    node.check()
+
+
 class CountedSummaries(dict[int, FileSummary]):
     """Counts how often somebody goes through all files."""
 
