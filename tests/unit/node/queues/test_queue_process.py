@@ -219,6 +219,18 @@ def test_a_queue_with_a_maximal_length_drops_nothing_that_a_consumer_can_take() 
     assert delivered == "x" * (DISPATCH_MAX + 1) + "y" * (DISPATCH_MAX + 1)
 
 
+def test_a_queue_with_a_maximal_size_drops_nothing_that_a_consumer_can_take() -> None:
+    """What is ready fits, what comes fits, and together they do not."""
+    bench = QueueBench(max_length_bytes=10)
+    bench.publish(2, body=b"abcd")
+    bench.consume(prefetch_count=1)
+    bench.publish(1, body=b"efgh")
+    assert bench.deliveries() == ["1.t: abcd"]
+    assert bench.storage.live == [1, 2, 3]
+    bench.publish(1, body=b"ijkl")
+    assert bench.storage.live == [1, 3, 4]
+
+
 @pytest.mark.parametrize("how", ["requeue", "channel down", "new limit"])
 def test_a_limit_counts_only_what_nobody_can_take(how: str) -> None:
     """Though the last drain left some for which there is a consumer to the next."""

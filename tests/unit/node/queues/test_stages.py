@@ -370,6 +370,17 @@ def test_the_figures_after_a_removal_are_those_of_what_is_left(
     assert (report.messages, report.body_bytes) == (len(persistent), sum(len(each.body) for each in persistent))
 
 
+def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 40))
+    harness.sync()
+    want_in_memory(queue, 10)
+    assert not harness.store.has_unflushed
+    queue.publish(publications(41, 10, persistent=False))
+    want_in_memory(queue, 0)
+    assert harness.store.has_unflushed, "transient ones are written now"
+
+
 @pytest.mark.parametrize("unacked", [10, 20])
 def test_the_unacked_may_take_all_the_memory_there_is(queue: LocalReplica, unacked: int) -> None:
     """As many of them as may be in memory stay there, and of what is ready nothing does."""

@@ -320,7 +320,7 @@ def test_out_of_service_every_operation_raises_and_changes_nothing(
         harness.group_commit.fail(sync_round, caught.value)
     before = (queue.status(), queue.origins(), queue.delivered_below)
     for _ in range(2):
-        with pytest.raises(StorageError, match="out of service: .* injected"):
+        with pytest.raises(StorageError, match=r"out of service: .* injected"):
             operation(queue)
     assert (queue.status(), queue.origins(), queue.delivered_below) == before
     assert queue.engine.has_failed
