@@ -122,6 +122,7 @@ def test_equal_consumers_take_turns_one_message_each() -> None:
     bench = QueueBench()
     for number in (1, 2, 3):
         bench.consume(number)
+    assert bench.process.consumer_count == 3
     bench.publish(7)
     assert bench.deliveries() == ["1.t: 1 4 7", "2.t: 2 5", "3.t: 3 6"]
     bench.publish(1)
@@ -523,7 +524,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     bench = QueueBench()
     bench.publish(1)
     assert bench.process.seal_for_delete(if_unused=False, if_empty=False) == 1
-    assert bench.process.is_sealed
+    seen = [bench.process.is_sealed]
     bench.publish(2)
     assert bench.drain() == ["confirm 1"]
     with pytest.raises(ChannelError):
@@ -531,7 +532,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     with pytest.raises(ChannelError):
         bench.process.get(channel(1), no_ack=True)
     bench.process.unseal()
-    assert not bench.process.is_sealed
+    assert [*seen, bench.process.is_sealed] == [True, False]
     assert bench.drain() == ["confirm 2 3"]
     assert bench.ready == [1, 2, 3]
 

@@ -229,8 +229,10 @@ def test_what_comes_after_the_switch_to_lazy_waits_behind_what_is_still_in_memor
 
 
 def test_a_queue_that_wakes_up_may_keep_more_though_nobody_sets_its_target_anew(queue: LocalReplica) -> None:
-    def target() -> object:
-        return queue.backing_queue_status()["target_ram_count"]
+    def target() -> int:
+        count = queue.backing_queue_status()["target_ram_count"]
+        assert isinstance(count, int)
+        return count
 
     queue.set_ram_duration_target(2.0)
     queue.ram_duration_s(0)
