@@ -49,19 +49,16 @@ def split_oversized(publications: list[Publication], options: QueueOptions) -> S
 def split_excess(publications: list[Publication], options: QueueOptions, backing_queue: BackingQueue) -> Split:
     """Overflow ``reject-publish``: what fits behind what is ready, and what does not."""
     max_length, max_bytes = options.max_length, options.max_length_bytes
-    refused: list[Publication] = []
-    if max_length is not None:
-        room = max(0, max_length - backing_queue.ready)
-        refused += publications[room:]
-        publications = publications[:room]
+    room = len(publications) if max_length is None else max(0, max_length - backing_queue.ready)
     if max_bytes is None:
-        return publications, refused
-    room = max_bytes - backing_queue.status().ready_bytes
+        return publications[:room], publications[room:]
+    room_bytes = max_bytes - backing_queue.status().ready_bytes
     fitting: list[Publication] = []
+    refused: list[Publication] = []
     for publication in publications:
         size = len(publication.message.body)
-        if size <= room:
-            room -= size
+        if len(fitting) < room and size <= room_bytes:
+            room_bytes -= size
             fitting.append(publication)
         else:
             refused.append(publication)

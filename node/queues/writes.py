@@ -155,10 +155,8 @@ class Writes:
         if self._is_durable and self._storage.index.has_unflushed_publishes:
             self.tokens.hold_duplicate(token)
             self.call_for_flush()
-        elif self._last_generation > self._durable_generation_of_writes():
-            self.tokens.hold_duplicate_until(self._last_generation, token)
         else:
-            self.tokens.confirm([token])
+            self.tokens.hold_duplicate_until(self._last_generation, token)
 
     def drain_confirmed(self) -> list[Hashable]:
         """See `BackingQueue.drain_confirmed`."""

@@ -162,7 +162,7 @@ class QueueBench:
                 case CancelConsumer():
                     texts.append(f"cancel {effect.channel.channel_id}.{effect.consumer_tag}")
                 case DeleteUnused():
-                    texts.append("delete unused")
+                    texts.append("delete unused, may return" if effect.may_return else "delete unused")
         self.check()
         return texts
 

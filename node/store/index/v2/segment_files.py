@@ -249,7 +249,6 @@ class SegmentFilesV2:
                     sync_file(self.disk, self.path(segment.number, suffix))
             elif segment.number in self._left:
                 sync_file(self.disk, self.path(segment.number, INDEX_FORMAT.suffix))
-        self._left.clear()
         self.disk.sync_directory(self.directory)
 
     def abandon(self) -> None:

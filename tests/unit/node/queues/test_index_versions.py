@@ -7,7 +7,7 @@ import random
 import pytest
 
 from node.queues.local_replica import LocalReplica
-from node.store.disk.simulated import CrashStyle
+from node.store.disk.simulated import CrashStyle, SimulatedFile
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import make_message, publications
@@ -51,6 +51,36 @@ def test_the_configured_version_is_that_of_a_queue_that_asks_for_none(version: i
     harness.sync()
     assert suffixes(harness) == expected
     assert version_of(queue) == version
+
+
+@pytest.mark.parametrize(("version", "suffix"), [(1, ".idx"), (2, ".qs")])
+def test_while_a_segment_is_recovered_the_system_fetches_the_next(
+    version: int, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = harness_of(version)
+    queue = harness.open_queue()
+    for first in range(1, 64 * 6, 32):
+        queue.publish(publications(first, 32))
+        harness.sync()
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    harness.start()
+    happened: list[tuple[str, str]] = []
+    read = SimulatedFile.pread
+
+    def watched_read(file: SimulatedFile, size: int, offset: int) -> bytes:
+        happened.append(("read", file.path.rpartition("/")[2]))
+        return read(file, size, offset)
+
+    def announced(file: SimulatedFile, size: int, offset: int) -> None:
+        assert (size, offset) == (file.size, 0)
+        happened.append(("fetch", file.path.rpartition("/")[2]))
+
+    monkeypatch.setattr(SimulatedFile, "pread", watched_read)
+    monkeypatch.setattr(SimulatedFile, "will_read", announced)
+    harness.open_queue()
+    of_segments = [each for each in dict.fromkeys(happened) if each[1].endswith(suffix)]
+    expected = [[("fetch", f"{number}{suffix}"), ("read", f"{number - 1}{suffix}")] for number in range(1, 5)]
+    assert of_segments[: 2 * len(expected)] == [each for pair in expected for each in pair]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -146,6 +146,28 @@ def test_pieces_that_come_in_between_cost_a_logarithm_each(order: str, count: in
     assert taken == list(range(2 * count))
 
 
+class SoughtPosition(int):
+    """A position that counts how often one is looked up."""
+
+    sought = 0
+
+    def __hash__(self) -> int:
+        SoughtPosition.sought += 1
+        return int(self)
+
+
+def test_the_first_message_after_a_purge_passes_over_none_of_those_that_went() -> None:
+    queue = SubQueue()
+    entry = PagedMessage(msg_id_of(1), 1, persistent=True)
+    queue.append([SoughtPosition(each) for each in range(0, 20_000, 2)], [entry] * 10_000)
+    queue.merge({SoughtPosition(each): entry for each in range(1, 999, 2)})
+    queue.clear()
+    queue.append([20_000], [entry])
+    SoughtPosition.sought = 0
+    assert queue.take(1)[0] == [20_000]
+    assert SoughtPosition.sought == 0
+
+
 @pytest.fixture
 def queue() -> LocalReplica:
     return StoreHarness(StoreConfig()).open_queue()

@@ -7,7 +7,7 @@ import pytest
 from node.flow.credit import MIRROR_BYTES, Credit, FlowControl
 from node.ids import ChannelKey, NodeName, QueueId
 from node.queues.backing_queue import MirrorInFlight
-from node.queues.events import ConfirmPublished, GrantCredit
+from node.queues.events import ConfirmPublished, GrantCredit, QueueEffect
 from node.queues.queue_process import QueueProcess
 from tests.support.queue_bench import SteeredQueue, channel, message, queue_record
 
@@ -31,9 +31,13 @@ class Bench:
         self.process.publish(channel(number), [message(each, from_origin=number) for each in counters], counters)
         self.process.check_invariants()
 
-    def grants(self) -> dict[ChannelKey, int]:
+    def drain(self) -> list[QueueEffect]:
         effects = self.process.drain()
         self.process.check_invariants()
+        return effects
+
+    def grants(self) -> dict[ChannelKey, int]:
+        effects = self.drain()
         return {each.channel: each.messages for each in effects if isinstance(each, GrantCredit)}
 
     def state(self) -> str:
@@ -47,6 +51,23 @@ def test_what_was_taken_is_granted_in_steps() -> None:
     bench.publish(2)
     assert bench.grants() == {channel(1): 5}
     assert bench.grants() == {}
+
+
+def test_a_channel_may_ask_for_its_own_grant_and_gets_it_once() -> None:
+    bench = Bench()
+    flow = bench.process.flow
+    bench.publish(4)
+    assert flow.take(channel(1)) == 0, "five is what is granted at a time"
+    bench.publish(1)
+    bench.publish(5, number=2)
+    assert (flow.take(channel(1)), flow.take(channel(1))) == (5, 0)
+    assert bench.grants() == {channel(2): 5}
+    bench.storage.in_mirrors = [MirrorInFlight(N2, 99, 0, 0)]
+    bench.publish(5)
+    bench.drain()
+    assert flow.take(channel(1)) == 0, "a mirror is behind"
+    bench.storage.in_mirrors = []
+    assert bench.grants() == {channel(1): 5}
 
 
 def test_while_the_store_is_behind_every_channel_waits_and_then_all_are_paid() -> None:

@@ -122,6 +122,7 @@ def test_equal_consumers_take_turns_one_message_each() -> None:
     bench = QueueBench()
     for number in (1, 2, 3):
         bench.consume(number)
+    assert bench.process.consumer_count == 3
     bench.publish(7)
     assert bench.deliveries() == ["1.t: 1 4 7", "2.t: 2 5", "3.t: 3 6"]
     bench.publish(1)
@@ -156,6 +157,15 @@ def test_the_higher_priority_is_served_until_it_is_full() -> None:
     assert bench.deliveries() == ["2.t: 4"]
 
 
+def test_who_names_no_priority_has_that_of_zero() -> None:
+    bench = QueueBench()
+    bench.consume(1)
+    bench.consume(2, priority=0)
+    bench.consume(3, priority=-1)
+    bench.publish(4)
+    assert bench.deliveries() == ["1.t: 1 3", "2.t: 2 4"]
+
+
 def test_prefetch_frees_as_messages_are_settled() -> None:
     bench = QueueBench()
     bench.consume(prefetch_count=2)
@@ -180,6 +190,13 @@ def test_a_drain_delivers_a_bounded_number_and_says_that_there_is_more() -> None
     assert bench.process.ready == 0
 
 
+def test_a_queue_to_which_nothing_happened_asks_for_no_turn() -> None:
+    bench = QueueBench()
+    assert not bench.process.has_more
+    assert bench.drain() == []
+    assert not bench.process.has_more
+
+
 def test_nothing_is_left_to_a_later_drain_where_nobody_can_take_it() -> None:
     bench = QueueBench()
     bench.publish(DISPATCH_MAX + 1)
@@ -201,6 +218,18 @@ def test_a_queue_with_a_maximal_length_drops_nothing_that_a_consumer_can_take() 
     while not delivered or bench.process.has_more:
         delivered += "".join(bench.deliveries()).removeprefix("1.t: ").replace(" ", "")
     assert delivered == "x" * (DISPATCH_MAX + 1) + "y" * (DISPATCH_MAX + 1)
+
+
+def test_a_queue_with_a_maximal_size_drops_nothing_that_a_consumer_can_take() -> None:
+    """What is ready fits, what comes fits, and together they do not."""
+    bench = QueueBench(max_length_bytes=10)
+    bench.publish(2, body=b"abcd")
+    bench.consume(prefetch_count=1)
+    bench.publish(1, body=b"efgh")
+    assert bench.deliveries() == ["1.t: abcd"]
+    assert bench.storage.live == [1, 2, 3]
+    bench.publish(1, body=b"ijkl")
+    assert bench.storage.live == [1, 3, 4]
 
 
 @pytest.mark.parametrize("how", ["requeue", "channel down", "new limit"])
@@ -298,6 +327,23 @@ def test_an_auto_delete_queue_asks_for_its_end_when_the_last_consumer_leaves() -
     assert bench.drain() == ["delete unused"]
 
 
+def test_consumers_that_are_merely_cut_off_may_return_to_an_auto_delete_queue() -> None:
+    """Who has the queue deleted waits for them then."""
+    bench = QueueBench(auto_delete=True)
+    bench.consume(1)
+    bench.process.cancel(channel(1), "t")
+    assert bench.drain() == ["delete unused"]
+    for may_return in (False, True):
+        bench.consume(1)
+        bench.process.channel_down(channel(1), may_return=may_return)
+        assert bench.drain() == ["delete unused, may return" if may_return else "delete unused"]
+    bench.process.was_consumed()
+    assert bench.drain() == ["delete unused, may return"], "by somebody who comes from an earlier master"
+    bench.consume(2)
+    bench.process.was_consumed()
+    assert bench.drain() == []
+
+
 # --- settling ---
 
 
@@ -311,6 +357,16 @@ def test_a_requeued_message_returns_to_its_place_and_is_flagged() -> None:
     assert bench.ready == [1, 3, 4]
     bench.consume(2)
     assert bench.deliveries() == ["2.t: 1* 3* 4"]
+
+
+def test_what_comes_back_goes_before_what_the_last_drain_left() -> None:
+    bench = QueueBench()
+    bench.publish(DISPATCH_MAX + 3)
+    assert bench.process.get(channel(2), no_ack=False) is not None
+    bench.consume(1)
+    bench.drain()
+    bench.requeue(2, 1)
+    assert bench.deliveries() == [f"1.t: 1* {DISPATCH_MAX + 2} {DISPATCH_MAX + 3}"]
 
 
 def test_a_channel_settles_only_what_it_holds() -> None:
@@ -468,6 +524,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     bench = QueueBench()
     bench.publish(1)
     assert bench.process.seal_for_delete(if_unused=False, if_empty=False) == 1
+    seen = [bench.process.is_sealed]
     bench.publish(2)
     assert bench.drain() == ["confirm 1"]
     with pytest.raises(ChannelError):
@@ -475,6 +532,7 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     with pytest.raises(ChannelError):
         bench.process.get(channel(1), no_ack=True)
     bench.process.unseal()
+    assert [*seen, bench.process.is_sealed] == [True, False]
     assert bench.drain() == ["confirm 2 3"]
     assert bench.ready == [1, 2, 3]
 

@@ -41,6 +41,48 @@ def test_messages_of_an_idle_queue_last_for_ever() -> None:
     assert QueueRates().duration_s(1000, 500, 0) == math.inf
 
 
+def test_a_slow_queue_is_not_idle_before_a_message_in_some_minutes() -> None:
+    """A message in two minutes is a rate of 0.008; three in five minutes are 0.01."""
+    for seconds, is_idle in ((120, True), (25, False)):
+        rates = QueueRates()
+        rates.duration_s(0, 0, 0)
+        for minute in range(1, 61):
+            rates.ingress.add(1)
+            duration_s = rates.duration_s(minute * seconds * 1000, 10, 0)
+        assert math.isinf(duration_s) == is_idle
+    assert duration_s == pytest.approx(20 / (4 / 25), rel=0.05)
+
+
+def test_where_nothing_happened_the_rates_are_zero() -> None:
+    rates = QueueRates()
+    for second in range(3):
+        rates.tick(1000 * second)
+    assert rates.sum_per_s == 0.0
+
+
+def test_rates_are_brought_up_to_date_once_a_second() -> None:
+    rates = QueueRates()
+    rates.tick(500)
+    rates.ingress.add(1000)
+    seen = []
+    for now_ms in (500, 1000, 1499, 1500, 1501, 2499, 2500):
+        rates.tick(now_ms)
+        seen.append(rates.ingress.per_s)
+    after_a_second = 1000 * (1 - 2 ** (-1 / HALF_LIFE_S))
+    assert seen[:3] == [0, 0, 0]
+    assert seen[3:6] == pytest.approx([after_a_second] * 3)
+    assert seen[6] == pytest.approx(after_a_second * 2 ** (-1 / HALF_LIFE_S))
+
+
+def test_what_is_asked_twice_in_a_moment_counts_once() -> None:
+    rates = QueueRates()
+    rates.duration_s(0, 0, 0)
+    rates.ingress.add(10)
+    assert rates.duration_s(0, 0, 0) == math.inf, "no time has passed: that is no rate"
+    rates.duration_s(1000, 0, 0)
+    assert rates.ingress.per_s == pytest.approx(10 * (1 - 2 ** (-1 / HALF_LIFE_S)))
+
+
 def test_a_fast_queue_may_keep_more_than_a_slow_one() -> None:
     assert steady(1000).target_ram_count(2.0) == pytest.approx(8000, rel=0.01)
     assert steady(10).target_ram_count(2.0) == pytest.approx(80, abs=1)

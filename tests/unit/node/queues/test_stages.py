@@ -211,6 +211,42 @@ def test_a_queue_switches_to_lazy_and_back_without_losing_its_order(
     queue.check_invariants()
 
 
+def test_what_comes_after_the_switch_to_lazy_waits_behind_what_is_still_in_memory(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    queue.set_lazy(True)
+    before = queue.status()
+    queue.publish(publications(24, 2, body=b"1234567"))
+    queue.check_invariants()
+    after = queue.status()
+    assert (after.in_ram - before.in_ram, after.ready_bytes - before.ready_bytes) == (2, 14)
+    while queue.engine.maintain():
+        queue.check_invariants()
+    queue.check_invariants()
+    assert queue.status().in_ram == 0
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 26))
+
+
+def test_a_queue_that_wakes_up_may_keep_more_though_nobody_sets_its_target_anew(queue: LocalReplica) -> None:
+    def target() -> int:
+        count = queue.backing_queue_status()["target_ram_count"]
+        assert isinstance(count, int)
+        return count
+
+    queue.set_ram_duration_target(2.0)
+    queue.ram_duration_s(0)
+    assert target() == 0, "it is idle: nothing may stay"
+    targets = []
+    for second in range(1, 31):
+        queue.publish(publications(100 * second, 100))
+        queue.fetch(100, ack_required=False)
+        queue.ram_duration_s(1000 * second)
+        targets.append(target())
+    assert targets == sorted(targets)
+    assert 350 < targets[-1] <= 400, "a hundred came and a hundred went in each second"
+
+
 def test_what_is_published_after_the_switch_to_lazy_is_on_disk_at_once(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 4, persistent=False))
@@ -282,6 +318,22 @@ def test_many_paged_messages_return_without_their_bodies(queue: LocalReplica, mo
     assert counters(queue.fetch(999, ack_required=True)) == list(range(1, 101))
 
 
+def test_what_returns_with_its_body_before_many_without_stays_in_memory(
+    queue: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.queues.stages.READ_AHEAD_MESSAGES", 10)
+    queue.publish(publications(1, 40))
+    first = [delivery.seq_id for delivery in queue.fetch(5, ack_required=True)]
+    queue.fetch(20, ack_required=True)
+    queue.requeue(first)
+    queue.fetch(5, ack_required=True)
+    queue.engine.paging._page_out_unacked(20)
+    assert queue.requeue_all() == 25
+    queue.check_invariants()
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=35, q4=5)
+    assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 41))
+
+
 def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
     """Requeued messages before them were paged out so far that delta reaches over them."""
     queue.publish(publications(1, 40))
@@ -291,6 +343,54 @@ def test_what_is_unacked_is_not_loaded_from_delta(queue: LocalReplica) -> None:
     assert queue.engine.stage_counts.delta > 10
     assert counters(queue.fetch(99, ack_required=True)) == [*range(1, 21), *range(31, 41)]
     queue.check_invariants()
+
+
+@pytest.mark.parametrize("target", [None, 10, 0])
+@pytest.mark.parametrize(("first", "end"), [(0, 60), (5, 25), (30, 55), (58, 99)])
+def test_the_figures_after_a_removal_are_those_of_what_is_left(
+    harness: StoreHarness, target: int | None, first: int, end: int
+) -> None:
+    """Wherever it was: the sizes of what is on disk only are read as it goes."""
+    queue = harness.open_queue()
+    alive: dict[int, Message] = {}
+    for start in range(0, 60, 10):
+        batch = publications(start + 1, 10, persistent=start % 20 == 0, body=bytes(start))
+        alive |= {start + at: each.message for at, each in enumerate(batch)}
+        queue.publish(batch)
+        want_in_memory(queue, target)
+    unacked = {delivery.seq_id for delivery in queue.fetch(8, ack_required=True)}
+    gone = {seq_id: alive.pop(seq_id) for seq_id in range(first, min(end, 60))}
+    assert queue.remove([SeqRange(SeqId(first), SeqId(end))]) == len(gone)
+    queue.check_invariants()
+    persistent = [message for message in alive.values() if message.persistent]
+    status = queue.status()
+    assert (status.ready, status.unacked) == (len(alive.keys() - unacked), len(alive.keys() & unacked))
+    assert status.ready_bytes + status.unacked_bytes == sum(len(message.body) for message in alive.values())
+    assert status.persistent == len(persistent)
+    report = harness.restart().recovery_report
+    assert report is not None
+    assert (report.messages, report.body_bytes) == (len(persistent), sum(len(each.body) for each in persistent))
+
+
+def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 40))
+    harness.sync()
+    want_in_memory(queue, 10)
+    assert not harness.store.has_unflushed
+    queue.publish(publications(41, 10, persistent=False))
+    want_in_memory(queue, 0)
+    assert harness.store.has_unflushed, "transient ones are written now"
+
+
+@pytest.mark.parametrize("unacked", [10, 20])
+def test_the_unacked_may_take_all_the_memory_there_is(queue: LocalReplica, unacked: int) -> None:
+    """As many of them as may be in memory stay there, and of what is ready nothing does."""
+    queue.publish(publications(1, unacked + 30))
+    queue.fetch(unacked, ack_required=True)
+    want_in_memory(queue, 10)
+    assert queue.engine.stage_counts.q4 == 0
+    assert queue.status().in_ram == 10
 
 
 def test_a_transient_message_that_returns_into_delta_goes_to_disk(queue: LocalReplica) -> None:
@@ -318,6 +418,24 @@ def test_the_oldest_pending_acks_lose_their_bodies_when_they_grow_faster(queue: 
     assert queue.status().in_ram <= 50
     assert queue.engine.stage_counts.q4 >= 32, "the ready ones were left alone as far as possible"
     assert queue.ack([SeqId(seq_id) for seq_id in range(60)]) == 60
+
+
+@pytest.mark.parametrize(("acks_per_s", "ready_stay"), [(0, True), (100, False)])
+def test_what_grows_faster_gives_way_first(queue: LocalReplica, acks_per_s: int, ready_stay: bool) -> None:
+    """A hundred messages come in a second and as many go out; ready and unacked take as much memory."""
+    queue.publish(publications(1, 200))
+    queue.fetch(100, ack_required=True)
+    for second in range(1, 20):
+        queue.publish(publications(100 * second + 101, 100))
+        queue.fetch(100, ack_required=True)
+        unacked = list(queue.engine.content.unacked.messages)
+        queue.ack([SeqId(seq_id) for seq_id in unacked[:acks_per_s]])
+        queue.ram_duration_s(1000 * second)
+    before = queue.engine.content.unacked.ram_count
+    want_in_memory(queue, before + 60)
+    given_up = before - queue.engine.content.unacked.ram_count
+    assert given_up == (40 if ready_stay else 0)
+    assert queue.engine.stage_counts.q4 == (100 if ready_stay else 60)
 
 
 # -- a static queue beside a fast one
@@ -373,3 +491,19 @@ def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes
     queue.requeue_all()
     assert [each.message for each in queue.fetch(400, ack_required=True)] == left
     harness.store.check_invariants()
+
+
+@pytest.mark.parametrize("kept", [20, 21, 22])
+def test_what_a_removal_leaves_behind_delta_comes_next_when_delta_is_gone(
+    queue: LocalReplica, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Q2 and Q1 wait for what is on disk only; when that was removed nothing else would ever call for them."""
+    monkeypatch.setattr("node.queues.content.LEFT_MAX", 5)
+    queue.publish(publications(1, 20))
+    want_in_memory(queue, 0)
+    queue.publish(publications(21, 3))
+    want_in_memory(queue, 1)
+    assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0)
+    assert queue.remove([SeqRange(SeqId(0), SeqId(kept)), SeqRange(SeqId(kept + 1), SeqId(23))]) == 22
+    queue.check_invariants()
+    assert counters(queue.fetch(9, ack_required=False)) == [kept + 1]

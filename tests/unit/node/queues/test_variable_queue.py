@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from node.errors import StorageError
 from node.ids import OriginId, QueueId, QueueName, SeqId
 from node.queues.backing_queue import Publication
+from node.queues.local_replica import LocalReplica
 from node.queues.origins import ORIGINS_MAX
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SeqRange
 from node.store.disk.simulated import CrashStyle
@@ -104,12 +107,30 @@ def test_positions_are_not_used_again_after_a_crash_even_if_everything_is_settle
     assert queue.ready == 0
 
 
-def test_a_large_jump_of_positions_is_reserved(harness: StoreHarness) -> None:
+TRANSIENT = make_message(1, persistent=False)
+
+
+@pytest.mark.parametrize(
+    "jump",
+    [
+        lambda queue: queue.advance_next_seq_id(SeqId(1 << 40)),
+        lambda queue: queue.insert([SeqId(1 << 40)], [TRANSIENT], [TRANSIENT.envelope()]),
+        lambda queue: queue.publish(publications(1, 8, persistent=False)),
+        lambda queue: queue.publish_delivered(publications(1, 8, persistent=False)),
+    ],
+    ids=["advance", "insert", "publish", "publish delivered"],
+)
+def test_positions_beyond_the_reserved_are_reserved_though_nothing_is_stored(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, jump: Callable[[LocalReplica], object]
+) -> None:
+    monkeypatch.setattr("node.store.index.terms.RESERVE_STEP", 10)
     queue = harness.open_queue()
-    queue.advance_next_seq_id(SeqId(1 << 40))
     harness.sync()
-    queue = harness.crash()
-    assert queue.next_seq_id >= 1 << 40
+    jump(queue)
+    assert harness.store.has_unflushed
+    harness.sync()
+    used = queue.next_seq_id
+    assert harness.crash().next_seq_id >= used
 
 
 def test_a_clean_stop_makes_the_reservation_durable(harness: StoreHarness) -> None:
@@ -260,6 +281,52 @@ def test_a_failed_write_takes_the_queue_out_of_service(big: bool) -> None:
     assert counters(queue.fetch(9, True)) == [1]
 
 
+OPERATIONS: dict[str, Callable[[LocalReplica], object]] = {
+    "publish": lambda queue: queue.publish(publications(9, 1)),
+    "publish_delivered": lambda queue: queue.publish_delivered(publications(9, 1)),
+    "discard": lambda queue: queue.discard(publications(9, 1)),
+    "fetch": lambda queue: queue.fetch(1, ack_required=True),
+    "fetch without ack": lambda queue: queue.fetch(1, ack_required=False),
+    "drop": lambda queue: queue.drop(1),
+    "ack": lambda queue: queue.ack([SeqId(0)]),
+    "requeue": lambda queue: queue.requeue([SeqId(0)]),
+    "requeue_all": lambda queue: queue.requeue_all(),
+    "purge": lambda queue: queue.purge(),
+    "insert": lambda queue: queue.insert([SeqId(50)], [make_message(50)], [make_message(50).envelope()]),
+    "remove": lambda queue: queue.remove([SeqRange(SeqId(0), SeqId(9))]),
+    "advance_next_seq_id": lambda queue: queue.advance_next_seq_id(SeqId(99)),
+    "confirm_when_safe": lambda queue: queue.confirm_when_safe(msg_id_of(1), "again"),
+    "drain_confirmed": lambda queue: queue.drain_confirmed(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+@pytest.mark.parametrize("failing", ["its own write", "the disk under all queues"])
+def test_out_of_service_every_operation_raises_and_changes_nothing(
+    harness: StoreHarness, operation: Callable[[LocalReplica], object], failing: str
+) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4))
+    queue.fetch(2, ack_required=True)
+    if failing == "its own write":
+        harness.disk.fail_writes = ".qs"
+        harness.store.flush_writes()
+    else:
+        harness.disk.fail_syncs = ".qs"
+        sync_round = harness.group_commit.begin()
+        assert sync_round is not None
+        with pytest.raises(StorageError) as caught:
+            sync_round.run()
+        harness.group_commit.fail(sync_round, caught.value)
+    before = (queue.status(), queue.origins(), queue.delivered_below)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"out of service: .* injected"):
+            operation(queue)
+    assert (queue.status(), queue.origins(), queue.delivered_below) == before
+    assert queue.engine.has_failed
+    assert not queue.engine.maintain()
+
+
 def test_a_failed_write_leaves_other_queues_alone(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
@@ -312,6 +379,25 @@ def test_bodies_beyond_the_target_are_read_back_in_batches() -> None:
     assert counters(queue.fetch(500, ack_required=False)) == list(range(1, 501))
     queue.check_invariants()
     assert queue.status().in_ram == 0
+
+
+def test_memory_is_that_of_bodies_messages_and_positions() -> None:
+    """By estimates: what a message object takes, and what a position takes whose body is on disk. The index has a bit
+    for each."""
+    harness = StoreHarness(StoreConfig(v2_segment_entries=64))
+    queue = harness.open_queue()
+    queue.publish(publications(1, 10, body=bytes(1000)))
+    harness.sync()
+    before = queue.status().memory_bytes
+    queue.publish(publications(11, 50, body=bytes(1000)))
+    harness.sync()
+    assert queue.status().memory_bytes - before == pytest.approx(50 * (1000 + 500), abs=8)
+    queue.fetch(30, ack_required=True)
+    assert queue.status().memory_bytes - before == pytest.approx(50 * (1000 + 500), abs=8), "the same if unacked"
+    queue.engine.paging.target_ram_count = 0
+    while queue.engine.paging.page_out():
+        pass
+    assert queue.status().memory_bytes - before == pytest.approx(60 * 250 - 10 * (1000 + 500), abs=8)
 
 
 def test_unacked_bodies_leave_memory_too(harness: StoreHarness) -> None:

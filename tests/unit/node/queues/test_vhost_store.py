@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
 from node.store.disk.disk import RealDisk
 from node.store.disk.group_commit import GroupCommit
+from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from tests.support.backing_queue_contract import counters
+from tests.support.descriptors import open_descriptors
 from tests.support.messages import publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness, run_sync_round
 
@@ -95,6 +99,28 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
         store.check_invariants()
         store.close()
     assert not store.has_unflushed
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_queue_that_was_opened_and_closed_holds_no_descriptor(tmp_path: Path, version: int, is_killed: bool) -> None:
+    config = StoreConfig(queue_version=version, embed_below_bytes=100, v1_segment_entries=16, v2_segment_entries=8)
+    group_commit = GroupCommit()
+    store = VhostStore(RealDisk(), str(tmp_path), "/", group_commit, config)
+    queue = store.open_queue(QUEUE_ID, QUEUE_NAME, durable=True)
+    queue.publish(publications(1, 100))
+    queue.publish(publications(101, 10, body=bytes(500)))
+    run_sync_round(group_commit)
+    if not is_killed:
+        store.close()
+    before = open_descriptors(tmp_path)
+    assert (before > 0) == is_killed
+    group_commit = GroupCommit()
+    successor = VhostStore(RealDisk(), str(tmp_path), "/", group_commit, config)
+    assert successor.open_queue(QUEUE_ID, QUEUE_NAME, durable=True).ready == 110
+    run_sync_round(group_commit)
+    successor.close()
+    assert open_descriptors(tmp_path) == before
 
 
 def test_a_vhost_keeps_the_segments_it_was_made_with() -> None:
@@ -182,6 +208,50 @@ def test_what_is_paged_out_at_a_time_is_bounded_over_all_queues(monkeypatch: pyt
         harness.store.maintain(0)
         steps.append(sum(queue.status().in_ram for queue in queues))
     assert steps == [1000, 700, 400, 100, 0]
+
+
+def test_a_queue_with_much_to_page_out_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.queues.stages.PAGE_OUT_MESSAGES", 100)
+    monkeypatch.setattr("node.queues.vhost_store.MAINTENANCE_MESSAGES", 100)
+    harness = StoreHarness()
+    queues = [harness.store.open_queue(QueueId(n), QueueName("/", str(n)), durable=True) for n in range(1, 4)]
+    for queue, messages in zip(queues, (1000, 500, 50), strict=True):
+        queue.publish(publications(1, messages))
+        queue.set_ram_duration_target(0.0)
+    in_ram = []
+    for _ in range(5):
+        harness.store.maintain(0)
+        in_ram.append([queue.status().in_ram for queue in queues])
+    assert in_ram == [[900, 500, 50], [900, 400, 50], [800, 400, 0], [800, 300, 0], [700, 300, 0]]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_whoever_opens_a_queue_after_a_crash_and_whoever_starts_the_vhost_hear_how_far_it_is(version: int) -> None:
+    harness = StoreHarness(StoreConfig(queue_version=version, v1_segment_entries=8, v2_segment_entries=8))
+    queue = harness.open_queue()
+    for first in range(1, 21):
+        queue.publish(publications(first, 1))
+        harness.sync()
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    told: list[tuple[str, int, int]] = []
+    heard: list[tuple[int, int]] = []
+    store = VhostStore(
+        harness.disk,
+        DATA_DIRECTORY,
+        "/",
+        GroupCommit(),
+        harness.config,
+        on_progress=lambda what, done, total: told.append((what, done, total)),
+    )
+    run_through(
+        store.queue_opening(
+            QUEUE_ID, QUEUE_NAME, durable=True, on_progress=lambda done, total: heard.append((done, total))
+        )
+    )
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+    assert [each for each in told if "segments" in each[0]] == [
+        (f"index of {QUEUE_NAME}, segments", done, total) for done, total in heard
+    ]
 
 
 @pytest.mark.parametrize("version", [1, 2])

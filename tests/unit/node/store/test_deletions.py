@@ -117,6 +117,27 @@ def test_what_a_crash_left_of_a_deletion_is_removed_in_steps_and_refers_to_nothi
     harness.store.check_invariants()
 
 
+def test_what_a_killed_process_moved_is_not_removed_before_the_move_is_durable(harness: StoreHarness) -> None:
+    """Its successor sees the new name, which a power failure may still take back: then the queue is whole."""
+    harness.open_queue().publish(publications(1, 40))
+    harness.sync()
+    harness.start()
+    harness.store.delete_queue_directory(QUEUE_ID)
+    harness.start()
+    before = deleting(harness)
+    assert before
+    for _ in range(10):
+        harness.store.maintain(0)
+    assert deleting(harness) == before
+    survivor = harness.disk.twin()
+    survivor.crash(CrashStyle.DROP, random.Random(0))
+    harness.sync()
+    maintain_until_gone(harness)
+    harness.disk = survivor
+    harness.start()
+    assert counters(harness.open_queue().fetch(99, ack_required=True)) == list(range(1, 41))
+
+
 def test_references_are_given_back_in_steps_and_once(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """An ack that is not on disk was given back before."""
     monkeypatch.setattr("node.store.shared.port.REFERENCES_PER_STEP", 4)

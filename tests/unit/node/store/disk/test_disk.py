@@ -15,6 +15,7 @@ from node.errors import DiskFullError, StorageError
 from node.store.disk import disk as disk_module
 from node.store.disk.disk import Disk, RealDisk, RealFile, read_whole, write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from tests.support.descriptors import open_descriptors
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -67,6 +68,26 @@ def test_a_simulated_cut_happens_early_or_late() -> None:
         cut.finish()
         assert len(read_whole(disk, "/d/f")) == size
     assert lengths == [6, 4, 4, 2]
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3])
+def test_the_cuts_of_a_twin_happen_when_those_of_its_model_would(every: int) -> None:
+    disk = SimulatedDisk()
+    disk.early_cut_every = every
+    disk.mkdir("/d")
+    disk.create("/d/f").append(b"abcdef")
+    disk.open("/d/f").begin_cut(5).finish()
+
+    def lengths_while_cutting(disk: SimulatedDisk) -> list[int]:
+        file = disk.open("/d/f")
+        found = []
+        for size in (4, 3, 2):
+            cut = file.begin_cut(size)
+            found.append(len(read_whole(disk, "/d/f")))
+            cut.finish()
+        return found
+
+    assert lengths_while_cutting(disk.twin()) == lengths_while_cutting(disk)
 
 
 def test_names(place: tuple[Disk, str]) -> None:
@@ -406,12 +427,6 @@ def test_a_cut_that_fails_says_so_to_whoever_finishes_it(
     file.sync()
     file.close()
     assert open_descriptors(tmp_path) == 0
-
-
-def open_descriptors(directory: Path) -> int:
-    """Of this process, for files in ``directory``."""
-    targets = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
-    return sum(target.startswith(str(directory)) for target in targets)
 
 
 def test_a_crash_after_some_operations() -> None:

@@ -58,6 +58,24 @@ def with_synced_notes(disk: SimulatedDisk, lengths: Mapping[FileKey, int]) -> Le
     return notes
 
 
+def test_what_is_noted_already_is_not_written_again(disk: SimulatedDisk) -> None:
+    notes = with_synced_notes(disk, {FIRST: 100})
+    before = disk.operations
+    for length in (100, 99, 0):
+        notes.raise_to(FIRST, length)
+        assert not notes.has_changes
+    assert notes.write() is None
+    assert disk.operations == before
+    assert noted(disk) == {FIRST: 100}
+
+
+@pytest.fixture(params=["its own notes", "notes that it found"])
+def first_at_100(request: pytest.FixtureRequest, disk: SimulatedDisk) -> LengthFile:
+    """A process that has noted a length durably, or one that has written nothing yet."""
+    notes = with_synced_notes(disk, {FIRST: 100})
+    return notes if request.param == "its own notes" else LengthFile(disk, DIRECTORY)
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -130,8 +148,10 @@ def test_a_note_is_only_raised_by_what_was_synced(disk: SimulatedDisk) -> None:
     assert noted(disk) == {FIRST: 100}
 
 
-def test_lowering_is_written_at_once_and_durable_with_the_next_sync(disk: SimulatedDisk) -> None:
-    notes = with_synced_notes(disk, {FIRST: 100})
+def test_lowering_is_written_at_once_and_durable_with_the_next_sync(
+    disk: SimulatedDisk, first_at_100: LengthFile
+) -> None:
+    notes = first_at_100
     notes.lower(FIRST, 40)
     assert noted(disk) == {FIRST: 40}
     assert noted_after_crash(disk) == {FIRST: 100}
@@ -139,8 +159,10 @@ def test_lowering_is_written_at_once_and_durable_with_the_next_sync(disk: Simula
     assert noted_after_crash(disk) == {FIRST: 40}
 
 
-def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(disk: SimulatedDisk) -> None:
-    notes = with_synced_notes(disk, {FIRST: 100})
+def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(
+    disk: SimulatedDisk, first_at_100: LengthFile
+) -> None:
+    notes = first_at_100
     notes.lower(FIRST, 40)
     notes.lower_for_good(FIRST, 40)
     assert noted_after_crash(disk) == {FIRST: 40}
@@ -150,9 +172,11 @@ def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(
     assert disk.operations == before
 
 
-def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(disk: SimulatedDisk) -> None:
+def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(
+    disk: SimulatedDisk, first_at_100: LengthFile
+) -> None:
     """100 is durable, 200 was written and may be; then 150: a crash may find any of the three."""
-    notes = with_synced_notes(disk, {FIRST: 100})
+    notes = first_at_100
     notes.raise_to(FIRST, 200)
     notes.write()
     notes.lower(FIRST, 150)
@@ -163,8 +187,10 @@ def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(disk: Simu
     notes.check_invariants()
 
 
-def test_a_file_that_is_gone_gives_its_slot_to_another_when_that_is_durable(disk: SimulatedDisk) -> None:
-    notes = with_synced_notes(disk, {FIRST: 100})
+def test_a_file_that_is_gone_gives_its_slot_to_another_when_that_is_durable(
+    disk: SimulatedDisk, first_at_100: LengthFile
+) -> None:
+    notes = first_at_100
     notes.forget(FIRST)
     notes.write()
     notes.raise_to(SECOND, 50)
@@ -221,9 +247,11 @@ def test_a_full_disk_loses_no_change(disk: SimulatedDisk) -> None:
     assert noted(disk) == {FIRST: 100, SECOND: 50}
 
 
-def test_a_sync_in_the_middle_of_a_write_makes_nothing_of_it_durable(disk: SimulatedDisk) -> None:
+def test_a_sync_in_the_middle_of_a_write_makes_nothing_of_it_durable(
+    disk: SimulatedDisk, first_at_100: LengthFile
+) -> None:
     """The other thread may sync between two slots of one write."""
-    notes = with_synced_notes(disk, {FIRST: 100})
+    notes = first_at_100
     notes.forget(FIRST)
 
     def sync_first() -> None:

@@ -164,6 +164,17 @@ def test_a_journal_full_early_has_the_one_before_moved_at_once(driver: V1Driver)
     driver.check()
 
 
+def test_a_flush_moves_twice_what_was_written_and_a_file_counts_like_eight_entries() -> None:
+    driver = V1Driver(replace(SMALL, v1_journal_entries_max=100))
+    driver.publish(92)
+    driver.flush()
+    for flush in range(3):
+        driver.publish(8)
+        driver.flush()
+        assert [name for name in files(driver) if name.endswith(".idx")] == [f"{each}.idx" for each in range(flush + 1)]
+    driver.check()
+
+
 def test_more_acks_than_one_flush_moves(driver: V1Driver) -> None:
     """They go in one piece, and the publishes behind them one by one."""
     driver.publish(8)

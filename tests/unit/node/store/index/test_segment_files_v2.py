@@ -15,6 +15,7 @@ from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, ZERO_SLOT
 from node.store.index.v2.segment_files import OPEN_SEGMENTS_MAX, SegmentFilesV2
 from node.store.shared.config import StoreConfig
+from tests.support.index_driver import DIRECTORY, V2, IndexDriver
 from tests.support.messages import publications
 from tests.support.stores import StoreHarness, run_sync_round
 
@@ -51,6 +52,23 @@ def zeroed(harness: StoreHarness, place: int) -> list[bool]:
     at = HEADER_BYTES + place * SLOT_BYTES
     contents = [files[f"{harness.queue_directory}/{number}.qi"] for number in range(SEGMENTS)]
     return [content[at : at + SLOT_BYTES] == ZERO_SLOT for content in contents]
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_stop_syncs_what_it_wrote_and_all_names(rounds: int) -> None:
+    """Whatever a round of the group commit has synced before."""
+    driver = IndexDriver(V2)
+    for size in (20, 5, 30):
+        driver.settle(driver.publish(size)[::3])
+        driver.publish(1, big=True)
+        if rounds:
+            rounds -= 1
+            driver.sync()
+        else:
+            driver.flush()
+    driver.index.close(driver.next_seq_id)
+    assert driver.disk.durable_snapshot() == driver.disk.snapshot()
+    assert f"{DIRECTORY}/7.qs" in driver.disk.snapshot()
 
 
 def test_acks_all_over_a_queue_are_written_and_ask_for_no_sync(harness: StoreHarness) -> None:

@@ -83,8 +83,18 @@ def test_bytes_of_two_neighbours_are_not_mistaken_for_an_id() -> None:
     spelled = MsgId(bytes.fromhex("000000000102030405060708090a0b0c"))
     assert spelled not in table
     assert table.get(spelled) is None
-    table.add(spelled, 7, 8, 9, 1)
-    assert table.get(spelled) == Location(7, 8, 9, 1)
+    assert not table.retain(spelled)
+    assert not table.is_at(spelled, 0x01020304, 0x05060708)
+    assert table.move(spelled, (0x01020304, 0x05060708), (7, 8)) == 0
+    with pytest.raises(KeyError):
+        table.release(spelled)
+    table.add(spelled, 6, 7, 9, 1)
+    assert spelled in table
+    assert table.move(spelled, (6, 7), (7, 8)) == 9
+    assert table.is_at(spelled, 7, 8)
+    assert table.retain(spelled)
+    assert table.get(spelled) == Location(7, 8, 9, 2)
+    assert table.release(spelled) is None
     assert table.release(spelled) == Location(7, 8, 9, 1)
     assert table.get(first) == Location(0, 0x01020304, 0x05060708, 0x090A0B0C)
 
