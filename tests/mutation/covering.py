@@ -114,11 +114,12 @@ def record(root: Path, files: Sequence[str], packages: Sequence[str], jobs: int)
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {
             "PYTHONPATH": str(root),
+            "PYTEST_PLUGINS": "tests.mutation.recording",
             DIRECTORY_VARIABLE: directory,
             PACKAGES_VARIABLE: " ".join(packages),
         }
         side_by_side = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
-        command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.recording", *side_by_side, "-m", FAST, *files]
+        command = [sys.executable, "-m", "pytest", *side_by_side, "-m", FAST, *files]
         ended = subprocess.run(command, cwd=root, env=environment, check=False, capture_output=True, text=True)
         recorded: dict[str, tuple[float, str]] = {}
         for path in sorted(Path(directory).glob("*.json")):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.mutation.covering import Covering
+import pytest
+
+from tests.mutation.covering import Covering, record
 from tests.mutation.mutator import mutants_of
-from tests.mutation.recording import MARKS, LineNumbers, as_bits, marked
+from tests.mutation.recording import MARKS, ROOT, LineNumbers, as_bits, marked
 
 SOURCE = '''\
 def f(n):
@@ -63,3 +65,11 @@ def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_pa
     assert names["True"] == ["t.py::quick", "t.py::slow"]
     assert names["None"] == ["t.py::slow"]
     assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_package_that_a_conftest_imports_is_recorded_too(jobs: int) -> None:
+    """pytest imports the conftest of a file that it is given before anything else: the marks must be quicker."""
+    recorded = record(ROOT, ["tests/unit/cluster/sessions/test_session_deliveries.py"], ["cluster/sessions"], jobs)
+    assert recorded
+    assert all(int(bits, 16) for _, bits in recorded.values())
