@@ -51,14 +51,21 @@ class Covering:
     def of(self, mutant: Mutant) -> list[Test]:
         """The tests that can notice it, the quickest first.
 
-        What is run when a module is imported concerns every test that executes a line of this module."""
+        What is run when a module is imported concerns every test that executes a line of this module; if there are
+        none, since it only declares, every one that executes a line of its package."""
         if mutant.is_in_function:
             first = self._numbers.first(mutant.path)
             assert first is not None
-            mask = 1 << (first + mutant.line)
-        else:
-            lines = self._numbers.range_of(mutant.path)
-            mask = ((1 << len(lines)) - 1) << lines.start
+            return self._with_any_of(1 << (first + mutant.line))
+        return self._with_any_of(self._mask_of([mutant.path])) or self._with_any_of(
+            self._mask_of(self._numbers.package_of(mutant.path))
+        )
+
+    def _mask_of(self, paths: Iterable[str]) -> int:
+        ranges = map(self._numbers.range_of, paths)
+        return sum(((1 << len(lines)) - 1) << lines.start for lines in ranges)
+
+    def _with_any_of(self, mask: int) -> list[Test]:
         return [test for test, bits in self._tests if bits & mask]
 
 

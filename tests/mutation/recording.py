@@ -50,6 +50,10 @@ class LineNumbers:
         first = self._first[path]
         return range(first, min(each for each in firsts if each > first))
 
+    def package_of(self, path: str) -> list[str]:
+        """The modules in the same folder, this one included."""
+        return [each for each in self._first if each.rpartition("/")[0] == path.rpartition("/")[0]]
+
 
 def marked(tree: ast.Module, first: int) -> ast.Module:
     """With a mark before each statement of each function."""

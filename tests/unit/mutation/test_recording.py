@@ -67,6 +67,21 @@ def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_pa
     assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
 
 
+def test_a_module_without_functions_concerns_whoever_runs_anything_of_its_package(tmp_path: Path) -> None:
+    for package in ("p", "q"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "records.py").write_text("LIMIT = 7\n")
+        (tmp_path / package / "code.py").write_text("def f():\n    return 5\n")
+    numbers = LineNumbers(tmp_path, ["p", "q"])
+    recorded = {}
+    for package in ("p", "q"):
+        first = numbers.first(f"{package}/code.py")
+        assert first is not None
+        recorded[f"t.py::{package}"] = (1.0, f"{1 << (first + 2):x}")
+    [mutant] = mutants_of("p/records.py", "LIMIT = 7\n")
+    assert [test.name for test in Covering(numbers, recorded).of(mutant)] == ["t.py::p"]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_package_that_a_conftest_imports_is_recorded_too(jobs: int) -> None:
     """pytest imports the conftest of a file that it is given before anything else: the marks must be quicker."""
