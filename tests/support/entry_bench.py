@@ -34,6 +34,8 @@ class EntryBench:
         self.current: MastershipRecord | None = record(master, 1)
         self.linked = {NodeName(name) for name in linked or (master,)}
         self.queue: QueueProcess | None = None
+        #: It was called, and is to be drained at the end of this turn.
+        self._is_touched = False
         #: Sealed queues whose deletion was left to this node to decide.
         self.settled: list[QueueId] = []
         #: Why the queue here went out of service, each time that it was said.
@@ -51,7 +53,7 @@ class EntryBench:
         return self.queue
 
     def touch(self, queue_id: QueueId) -> None:
-        pass
+        self._is_touched = True
 
     def run(self, queue_id: QueueId) -> None:
         if self.queue is not None:
@@ -82,6 +84,12 @@ class EntryBench:
 
     def masters_here(self, backing_queue: BackingQueue) -> None:
         self.queue = QueueProcess(queue_record(QUEUE), backing_queue)
+
+    def end_turn(self) -> None:
+        """The queue here is drained if it was called, as the shell does it."""
+        if self._is_touched:
+            self._is_touched = False
+            self.run(QUEUE)
 
     def moves(self, master: str, epoch: int, *, is_down: bool = False) -> None:
         self.current = record(master, epoch, is_down=is_down)

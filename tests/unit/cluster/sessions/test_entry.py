@@ -291,7 +291,7 @@ def test_a_queue_here_is_called_and_no_message_sent() -> None:
     bench.publishes(1, 2)
     assert bench.queue is not None
     assert bench.queue.ready == 2
-    bench.run(QUEUE)
+    bench.end_turn()
     assert bench.sink.confirmed == [1, 2]
     assert bench.told() == []
 
@@ -302,7 +302,7 @@ def test_publishes_wait_until_this_node_has_taken_up_its_role() -> None:
     assert bench.failures == [], "no queue was called that is not there"
     bench.masters_here(SteeredQueue())
     bench.moves("n1", 2)
-    bench.run(QUEUE)
+    bench.end_turn()
     assert bench.sink.confirmed == [1]
 
 
@@ -336,7 +336,7 @@ def test_what_a_mirror_had_got_is_only_confirmed_by_the_next_master(opened: Entr
     promoted = stored(message_of(2))
     opened.masters_here(promoted)
     opened.moves("n1", 2)
-    opened.run(QUEUE)
+    opened.end_turn()
     assert sorted(opened.sink.confirmed) == [2, 3]
     found = promoted.fetch(10, ack_required=False)
     assert [each.message.body for each in found] == [b"2", b"3"]

@@ -481,7 +481,7 @@ def test_consumers_of_a_queue_that_comes_here_are_attached_without_a_message(ope
     opened.consumes(1, CONSUMER)
     opened.masters_here(stored(message(1, b"a")))
     opened.moves("n1", 2)
-    opened.run(QUEUE)
+    opened.end_turn()
     assert opened.sink.delivered == [("tag", b"a", False)]
     assert opened.told() == []
 

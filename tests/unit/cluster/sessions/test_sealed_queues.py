@@ -35,9 +35,7 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known
     await network.pump()
     assert sink.confirmed == [], "its command may be carried out yet"
     assert network["n2"].settled == [QUEUE]
-    process = network["n2"].queue
-    assert process is not None
-    process.unseal()
+    network["n2"].unseal()
     await network.pump()
     assert sink.confirmed == [1]
 
@@ -57,9 +55,9 @@ async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network
     consuming[1].cancel()
     gateway.close_channel(goes)
     await network.pump()
-    process = network["n2"].queue
-    assert process is not None
-    process.unseal()
+    network["n2"].unseal()
     await network.pump()
     await consuming[0]
+    process = network["n2"].queue
+    assert process is not None
     assert [channel for channel, _, _ in process.consumers()] == [stays], "a channel that closed has no consumer"
