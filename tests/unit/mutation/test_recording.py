@@ -67,6 +67,19 @@ def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_pa
     assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
 
 
+def test_a_function_that_is_called_by_the_import_concerns_whoever_runs_anything_of_its_module(tmp_path: Path) -> None:
+    """Or whatever it does wrong would never be noticed: no test is there to execute it."""
+    (tmp_path / "p").mkdir()
+    source = "def table():\n    return {1: 2}\n\nTABLE = table()\n\ndef f():\n    return TABLE\n"
+    (tmp_path / "p" / "a.py").write_text(source)
+    numbers = LineNumbers(tmp_path, ["p"])
+    first = numbers.first("p/a.py")
+    assert first is not None
+    covering = Covering(numbers, {"t.py::f": (1.0, f"{1 << (first + 7):x}")})
+    names = {mutant.line: [test.name for test in covering.of(mutant)] for mutant in mutants_of("p/a.py", source)}
+    assert names == {2: ["t.py::f"], 7: ["t.py::f"]}
+
+
 def test_a_module_without_functions_concerns_whoever_runs_anything_of_its_package(tmp_path: Path) -> None:
     for package in ("p", "q"):
         (tmp_path / package).mkdir()
