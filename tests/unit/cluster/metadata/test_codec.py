@@ -13,18 +13,30 @@ from hypothesis import strategies as st
 
 from cluster.metadata import codec
 from cluster.metadata.codec import (
+    MAX_DEPTH,
     PIECE_BYTES,
     CodecError,
     decode,
+    decode_in_pieces,
     decode_request,
     encode,
     encode_in_pieces,
     encode_request,
 )
-from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, NodeDown, Request, RequestId, SetPolicy
+from cluster.metadata.commands import (
+    AddUser,
+    ChangePassword,
+    ChangeTopology,
+    FoundCluster,
+    NodeDown,
+    Request,
+    RequestId,
+    SetPolicy,
+)
 from cluster.metadata.records import PolicyRecord
 from node.amqp.values import Timestamp
 from node.ids import Incarnation, NodeName
+from node.pieces import at_once
 from node.topology.commands import DeclareQueue, DeleteQueue
 
 N1 = NodeName("n1")
@@ -110,6 +122,28 @@ def test_pieces_are_small_however_long_the_lists() -> None:
         list(encode_in_pieces([[object()]]))
 
 
+def nested(depth: int) -> Any:
+    value: Any = "innermost"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_what_can_be_written_can_be_read_however_deep_it_is() -> None:
+    """At once and in pieces alike: an entry becomes part of a snapshot."""
+    deepest, too_deep = nested(MAX_DEPTH), nested(MAX_DEPTH + 1)
+    data = encode(deepest)
+    assert b"".join(encode_in_pieces(deepest)) == data
+    assert decode(data) == at_once(decode_in_pieces(data)) == deepest
+    for write in (encode, lambda value: list(encode_in_pieces(value))):
+        with pytest.raises(CodecError, match="nested deeper"):
+            write(too_deep)
+    data = b"l\x01" + data
+    for read in (decode, lambda data: at_once(decode_in_pieces(data))):
+        with pytest.raises(CodecError, match="nested deeper"):
+            read(data)
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
     with suppress(CodecError):
@@ -152,6 +186,11 @@ def test_an_unknown_type_is_refused() -> None:
 
 
 def test_a_command_that_is_logged_does_not_tell_a_password_hash() -> None:
-    for command in (AddUser("guest", "c2VjcmV0"), ChangePassword("guest", "c2VjcmV0")):
-        assert "c2VjcmV0" not in repr(command)
+    hash_of_password = "c2VjcmV0"
+    for command in (
+        AddUser("guest", hash_of_password),
+        ChangePassword("guest", hash_of_password),
+        FoundCluster("/", "guest", hash_of_password),
+    ):
+        assert hash_of_password not in repr(command)
         assert decode_request(encode_request(Request(RequestId(N1, Incarnation(1), 1), command))).command == command

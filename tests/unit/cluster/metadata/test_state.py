@@ -11,6 +11,7 @@ from cluster.metadata.commands import (
     ClearPolicy,
     DeleteUser,
     ForgetNode,
+    FoundCluster,
     Request,
     RequestId,
     SetPermissions,
@@ -18,6 +19,7 @@ from cluster.metadata.commands import (
     SetUserTags,
 )
 from cluster.metadata.errors import (
+    AlreadyFoundedError,
     EarlierLifeError,
     ForgottenNodeError,
     NoSuchNodeError,
@@ -216,6 +218,48 @@ def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     assert not cluster.state.topology.has_vhost("v")
     assert not cluster.state.policies
     assert not cluster.state.users.may_enter("alice", "v")
+
+
+# --- founding
+
+
+def found(state: MetadataState, index: int, vhost: str = "/") -> WarrenError | None:
+    command = FoundCluster(vhost, "guest", "hash", ("administrator",))
+    return state.apply(index, Request(request_id(index), command)).error
+
+
+def test_a_cluster_that_never_had_a_vhost_is_founded_once() -> None:
+    state = MetadataState()
+    assert not state.is_founded
+    assert found(state, 1) is None
+    assert state.topology.has_vhost("/")
+    guest = state.users.user("guest")
+    assert guest is not None
+    assert (guest.password_hash, guest.tags) == ("hash", ("administrator",))
+    for kind in ("configure", "write", "read"):
+        assert state.users.may("guest", "/", kind, "anything")
+    assert isinstance(found(state, 2, "another"), AlreadyFoundedError)
+    restored = MetadataState()
+    restored.restore(state.snapshot())
+    assert isinstance(found(restored, 3, "another"), AlreadyFoundedError)
+    assert not restored.topology.has_vhost("another")
+
+
+def test_a_cluster_whose_only_vhost_an_operator_took_away_is_not_founded_again() -> None:
+    cluster = StateUnderTest()
+    cluster.apply(ChangeTopology(DeleteVhost("/"), N1))
+    assert isinstance(found(cluster.state, cluster.index + 1), AlreadyFoundedError)
+
+
+def test_what_is_not_a_vhost_founds_nothing() -> None:
+    state = MetadataState()
+    state.apply(1, Request(request_id(1), AddUser("guest", "of an older release")))
+    state.apply(2, Request(request_id(2), ChangeTopology(DeleteQueue("/", "q"), N1)))
+    assert found(state, 3) is None
+    guest = state.users.user("guest")
+    assert guest is not None
+    assert guest.password_hash == "of an older release", "who is there already stays as he is"
+    assert state.users.may("guest", "/", "read", "anything")
 
 
 # --- policies
