@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.metadata import errors
 from cluster.metadata.commands import (
     AddUser,
     ChangeTopology,
@@ -28,7 +29,7 @@ from cluster.metadata.state import MetadataState
 from cluster.policy.validation import PolicyError
 from cluster.runtime.metadata_group import MetadataGroup
 from node.auth import UserDirectory
-from node.errors import ConfigError, ConnectionFailure
+from node.errors import ConfigError, ConnectionFailure, WarrenError
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.queues.options import queue_settings
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
@@ -204,6 +205,32 @@ def test_what_is_wrong_with_a_command_is_said_to_operators_in_words(
     cluster: StateUnderTest, command: Command, text: str
 ) -> None:
     assert str(cluster.apply(command).error) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.NoSuchUserError("alice"), ["alice", "does not exist"]),
+        (errors.UserExistsError("alice"), ["alice", "already exists"]),
+        (errors.NoSuchVhostError("v"), ["'v'", "does not exist"]),
+        (errors.NoSuchPolicyError(), ["does not exist"]),
+        (errors.NodeStillUpError("n2"), ["n2", "must be stopped"]),
+        (errors.NoSuchNodeError("n2"), ["n2", "no member"]),
+        (errors.StillMemberError("n2"), ["n2", "a member of this cluster already"]),
+        (errors.ForgottenNodeError("n2"), ["n2", "delete its data directory and start it again"]),
+        (errors.AlreadyFoundedError(), ["every cluster has"]),
+        (errors.TooNewCommandError("NoteConsumer", 3, 2), ["NoteConsumer needs protocol 3", "has 2. "]),
+        (errors.TooNewCommandError("NoteConsumer", 3, 2, ["n1 is old", "n2 is old"]), ["has 2: n1 is old; n2 is old"]),
+        (errors.NewerReleaseError("the log", "protocol 9", 3), ["the log", "protocol 9", "3", "upgrade this node"]),
+        (errors.OlderReleaseError("n2", 2, 3), ["n2 speaks protocol 2", "needs 3", "start n2 with the release"]),
+        (errors.EarlierLifeError("n2", 5), ["n2", "start 5"]),
+        (errors.StillServedError("q", "n1"), ["'q'", "served by n1", "stop n1"]),
+        (errors.CompleteMasterError("q", "n1"), ["'q'", "n1 has everything", "stop n1 and try again"]),
+        (errors.NodeNotUpError("n2"), ["n2", "start it first"]),
+    ],
+)
+def test_a_refusal_names_what_it_is_about_and_what_would_help(error: WarrenError, words: list[str]) -> None:
+    assert [word for word in words if word not in str(error)] == []
 
 
 def test_a_mistake_of_ours_says_what_to_do() -> None:

@@ -143,7 +143,7 @@ def test_when_time_is_up_the_caller_learns_what_did_not_come(bench: EntryBench, 
     bench.emitted()
     error = bench.entry.calls.time_is_up(call)
     text = "'q' in vhost '/' did not answer in time" if was_asked else "home node 'n2' of durable queue 'q' in vhost"
-    assert text in error.reply_text
+    assert (error.reply_code, text in error.reply_text) == (404, True)
 
     bench.hears(answer(call, 1, number=7))
     bench.moves("n3", 2)
