@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.metadata import codec
 from cluster.metadata.codec import (
+    INTEGER_BYTES_MAX,
     MAX_DEPTH,
     PIECE_BYTES,
     CodecError,
@@ -142,6 +143,25 @@ def test_what_can_be_written_can_be_read_however_deep_it_is() -> None:
     for read in (decode, lambda data: at_once(decode_in_pieces(data))):
         with pytest.raises(CodecError, match="nested deeper"):
             read(data)
+
+
+def test_an_integer_has_as_many_bytes_as_anybody_can_mean_and_no_more() -> None:
+    """Or bytes without an end would be read for ever."""
+    greatest = 2 ** (7 * INTEGER_BYTES_MAX - 1) - 1
+    for number in (greatest, -greatest):
+        assert decode(encode(number)) == number
+        with pytest.raises(CodecError, match="too big"):
+            encode(number * 2 + 1)
+    with pytest.raises(CodecError, match=f"more than {INTEGER_BYTES_MAX} bytes"):
+        decode(b"i" + b"\x80" * INTEGER_BYTES_MAX + b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (-65, "8101"), (8191, "fe7f")],
+)
+def test_integers_are_as_short_as_they_can_be(value: int, data: str) -> None:
+    assert encode(value) == b"i" + bytes.fromhex(data)
 
 
 @given(st.binary(max_size=60))

@@ -5,6 +5,7 @@ Records are written ``master | mirrors, oldest first (* synchronised, + followin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from cluster.metadata.errors import (
     StaleMastershipError,
 )
 from cluster.metadata.events import MastershipChanged, QueueCreated, QueueDeleted
+from cluster.metadata.mastership import last_served_epoch
 from node.errors import ConnectionFailure
+from node.ids import Epoch
 from node.topology.commands import DeclareQueue
 from tests.support.metadata_state import (
     ALL,
@@ -144,6 +147,38 @@ def test_without_a_complete_mirror_the_policy_decides(policy: dict[str, str], re
     assert show(cluster.record()) == record
     if record is LOST:
         assert reasons(cluster) == ["in_service_lossy"]
+
+
+def test_the_record_remembers_in_which_epoch_anything_may_have_been_delivered_last() -> None:
+    cluster = mirrored()
+    assert last_served_epoch(cluster.record()) == 0, "a new queue has delivered nothing before"
+    cluster.down("n1")
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (2, 1)
+    cluster.down("n2")
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (3, 1), "n2 was only elected"
+    cluster.serve("n3")
+    assert last_served_epoch(cluster.record()) == 1
+    cluster.down("n3")
+    assert cluster.record().is_down
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (3, 3)
+    cluster.up("n3", 2)
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (4, 3)
+
+
+def test_a_master_that_restarts_unnoticed_may_have_delivered_in_its_epoch_before() -> None:
+    cluster = StateUnderTest("n1")
+    cluster.declare()
+    for incarnation in (2, 3):
+        cluster.up("n1", incarnation)
+        record = cluster.record()
+        assert record.in_service
+        assert last_served_epoch(record) == record.epoch - 1
+
+
+def test_of_a_record_of_an_older_release_the_epoch_before_may_have_been_served() -> None:
+    cluster = mirrored()
+    cluster.down("n1")
+    assert last_served_epoch(replace(cluster.record(), epoch=Epoch(7), served_epoch=None)) == 6
 
 
 def test_exactly_replaces_a_dead_mirror_at_once() -> None:

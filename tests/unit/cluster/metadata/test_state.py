@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.metadata.commands import (
     AddUser,
     AdmitNode,
@@ -26,6 +28,7 @@ from cluster.metadata.errors import (
     NoSuchPolicyError,
     NoSuchUserError,
     NoSuchVhostError,
+    StaleDeletionError,
     StillMemberError,
     UserExistsError,
 )
@@ -37,7 +40,18 @@ from cluster.policy.validation import PolicyError
 from node.errors import ChannelError, ConfigError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.queues.options import queue_settings
-from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost, Unbind
+from node.topology.commands import (
+    Bind,
+    CreateVhost,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteVhost,
+    TopologyCommand,
+    Unbind,
+)
+from node.topology.topology import BINDINGS_PER_PIECE
 from tests.support.metadata_state import StateUnderTest
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -203,6 +217,42 @@ def test_deleting_a_queue_is_announced_once() -> None:
     assert isinstance(event, QueueDeleted)
     assert event.queue.queue_id == record.queue_id
     assert cluster.apply(ChangeTopology(DeleteQueue("/", "q"), N1)).events == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        DeleteExchange("/", "x", if_unused=True),
+        DeleteExchange("/", "amq.topic"),
+        DeleteQueue("/", "q", epoch=7),
+    ],
+    ids=["in use", "not to be deleted", "looked at by a master of another epoch"],
+)
+def test_a_deletion_that_is_refused_leaves_every_binding_however_many_they_are(command: TopologyCommand) -> None:
+    """Many are removed in pieces, before what they lead from or to: it has to be certain by then."""
+    cluster = StateUnderTest("n1")
+    cluster.apply(ChangeTopology(DeclareExchange("/", "x", "topic"), N1))
+    cluster.declare("q")
+    for number in range(BINDINGS_PER_PIECE + 1):
+        for source in ("x", "amq.topic"):
+            cluster.apply(ChangeTopology(Bind("/", source, "q", "queue", f"key.{number}"), N1))
+    before = cluster.state.topology.snapshot()
+    refused = cluster.apply(ChangeTopology(command, N1))
+    assert isinstance(refused.error, ChannelError | StaleDeletionError), refused
+    assert cluster.state.topology.snapshot() == before
+
+
+def test_a_queue_declared_anew_is_not_deleted_by_what_was_said_of_the_one_before() -> None:
+    cluster = StateUnderTest("n1")
+    gone = cluster.declare().queue_id
+    cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=1), N1))
+    assert not cluster.exists()
+    cluster.declare()
+    assert cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=1), N1)) == Applied()
+    assert cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=9), N1)) == Applied(), (
+        "its epoch is no matter"
+    )
+    assert cluster.exists()
 
 
 def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:

@@ -477,6 +477,19 @@ def test_a_consumer_that_its_queue_or_the_deletion_ends_is_told_once(opened: Ent
     assert opened.sink.cancelled == ["tag", "other"]
 
 
+def test_the_last_words_of_a_queue_here_reach_its_publishers_and_consumers() -> None:
+    bench = EntryBench("n1")
+    bench.masters_here(SteeredQueue(durable=True))
+    assert bench.proceeds(bench.asks(CONSUME)) is not None
+    bench.knows("tag")
+    bench.publishes(1)
+    assert bench.queue is not None
+    bench.entry.local_effects(QUEUE, bench.queue.delete())
+    assert (bench.sink.confirmed, bench.sink.cancelled) == ([1], ["tag"])
+    bench.queue_is_deleted()
+    assert (bench.sink.confirmed, bench.sink.cancelled) == ([1], ["tag"]), "once"
+
+
 def test_consumers_of_a_queue_that_comes_here_are_attached_without_a_message(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
     opened.masters_here(stored(message(1, b"a")))

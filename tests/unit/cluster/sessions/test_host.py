@@ -84,9 +84,9 @@ class HostBench:
         self.hears(SessionOpen(QUEUE, session, EPOCH, 8, has_consumed), node)
         assert self.told(node) == [SessionOpened(QUEUE, session)]
 
-    def publishes(self, session: int, *counters: int, channel: int = 1, is_resent: bool = False) -> None:
-        envelopes = pack_envelopes([message(counter, b"%d" % counter) for counter in counters])
-        self.hears(SessionPublish(QUEUE, session, channel, counters, envelopes, is_resent))
+    def publishes(self, session: int, *counters: int) -> None:
+        """On channel 1, for the first time."""
+        self.hears(SessionPublish(QUEUE, session, 1, counters, envelopes(*counters)))
 
     def asks(self, session: int, verb: str, channel: int = 1, consumer: ConsumerSpec | None = None) -> SessionReply:
         self.hears(SessionCall(QUEUE, session, 50, verb, channel, consumer))
@@ -110,6 +110,10 @@ class HostBench:
 @pytest.fixture
 def bench() -> HostBench:
     return HostBench()
+
+
+def envelopes(*counters: int) -> bytes:
+    return pack_envelopes([message(counter, b"%d" % counter) for counter in counters])
 
 
 def bodies(told: list[SessionMessage]) -> list[tuple[str, bool]]:
@@ -215,13 +219,24 @@ def test_credit_is_granted_in_the_steps_that_the_entry_node_named_and_anew_after
     assert granted(20) == [16]
 
 
-@pytest.mark.parametrize(("is_resent", "flag"), [(True, True), (False, False)])
-def test_what_an_earlier_master_may_have_delivered_comes_flagged(bench: HostBench, is_resent: bool, flag: bool) -> None:
+def test_what_an_earlier_master_may_have_delivered_comes_flagged(bench: HostBench) -> None:
     bench.opens(1)
     bench.asks(1, "consume", consumer=CONSUMER)
-    bench.publishes(1, 1, is_resent=is_resent)
+    bench.hears(SessionPublish(QUEUE, 1, 1, [1], envelopes(1), is_resent=True))
+    bench.publishes(1, 2)
     bench.end_turn()
-    assert bodies(bench.told()) == [("1", flag)]
+    assert bodies(bench.told()) == [("1", True), ("2", False)]
+
+
+def test_what_is_given_back_in_one_piece_is_delivered_again_at_once(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.publishes(1, 1)
+    bench.end_turn()
+    [delivered] = [each for each in bench.told() if isinstance(each, SessionDeliver)]
+    bench.hears(SessionSettle(QUEUE, 1, 1, "requeue", delivered.seq_ids))
+    bench.end_turn()
+    assert bodies(bench.told()) == [("1", True)]
 
 
 @pytest.mark.parametrize(
@@ -307,8 +322,10 @@ def test_an_auto_delete_queue_that_is_consumed_now_stays() -> None:
 
 
 def test_who_sealed_a_queue_and_is_lost_leaves_its_deletion_to_be_settled(bench: HostBench) -> None:
-    """Whatever else he has asked since, on whatever channel."""
+    """Whatever else he has asked since, on whatever channel. He named no conditions: it may be used, and not empty."""
     bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.publishes(1, 1)
     assert bench.asks(1, "delete_if").epoch == EPOCH
     bench.asks(1, "purge", channel=2)
     bench.host.node_lost(N1)
