@@ -22,6 +22,7 @@ from node.message import iter_envelopes, pack_envelopes
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
 from tests.support.session_network import QUEUE, RecordingSink, message, queue_record, record
 
 HERE = NodeName("n1")
@@ -42,10 +43,13 @@ class EntryBench:
         self.failures: list[Exception] = []
         self.effects: list[EntryEffect] = []
         self._sent: list[tuple[NodeName, SessionMessage]] = []
-        self.entry = Entry(HERE, self, self, lambda _: self.current, queue_record, self.effects.append)
+        self.entry = Entry(HERE, self, self, lambda _: self.current, self.queue_record, self.effects.append)
         self.sink = RecordingSink()
         self.channel = self.entry.open_channel(self.sink)
         self.now_s = 100.0
+
+    def queue_record(self, queue_id: QueueId) -> QueueRecord | None:
+        return None if self.current is None else queue_record(queue_id)
 
     # --- LocalQueues and Links ---
 

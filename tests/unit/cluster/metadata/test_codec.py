@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.metadata import codec
 from cluster.metadata.codec import (
+    DECODED_PIECE_BYTES,
     INTEGER_BYTES_MAX,
     MAX_DEPTH,
     PIECE_BYTES,
@@ -121,6 +122,17 @@ def test_pieces_are_small_however_long_the_lists() -> None:
     assert max(map(len, pieces)) < PIECE_BYTES + 200
     with pytest.raises(CodecError, match="a object cannot be encoded"):
         list(encode_in_pieces([[object()]]))
+
+
+def test_long_lists_are_read_a_little_at_a_time() -> None:
+    for depth in range(3):
+        value: Any = [{"key": "k" * 100, "number": number} for number in range(1_000)]
+        for _ in range(depth):
+            value = [value]
+        data = encode(value)
+        reading = decode_in_pieces(data)
+        turns = sum(1 for _ in reading)
+        assert len(data) // (DECODED_PIECE_BYTES + 200) <= turns <= len(data) // DECODED_PIECE_BYTES
 
 
 def nested(depth: int) -> Any:

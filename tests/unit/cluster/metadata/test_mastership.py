@@ -31,6 +31,7 @@ from tests.support.metadata_state import (
     N3,
     N4,
     StateUnderTest,
+    follows,
     mirrored,
     reasons,
     show,
@@ -361,6 +362,16 @@ def test_a_transient_queue_that_waited_for_a_process_that_lives_has_lost_what_on
     cluster.up("n1", 1)
     cluster.serve()
     assert show(cluster.record()) == "n2 | n1 | epoch 2 | lossy 1"
+
+
+def test_a_transient_queue_whose_content_is_lost_waits_for_nobody_whatever_the_policy_says() -> None:
+    """To refuse whoever lacks something makes sense only as long as somebody has everything."""
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.declare(durable=False)
+    cluster.policy({**ALL, "ha-promote-on-failure": "when-synced"})
+    follows(cluster, N3)
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n3 | n2 | epoch 2 | elected | complete nobody"
 
 
 def test_a_transient_queue_that_nobody_else_has_comes_back_empty() -> None:

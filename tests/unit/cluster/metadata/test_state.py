@@ -11,9 +11,11 @@ from cluster.metadata.commands import (
     ChangeTopology,
     ClearPermissions,
     ClearPolicy,
+    Command,
     DeleteUser,
     ForgetNode,
     FoundCluster,
+    NodeDown,
     Request,
     RequestId,
     SetPermissions,
@@ -116,10 +118,12 @@ def test_a_forgotten_node_is_not_heard_until_it_was_let_in_and_then_above_its_ea
     assert ask(cluster, incarnation=3, vhost="v") is None
     cluster.down("n2", 3)
     cluster.apply(ForgetNode(N2))
+    assert cluster.state.admissions.is_forgotten(N2)
     assert isinstance(ask(cluster, incarnation=3, vhost="w"), EarlierLifeError), "a straggler of the life before"
     assert isinstance(cluster.up("n2", 4).error, ForgottenNodeError), "the old directory, started once more"
     assert isinstance(cluster.up("n2", 1).error, ForgottenNodeError), "an empty one that nobody let in"
     cluster.apply(AdmitNode(N2, "b2", "n2:1"))
+    assert not cluster.state.admissions.is_forgotten(N2)
     assert isinstance(cluster.up("n2", 3).error, ForgottenNodeError), "it has to count on"
     cluster.state.restore(cluster.state.snapshot())
     assert cluster.up("n2", 4).error is None
@@ -312,6 +316,33 @@ def test_what_is_not_a_vhost_founds_nothing() -> None:
     assert state.users.may("guest", "/", "read", "anything")
 
 
+# --- in pieces
+
+
+@pytest.mark.parametrize(
+    "command", [NodeDown(N2, Incarnation(1)), SetPolicy(PolicyRecord("/", "p", "^", {"max-length": 9}, 0, "all"))]
+)
+def test_whoever_looks_between_two_pieces_sees_every_queue_as_it_was_or_as_it_will_be(command: Command) -> None:
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.policy({"ha-mode": "all"}, name="p")
+    for name in ("a", "b", "c"):
+        cluster.declare(name)
+    state = cluster.state
+    before = dict(state.masterships)
+    seen = []
+    pieces = state.apply_in_pieces(cluster.index + 1, Request(request_id(1), command))
+    for _ in pieces:
+        state.check_invariants()
+        seen.append(dict(state.masterships))
+    after = dict(state.masterships)
+    assert not state.is_changing
+    assert all(before[queue_id] != after[queue_id] for queue_id in before)
+    for records in seen:
+        assert all(record in (before[queue_id], after[queue_id]) for queue_id, record in records.items())
+    changed = [sum(records[queue_id] == after[queue_id] for queue_id in records) for records in seen]
+    assert changed[:3] == [1, 2, 3], "one in each piece"
+
+
 # --- policies
 
 
@@ -325,6 +356,22 @@ def test_a_policy_is_announced_and_can_be_cleared_once() -> None:
     assert queue_settings(queue.arguments, policy.definition) == {"max-length": 5}
     assert cluster.apply(ClearPolicy("/", "ha")).events == (PolicyChanged("/"),)
     assert isinstance(cluster.apply(ClearPolicy("/", "ha")).error, NoSuchPolicyError)
+
+
+def test_an_exchange_goes_by_its_arguments_and_then_by_its_policy() -> None:
+    cluster = StateUnderTest("n1")
+    topology = cluster.state.topology
+    cluster.apply(SetPolicy(PolicyRecord("/", "p", "^by", {"alternate-exchange": "of-policy"}, 0, "exchanges")))
+    for name, arguments in {"by-policy": {}, "by-both": {"alternate-exchange": "own"}, "alone": {}}.items():
+        cluster.apply(ChangeTopology(DeclareExchange("/", name, "topic", arguments=arguments), N1))
+    settings = {record.name: cluster.state.exchange_settings(record) for record in topology.exchanges("/")}
+    assert settings["by-policy"] == {"alternate-exchange": "of-policy"}
+    assert settings["by-both"] == {"alternate-exchange": "own"}
+    assert settings["alone"] == {}
+    cluster.declare("by-name")
+    queue = topology.queue("/", "by-name")
+    assert queue is not None
+    assert cluster.state.policy_of_queue(queue) is None, "it is for exchanges"
 
 
 def test_a_policy_for_a_vhost_that_does_not_exist_or_an_invalid_one_is_refused() -> None:

@@ -164,6 +164,13 @@ def test_who_waits_for_a_queue_that_is_deleted_finds_it_gone(bench: EntryBench, 
         bench.proceeds(call)
 
 
+def test_when_time_is_up_for_a_queue_that_was_deleted_meanwhile_its_name_is_forgotten(bench: EntryBench) -> None:
+    call = bench.asks(COUNTS)
+    bench.proceeds(call)
+    bench.queue_is_deleted()
+    assert "a deleted queue did not answer in time" in bench.entry.calls.time_is_up(call).reply_text
+
+
 def test_a_channel_that_closed_while_it_waited_asks_nothing(bench: EntryBench) -> None:
     call = bench.asks(CONSUME)
     bench.proceeds(call)

@@ -188,6 +188,23 @@ def test_a_mistake_in_one_queue_takes_it_out_of_service_and_ends_its_sessions(be
     assert bench.told() == [SessionOpened(QUEUE, 1, "the session has ended at the master")]
 
 
+class MistakenQueue(QueueProcess):
+    """Cannot let go of a channel, by a mistake of ours."""
+
+    def channel_down(self, channel: ChannelKey, *, may_return: bool = False) -> None:
+        raise TypeError("a mistake of ours")
+
+
+def test_a_queue_that_fails_when_a_session_ends_is_out_of_service_and_the_node_can_begin_anew(bench: HostBench) -> None:
+    bench.queue = MistakenQueue(queue_record(queue_id=QUEUE), bench.storage)
+    bench.opens(1)
+    bench.opens(7, N3)
+    bench.publishes(1, 1)
+    bench.host.node_lost(N1)
+    assert len(bench.failures) == 1
+    assert bench.told(N3) == [SessionOpened(QUEUE, 7, "the session has ended at the master")]
+
+
 # --- channels ---
 
 
