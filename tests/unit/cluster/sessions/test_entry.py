@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.raft.config import RaftConfig
 from cluster.sessions import routes
 from cluster.sessions.entry import REOPEN_DELAY_S
 from cluster.sessions.messages import SessionConfirm, SessionPublish, SessionSettle
@@ -151,6 +152,7 @@ def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> No
     bench.refuses(1)
     assert bench.told() == ["n2 open 1"]
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+    assert RaftConfig(bench.channel.node).heartbeat_interval_ms >= 1000 * REOPEN_DELAY_S, "the record is on its way"
     bench.link_comes("n3")
     assert bench.told() == []
 
@@ -321,7 +323,7 @@ def test_a_full_queue_here_rejects_what_it_does_not_take() -> None:
 class UnreadableQueue(SteeredQueue):
     """Takes nothing back."""
 
-    def ack(self, seq_ids: Sequence[SeqId]) -> None:
+    def ack(self, seq_ids: Sequence[SeqId]) -> int:
         raise StorageError("unreadable")
 
 
