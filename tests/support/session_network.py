@@ -61,9 +61,11 @@ class RecordingSink:
         self.sources += [(session, each) for each in deliveries]
 
     def queue_confirmed(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        assert publish_seqs, "told of nothing"
         self.confirmed += publish_seqs
 
     def queue_rejected(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        assert publish_seqs, "told of nothing"
         self.rejected += publish_seqs
 
     def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:

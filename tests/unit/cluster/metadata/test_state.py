@@ -269,6 +269,7 @@ def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     cluster.apply(ChangeTopology(DeclareQueue("v", "q"), N1))
     applied = cluster.apply(ChangeTopology(DeleteVhost("v"), N1))
     assert [type(event) for event in applied.events] == [QueueDeleted, AccessEnded]
+    assert [queue.name for queue in applied.result] == ["q"], "what went with it"
     assert not cluster.state.topology.has_vhost("v")
     assert not cluster.state.policies
     assert not cluster.state.users.may_enter("alice", "v")
