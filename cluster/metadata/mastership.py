@@ -191,10 +191,14 @@ def _elect_any(record: MastershipRecord, is_loss_allowed: bool) -> MastershipRec
     if is_loss_allowed and record.following:
         return _elect(record, record.following[0])
     if not record.complete:
-        # Nobody has the content, and nobody ever will: the best of what is left, or an empty queue.
-        return _elect(record, (*record.following, *record.mirrors, record.master)[0])
+        return _elect_incomplete(record)
     awaited = record.master if record.master in record.complete else record.complete[0]
     return replace(record, master=awaited, is_down=True, in_service=False, served_epoch=_served_epoch(record))
+
+
+def _elect_incomplete(record: MastershipRecord) -> MastershipRecord:
+    """Nobody has the content, and nobody ever will: name the best of what is left, or begin with an empty queue."""
+    return _elect(record, (*record.following, *record.mirrors, record.master)[0])
 
 
 def _restart_epoch(record: MastershipRecord) -> MastershipRecord:
@@ -265,7 +269,7 @@ def node_up(record: MastershipRecord, node: NodeName, is_copy_lost: bool) -> Mas
         if node in record.complete:
             return _return_to(record, node)
         if not record.complete:
-            return _elect_any(replace(record, master=node), is_loss_allowed=True)
+            return _elect_incomplete(replace(record, master=node))
         return record if record.master in record.complete else replace(record, master=record.complete[0])
     is_stranger = node not in (record.master, *record.mirrors)
     if record.in_service or node not in record.complete or not is_stranger:
@@ -325,7 +329,7 @@ def forget_node(record: MastershipRecord, node: NodeName) -> MastershipRecord | 
         return replace(left, master=left.complete[0]) if record.is_down else left
     if record.is_down and not record.mirrors:
         return None
-    given_up = _elect_any(left, is_loss_allowed=True) if record.is_down else left
+    given_up = _elect_incomplete(left) if record.is_down else left
     # From now on it is the elected master's copy that is waited for, should that one go before it takes service.
     return replace(
         given_up,

@@ -529,8 +529,8 @@ class RaftCore:
         self._messages_after_append.append(response)
 
     def _note_currency_of_leader(self) -> None:
-        if self._leadership is not None and (as_of_ms := self._leadership.current_as_of_ms(self._now_ms)) > 0:
-            self.currency.note(as_of_ms, self.log.commit)
+        if self._leadership is not None:
+            self.currency.note(self._leadership.current_as_of_ms(self._now_ms), self.log.commit)
 
     def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         self._follow(heartbeat.sender)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from cluster.raft.config import ProposalRefusedError, RaftConfig
+from cluster.raft.currency import NEVER_MS
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import (
     AppendRequest,
@@ -76,9 +77,9 @@ class Leadership:
         return heard >= self._log.quorum
 
     def current_as_of_ms(self, now_ms: int) -> int:
-        """The latest time at which a majority, the leader included, still took this node for its leader; 0: never."""
+        """When a majority, the leader included, last took this node for its leader, or `NEVER_MS`."""
         if self._log.commit < self._term_start_index:
-            return 0
+            return NEVER_MS
         stamps = [now_ms + 1 if voter == self.node else self._progress[voter].echo_ms for voter in self._log.voters]
         return sorted(stamps, reverse=True)[self._log.quorum - 1] - 1
 

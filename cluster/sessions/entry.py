@@ -138,8 +138,7 @@ class Entry:
             self._consumers.mastership_moved(route)
         if moved or record.is_down:
             self._lose(route)
-        if route.state is RouteState.WAITING:
-            self._open(route)
+        self._open(route)
 
     def queue_deleted(self, queue_id: QueueId) -> None:
         """Consumers are cancelled; publishes under way count as confirmed, as in the reference."""
@@ -159,7 +158,7 @@ class Entry:
 
     def link_up(self, node: NodeName) -> None:
         for route in list(self._routes.values()):
-            if route.master == node and route.state is RouteState.WAITING:
+            if route.master == node:
                 self._open(route)
 
     def link_free(self, node: NodeName) -> None:
@@ -357,6 +356,7 @@ class Entry:
         return route
 
     def _open(self, route: Route) -> None:
+        """Begin a session, if there is none and one can be had."""
         if route.is_down or route.state is not RouteState.WAITING:
             return
         is_local = route.master == self._node

@@ -51,15 +51,14 @@ class Covering:
     def of(self, mutant: Mutant) -> list[Test]:
         """The tests that can notice it, the quickest first.
 
-        What is run when a module is imported concerns every test that executes a line of this module; if there are
-        none, since it only declares, every one that executes a line of its package."""
+        What is run when a module is imported, a function that is called then included, concerns every test that
+        executes a line of this module; if there are none, since it only declares, every one of its package."""
+        masks = [self._mask_of([mutant.path]), self._mask_of(self._numbers.package_of(mutant.path))]
         if mutant.is_in_function:
             first = self._numbers.first(mutant.path)
             assert first is not None
-            return self._with_any_of(1 << (first + mutant.line))
-        return self._with_any_of(self._mask_of([mutant.path])) or self._with_any_of(
-            self._mask_of(self._numbers.package_of(mutant.path))
-        )
+            masks.insert(0, 1 << (first + mutant.line))
+        return next((tests for mask in masks if (tests := self._with_any_of(mask))), [])
 
     def _mask_of(self, paths: Iterable[str]) -> int:
         ranges = map(self._numbers.range_of, paths)

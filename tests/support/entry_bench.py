@@ -22,6 +22,7 @@ from node.message import iter_envelopes, pack_envelopes
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
+from node.topology.records import QueueRecord
 from tests.support.session_network import QUEUE, RecordingSink, message, queue_record, record
 
 HERE = NodeName("n1")
@@ -34,16 +35,21 @@ class EntryBench:
         self.current: MastershipRecord | None = record(master, 1)
         self.linked = {NodeName(name) for name in linked or (master,)}
         self.queue: QueueProcess | None = None
+        #: It was called, and is to be drained at the end of this turn.
+        self._is_touched = False
         #: Sealed queues whose deletion was left to this node to decide.
         self.settled: list[QueueId] = []
         #: Why the queue here went out of service, each time that it was said.
         self.failures: list[Exception] = []
         self.effects: list[EntryEffect] = []
         self._sent: list[tuple[NodeName, SessionMessage]] = []
-        self.entry = Entry(HERE, self, self, lambda _: self.current, queue_record, self.effects.append)
+        self.entry = Entry(HERE, self, self, lambda _: self.current, self.queue_record, self.effects.append)
         self.sink = RecordingSink()
         self.channel = self.entry.open_channel(self.sink)
         self.now_s = 100.0
+
+    def queue_record(self, queue_id: QueueId) -> QueueRecord | None:
+        return None if self.current is None else queue_record(queue_id)
 
     # --- LocalQueues and Links ---
 
@@ -51,7 +57,7 @@ class EntryBench:
         return self.queue
 
     def touch(self, queue_id: QueueId) -> None:
-        pass
+        self._is_touched = True
 
     def run(self, queue_id: QueueId) -> None:
         if self.queue is not None:
@@ -82,6 +88,12 @@ class EntryBench:
 
     def masters_here(self, backing_queue: BackingQueue) -> None:
         self.queue = QueueProcess(queue_record(QUEUE), backing_queue)
+
+    def end_turn(self) -> None:
+        """The queue here is drained if it was called, as the shell does it."""
+        if self._is_touched:
+            self._is_touched = False
+            self.run(QUEUE)
 
     def moves(self, master: str, epoch: int, *, is_down: bool = False) -> None:
         self.current = record(master, epoch, is_down=is_down)

@@ -61,9 +61,11 @@ class RecordingSink:
         self.sources += [(session, each) for each in deliveries]
 
     def queue_confirmed(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        assert publish_seqs, "told of nothing"
         self.confirmed += publish_seqs
 
     def queue_rejected(self, queue_id: int, publish_seqs: Sequence[int]) -> None:
+        assert publish_seqs, "told of nothing"
         self.rejected += publish_seqs
 
     def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
@@ -86,6 +88,8 @@ class SessionNode:
         self.name = NodeName(name)
         self.network = network
         self.queue: QueueProcess | None = None
+        #: It was called, and is to be drained at the end of this turn.
+        self._is_touched = False
         #: Sealed queues whose deletion was left to this node to decide.
         self.settled: list[QueueId] = []
         self.gateway = ClusterGateway(
@@ -95,6 +99,27 @@ class SessionNode:
 
     def master(self, backing_queue: BackingQueue) -> None:
         self.queue = QueueProcess(queue_record(QUEUE), backing_queue, flow=self.network.flow)
+        self.touch(QUEUE)
+
+    def end_turn(self) -> None:
+        """Drain the queue if it was called, as the shell does."""
+        if self._is_touched and self.queue is not None:
+            self._is_touched = False
+            self.run(QUEUE)
+            self._is_touched = self._is_touched or (self.queue is not None and self.queue.has_more)
+
+    def sync(self) -> None:
+        """What the queue was given is on disk; the shell looks at it again."""
+        assert self.queue is not None
+        assert isinstance(self.queue.backing_queue, SteeredQueue)
+        self.queue.backing_queue.sync()
+        self.touch(QUEUE)
+
+    def unseal(self) -> None:
+        """It is known that the queue is not deleted."""
+        assert self.queue is not None
+        self.queue.unseal()
+        self.touch(QUEUE)
 
     # LocalQueues and Links
 
@@ -102,7 +127,7 @@ class SessionNode:
         return self.queue
 
     def touch(self, queue_id: QueueId) -> None:
-        pass
+        self._is_touched = True
 
     def run(self, queue_id: QueueId) -> None:
         if self.queue is not None:
@@ -177,7 +202,7 @@ class SessionNetwork:
         """
         while True:
             for node in self.nodes.values():
-                node.run(QUEUE)
+                node.end_turn()
             await asyncio.sleep(0)  # coroutines that wait for an answer go on
             busy = [(pair, wire) for pair, wire in self._wires.items() if wire]
             if not busy:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.mutation.covering import Covering
+import pytest
+
+from tests.mutation.covering import Covering, record
 from tests.mutation.mutator import mutants_of
-from tests.mutation.recording import MARKS, LineNumbers, as_bits, marked
+from tests.mutation.recording import MARKS, ROOT, LineNumbers, as_bits, marked
 
 SOURCE = '''\
 def f(n):
@@ -63,3 +65,39 @@ def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_pa
     assert names["True"] == ["t.py::quick", "t.py::slow"]
     assert names["None"] == ["t.py::slow"]
     assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
+
+
+def test_a_function_that_is_called_by_the_import_concerns_whoever_runs_anything_of_its_module(tmp_path: Path) -> None:
+    """Or whatever it does wrong would never be noticed: no test is there to execute it."""
+    (tmp_path / "p").mkdir()
+    source = "def table():\n    return {1: 2}\n\nTABLE = table()\n\ndef f():\n    return TABLE\n"
+    (tmp_path / "p" / "a.py").write_text(source)
+    numbers = LineNumbers(tmp_path, ["p"])
+    first = numbers.first("p/a.py")
+    assert first is not None
+    covering = Covering(numbers, {"t.py::f": (1.0, f"{1 << (first + 7):x}")})
+    names = {mutant.line: [test.name for test in covering.of(mutant)] for mutant in mutants_of("p/a.py", source)}
+    assert names == {2: ["t.py::f"], 7: ["t.py::f"]}
+
+
+def test_a_module_without_functions_concerns_whoever_runs_anything_of_its_package(tmp_path: Path) -> None:
+    for package in ("p", "q"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "records.py").write_text("LIMIT = 7\n")
+        (tmp_path / package / "code.py").write_text("def f():\n    return 5\n")
+    numbers = LineNumbers(tmp_path, ["p", "q"])
+    recorded = {}
+    for package in ("p", "q"):
+        first = numbers.first(f"{package}/code.py")
+        assert first is not None
+        recorded[f"t.py::{package}"] = (1.0, f"{1 << (first + 2):x}")
+    [mutant] = mutants_of("p/records.py", "LIMIT = 7\n")
+    assert [test.name for test in Covering(numbers, recorded).of(mutant)] == ["t.py::p"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_package_that_a_conftest_imports_is_recorded_too(jobs: int) -> None:
+    """pytest imports the conftest of a file that it is given before anything else: the marks must be quicker."""
+    recorded = record(ROOT, ["tests/unit/cluster/sessions/test_session_deliveries.py"], ["cluster/sessions"], jobs)
+    assert recorded
+    assert all(int(bits, 16) for _, bits in recorded.values())

@@ -13,18 +13,32 @@ from hypothesis import strategies as st
 
 from cluster.metadata import codec
 from cluster.metadata.codec import (
+    DECODED_PIECE_BYTES,
+    INTEGER_BYTES_MAX,
+    MAX_DEPTH,
     PIECE_BYTES,
     CodecError,
     decode,
+    decode_in_pieces,
     decode_request,
     encode,
     encode_in_pieces,
     encode_request,
 )
-from cluster.metadata.commands import AddUser, ChangePassword, ChangeTopology, NodeDown, Request, RequestId, SetPolicy
+from cluster.metadata.commands import (
+    AddUser,
+    ChangePassword,
+    ChangeTopology,
+    FoundCluster,
+    NodeDown,
+    Request,
+    RequestId,
+    SetPolicy,
+)
 from cluster.metadata.records import PolicyRecord
 from node.amqp.values import Timestamp
 from node.ids import Incarnation, NodeName
+from node.pieces import at_once
 from node.topology.commands import DeclareQueue, DeleteQueue
 
 N1 = NodeName("n1")
@@ -110,6 +124,58 @@ def test_pieces_are_small_however_long_the_lists() -> None:
         list(encode_in_pieces([[object()]]))
 
 
+def test_long_lists_are_read_a_little_at_a_time() -> None:
+    for depth in range(3):
+        value: Any = [{"key": "k" * 100, "number": number} for number in range(1_000)]
+        for _ in range(depth):
+            value = [value]
+        data = encode(value)
+        reading = decode_in_pieces(data)
+        turns = sum(1 for _ in reading)
+        assert len(data) // (DECODED_PIECE_BYTES + 200) <= turns <= len(data) // DECODED_PIECE_BYTES
+
+
+def nested(depth: int) -> Any:
+    value: Any = "innermost"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_what_can_be_written_can_be_read_however_deep_it_is() -> None:
+    """At once and in pieces alike: an entry becomes part of a snapshot."""
+    deepest, too_deep = nested(MAX_DEPTH), nested(MAX_DEPTH + 1)
+    data = encode(deepest)
+    assert b"".join(encode_in_pieces(deepest)) == data
+    assert decode(data) == at_once(decode_in_pieces(data)) == deepest
+    for write in (encode, lambda value: list(encode_in_pieces(value))):
+        with pytest.raises(CodecError, match="nested deeper"):
+            write(too_deep)
+    data = b"l\x01" + data
+    for read in (decode, lambda data: at_once(decode_in_pieces(data))):
+        with pytest.raises(CodecError, match="nested deeper"):
+            read(data)
+
+
+def test_an_integer_has_as_many_bytes_as_anybody_can_mean_and_no_more() -> None:
+    """Or bytes without an end would be read for ever."""
+    greatest = 2 ** (7 * INTEGER_BYTES_MAX - 1) - 1
+    for number in (greatest, -greatest):
+        assert decode(encode(number)) == number
+        with pytest.raises(CodecError, match="too big"):
+            encode(number * 2 + 1)
+    with pytest.raises(CodecError, match=f"more than {INTEGER_BYTES_MAX} bytes"):
+        decode(b"i" + b"\x80" * INTEGER_BYTES_MAX + b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (-65, "8101"), (8191, "fe7f")],
+)
+def test_integers_are_as_short_as_they_can_be(value: int, data: str) -> None:
+    assert encode(value) == b"i" + bytes.fromhex(data)
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
     with suppress(CodecError):
@@ -152,6 +218,11 @@ def test_an_unknown_type_is_refused() -> None:
 
 
 def test_a_command_that_is_logged_does_not_tell_a_password_hash() -> None:
-    for command in (AddUser("guest", "c2VjcmV0"), ChangePassword("guest", "c2VjcmV0")):
-        assert "c2VjcmV0" not in repr(command)
+    hash_of_password = "c2VjcmV0"
+    for command in (
+        AddUser("guest", hash_of_password),
+        ChangePassword("guest", hash_of_password),
+        FoundCluster("/", "guest", hash_of_password),
+    ):
+        assert hash_of_password not in repr(command)
         assert decode_request(encode_request(Request(RequestId(N1, Incarnation(1), 1), command))).command == command

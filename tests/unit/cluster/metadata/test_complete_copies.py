@@ -293,6 +293,31 @@ def test_a_master_of_memory_that_was_declared_down_has_nothing_when_it_is_back_i
     assert cluster.record().lossy_promotions == 1
 
 
+def test_a_queue_of_memory_waits_for_its_oldest_copy_when_the_one_it_waited_for_has_come_back_empty() -> None:
+    cluster = mirrored({**ALL, "ha-promote-on-failure": "when-synced"}, durable=False)
+    cluster.up("n4")
+    for node in ("n1", "n2", "n3"):
+        cluster.down(node)
+    assert show(cluster.record()) == "n3 | n4 | epoch 3 | down | complete n1 n2 n3"
+    cluster.up("n3", 2)
+    assert show(cluster.record()) == "n1 | n4 | epoch 3 | down | complete n1 n2"
+
+
+def test_a_master_of_memory_that_was_taken_for_dead_has_nothing_when_its_heir_has_yet_to_serve() -> None:
+    cluster = mirrored(durable=False)
+    cluster.down("n1")
+    cluster.up("n1", 1)
+    assert show(cluster.record()) == "n2 | n3* | epoch 2 | elected", "it closed its copy when it heard that it was dead"
+
+
+def test_a_node_of_which_it_is_said_again_that_it_is_up_loses_nothing() -> None:
+    cluster = mirrored(durable=False)
+    record = cluster.record()
+    for node in ("n1", "n2"):
+        assert cluster.up(node, 1).events == ()
+    assert cluster.record() == record
+
+
 # --- forgetting a node
 
 

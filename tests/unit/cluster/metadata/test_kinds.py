@@ -69,6 +69,10 @@ def test_a_newer_kind_a_newer_field_and_what_is_within_a_change_of_the_topology_
     assert protocol_of(ForgetNode(N1, is_voter=True)) == 4
 
 
+def test_what_raises_the_protocol_may_be_proposed_before_it_is_raised() -> None:
+    assert protocol_of(RaiseProtocol(3, ())) == 2
+
+
 def test_a_newer_meaning_of_an_old_command_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     meanings = {NodeDown: ((4, lambda command: command.reason == "shutdown"),)}
     monkeypatch.setattr(kinds, "NEW_MEANINGS", meanings)

@@ -5,25 +5,24 @@ Records are written ``master | mirrors, oldest first (* synchronised, + followin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster.metadata.commands import (
-    AddMirror,
     ChangeTopology,
     ClearPolicy,
     DropMirror,
     MirrorSynchronised,
-    MoveMaster,
 )
 from cluster.metadata.errors import (
     StaleMastershipError,
 )
 from cluster.metadata.events import MastershipChanged, QueueCreated, QueueDeleted
-from cluster.metadata.state import MetadataState
+from cluster.metadata.mastership import last_served_epoch
 from node.errors import ConnectionFailure
-from node.ids import Epoch, NodeName
+from node.ids import Epoch
 from node.topology.commands import DeclareQueue
 from tests.support.metadata_state import (
     ALL,
@@ -32,6 +31,7 @@ from tests.support.metadata_state import (
     N3,
     N4,
     StateUnderTest,
+    follows,
     mirrored,
     reasons,
     show,
@@ -148,6 +148,38 @@ def test_without_a_complete_mirror_the_policy_decides(policy: dict[str, str], re
     assert show(cluster.record()) == record
     if record is LOST:
         assert reasons(cluster) == ["in_service_lossy"]
+
+
+def test_the_record_remembers_in_which_epoch_anything_may_have_been_delivered_last() -> None:
+    cluster = mirrored()
+    assert last_served_epoch(cluster.record()) == 0, "a new queue has delivered nothing before"
+    cluster.down("n1")
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (2, 1)
+    cluster.down("n2")
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (3, 1), "n2 was only elected"
+    cluster.serve("n3")
+    assert last_served_epoch(cluster.record()) == 1
+    cluster.down("n3")
+    assert cluster.record().is_down
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (3, 3)
+    cluster.up("n3", 2)
+    assert (cluster.record().epoch, last_served_epoch(cluster.record())) == (4, 3)
+
+
+def test_a_master_that_restarts_unnoticed_may_have_delivered_in_its_epoch_before() -> None:
+    cluster = StateUnderTest("n1")
+    cluster.declare()
+    for incarnation in (2, 3):
+        cluster.up("n1", incarnation)
+        record = cluster.record()
+        assert record.in_service
+        assert last_served_epoch(record) == record.epoch - 1
+
+
+def test_of_a_record_of_an_older_release_the_epoch_before_may_have_been_served() -> None:
+    cluster = mirrored()
+    cluster.down("n1")
+    assert last_served_epoch(replace(cluster.record(), epoch=Epoch(7), served_epoch=None)) == 6
 
 
 def test_exactly_replaces_a_dead_mirror_at_once() -> None:
@@ -332,6 +364,16 @@ def test_a_transient_queue_that_waited_for_a_process_that_lives_has_lost_what_on
     assert show(cluster.record()) == "n2 | n1 | epoch 2 | lossy 1"
 
 
+def test_a_transient_queue_whose_content_is_lost_waits_for_nobody_whatever_the_policy_says() -> None:
+    """To refuse whoever lacks something makes sense only as long as somebody has everything."""
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.declare(durable=False)
+    cluster.policy({**ALL, "ha-promote-on-failure": "when-synced"})
+    follows(cluster, N3)
+    cluster.up("n1", 2)
+    assert show(cluster.record()) == "n3 | n2 | epoch 2 | elected | complete nobody"
+
+
 def test_a_transient_queue_that_nobody_else_has_comes_back_empty() -> None:
     cluster = waiting_and_transient()
     cluster.down("n2")
@@ -415,143 +457,3 @@ def test_a_policy_changes_nothing_on_a_queue_that_is_down() -> None:
     assert show(cluster.record()) == "n1 | - | epoch 1 | down"
     cluster.up("n1", 2)
     assert show(cluster.record()) == "n1 | n2 | epoch 2"
-
-
-# --- what masters report
-
-
-def test_a_synchronised_mirror_is_noted_in_the_order_of_mirrors() -> None:
-    cluster = unsynchronised()
-    synchronised(cluster, N3)
-    assert show(cluster.record()) == "n1 | n2+ n3* | epoch 1"
-    synchronised(cluster, N2)
-    assert show(cluster.record()) == "n1 | n2* n3* | epoch 1"
-    assert cluster.record().synchronised == (N2, N3)
-
-
-@pytest.mark.parametrize("command", [DropMirror, AddMirror, MoveMaster])
-def test_reports_of_another_epoch_are_refused(command: Any) -> None:
-    cluster = mirrored()
-    record = cluster.record()
-    for epoch in (record.epoch - 1, record.epoch + 1):
-        assert isinstance(cluster.apply(command(record.queue_id, Epoch(epoch), N2)).error, StaleMastershipError)
-    assert cluster.record() == record
-
-
-def test_a_sync_of_another_epoch_is_refused() -> None:
-    cluster = unsynchronised()
-    record = cluster.record()
-    applied = cluster.apply(MirrorSynchronised(record.queue_id, Epoch(record.epoch - 1), N2, cluster.index))
-    assert isinstance(applied.error, StaleMastershipError)
-    assert show(cluster.record()) == "n1 | n2+ n3+ | epoch 1"
-
-
-def test_a_sync_from_before_the_mirror_left_and_came_back_does_not_count() -> None:
-    """The dangerous one: the report is late, and meanwhile the mirror missed what was confirmed without it."""
-    cluster = unsynchronised()
-    record, as_of_index = cluster.record(), cluster.index
-    cluster.down("n2")
-    cluster.up("n2", 1)
-    late = cluster.apply(MirrorSynchronised(record.queue_id, record.epoch, N2, as_of_index))
-    assert isinstance(late.error, StaleMastershipError)
-    assert show(cluster.record()) == "n1 | n3+ n2 | epoch 1"
-    synchronised(cluster, N2)
-    assert show(cluster.record()) == "n1 | n3+ n2* | epoch 1"
-
-
-def test_a_dropped_mirror_comes_back_as_the_youngest() -> None:
-    cluster = mirrored()
-    record = cluster.record()
-    cluster.apply(DropMirror(record.queue_id, record.epoch, N2))
-    cluster.serve()
-    assert show(cluster.record()) == "n1 | n3* | epoch 1"
-    cluster.apply(AddMirror(record.queue_id, record.epoch, N2))
-    assert show(cluster.record()) == "n1 | n3* n2 | epoch 1"
-
-
-EXACTLY_TWO = {"ha-mode": "exactly", "ha-params": 2}
-
-
-def drop(cluster: StateUnderTest, node: NodeName) -> None:
-    record = cluster.record()
-    assert cluster.apply(DropMirror(record.queue_id, record.epoch, node)).error is None
-
-
-def test_exactly_replaces_a_mirror_that_left_by_itself() -> None:
-    """What it holds still counts until the master has gone on without it."""
-    cluster = mirrored(EXACTLY_TWO)
-    drop(cluster, N2)
-    assert show(cluster.record()) == "n1 | n3 | epoch 1 | complete n1 n2"
-    assert not any(event.discarded for event in cluster.last.events if isinstance(event, MastershipChanged))
-    cluster.serve()
-    assert show(cluster.record()) == "n1 | n3 | epoch 1"
-
-
-def test_nobody_is_replaced_by_a_node_that_left_the_queue_itself() -> None:
-    """Two nodes whose disks fail would replace each other for ever."""
-    cluster = mirrored(EXACTLY_TWO)
-    drop(cluster, N2)
-    drop(cluster, N3)
-    cluster.serve()
-    assert show(cluster.record()) == "n1 | - | epoch 1"
-    restored = MetadataState()
-    restored.restore(cluster.state.snapshot())
-    assert restored.snapshot() == cluster.state.snapshot()
-    cluster.up("n3", 2)
-    assert show(cluster.record()) == "n1 | n3 | epoch 1", "in a new life it may be able to"
-    drop(cluster, N3)
-    assert show(cluster.record()) == "n1 | - | epoch 1"
-
-
-def test_who_has_left_is_taken_back_where_there_is_room() -> None:
-    cluster = mirrored(EXACTLY_TWO)
-    drop(cluster, N2)
-    drop(cluster, N3)
-    record = cluster.record()
-    cluster.apply(AddMirror(record.queue_id, record.epoch, N3))
-    assert show(cluster.record()) == "n1 | n3 | epoch 1 | complete n1 n2"
-    drop(cluster, N3)
-    assert show(cluster.record()) == "n1 | - | epoch 1 | complete n1 n2"
-    record = cluster.record()
-    cluster.apply(AddMirror(record.queue_id, record.epoch, N2))
-    cluster.apply(AddMirror(record.queue_id, record.epoch, N3))
-    assert isinstance(cluster.last.error, StaleMastershipError), "two copies are there"
-
-
-def test_other_modes_wait_for_a_mirror_that_left_by_itself() -> None:
-    """They name their nodes: nobody else is wanted."""
-    cluster = mirrored()
-    drop(cluster, N2)
-    assert show(cluster.record()) == "n1 | n3* | epoch 1 | complete n1 n2 n3"
-
-
-def test_a_mirror_that_no_policy_wants_is_not_added() -> None:
-    cluster = StateUnderTest("n1", "n2")
-    record = cluster.declare()
-    assert isinstance(cluster.apply(AddMirror(record.queue_id, record.epoch, N2)).error, StaleMastershipError)
-
-
-def test_a_move_keeps_the_old_master_as_a_synchronised_mirror() -> None:
-    cluster = mirrored()
-    record = cluster.record()
-    cluster.apply(MoveMaster(record.queue_id, record.epoch, N3))
-    cluster.serve()
-    assert show(cluster.record()) == "n3 | n2* n1* | epoch 2"
-
-
-def test_the_copy_of_a_master_whose_disk_failed_counts_no_longer() -> None:
-    cluster = mirrored()
-    record = cluster.record()
-    cluster.apply(MoveMaster(record.queue_id, record.epoch, N3, is_old_lost=True))
-    assert show(cluster.record()) == "n3 | n2* n1 | epoch 2 | elected"
-    cluster.down("n3")
-    cluster.down("n2")
-    assert show(cluster.record()) == "n2 | n1 | epoch 3 | down | complete n2 n3"
-
-
-def test_a_move_to_an_unsynchronised_mirror_is_refused() -> None:
-    cluster = unsynchronised()
-    record = cluster.record()
-    applied = cluster.apply(MoveMaster(record.queue_id, record.epoch, N2))
-    assert isinstance(applied.error, StaleMastershipError)
-    assert cluster.record() == record

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from cluster.metadata.codec import decode
+from cluster.metadata.codec import INTEGER_BYTES_MAX, MAX_DEPTH, decode
 from cluster.metadata.commands import AdmitNode, ForgetNode, NodeUp, RaiseProtocol, Request, RequestId
 from cluster.metadata.errors import OlderReleaseError, ProtocolNotRaisedError
 from cluster.metadata.events import Applied
+from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
 from cluster.metadata.state import MetadataState
+from cluster.metadata.wellformed import ARGUMENTS_DEPTH_MAX, DECIMAL_EXPONENT_MAX, TEXT_BYTES_MAX
 from node.ids import Incarnation, NodeName
 from tests.support.metadata_state import N1, N2, N3, StateUnderTest
 
@@ -124,6 +126,14 @@ def test_a_raise_that_is_refused_leaves_no_trace(command: Any) -> None:
     assert cluster.apply(command).error is not None
     older.state.pass_over(cluster.index)
     assert cluster.state.snapshot() == older.state.snapshot()
+
+
+def test_what_decides_over_commands_is_the_same_in_every_release() -> None:
+    """Golden values: a release that draws one of these lines elsewhere carries out what the others refuse, or forgets
+    another request than they do, and holds another state from then on."""
+    assert (MAX_DEPTH, INTEGER_BYTES_MAX) == (80, 1024)
+    assert (TEXT_BYTES_MAX, ARGUMENTS_DEPTH_MAX, DECIMAL_EXPONENT_MAX) == (65_536, 65, 1000)
+    assert MAX_OUTSTANDING_REQUESTS == 1024
 
 
 def test_a_raise_that_is_repeated_counts_once() -> None:

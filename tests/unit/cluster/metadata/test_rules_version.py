@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.metadata.commands import DropMirror, NodeUp
+from cluster.metadata.commands import AddMirror, DropMirror, NodeUp
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Epoch, Incarnation, NodeName
-from tests.support.metadata_state import N2, StateUnderTest, follows, show
+from tests.support.metadata_state import N2, N3, StateUnderTest, follows, show
 
 #: Snapshot that the release before made: n1 has died; it was the master of the mirrored queue ``ha``, and only it has
 #: the queue ``alone``.
@@ -55,6 +55,7 @@ def test_a_snapshot_of_version_1_is_read_as_it_was_meant() -> None:
     assert show(records["ha"]) == "n2 | n3* | epoch 2"
     assert show(records["alone"]) == "n1 | - | epoch 1 | down"
     assert state.rules_version == 1
+    assert state.is_founded, "what was not said then follows from its vhosts"
 
 
 def test_a_log_of_version_1_leads_to_the_same() -> None:
@@ -114,6 +115,21 @@ def test_nobody_was_replaced_who_left_by_himself_up_to_version_2(version: int, r
     queue_id = cluster.declare().queue_id
     cluster.apply(DropMirror(queue_id, Epoch(1), N2))
     assert show(cluster.record()) == f"{record} | epoch 1 | complete n1 n2"
+
+
+@pytest.mark.parametrize(("version", "mirrors"), [(2, ()), (3, (N3,))])
+def test_a_free_place_was_only_for_whom_the_policy_would_choose_up_to_version_2(
+    version: int, mirrors: tuple[NodeName, ...]
+) -> None:
+    """Which is n2, by its name; but it is n3 that asks."""
+    cluster = cluster_of_version(version)
+    cluster.policy({"ha-mode": "exactly", "ha-params": 2})
+    queue_id = cluster.declare().queue_id
+    for node in (N2, N3):
+        cluster.apply(DropMirror(queue_id, Epoch(1), node))
+    assert cluster.record().mirrors == ()
+    cluster.apply(AddMirror(queue_id, Epoch(1), N3))
+    assert cluster.record().mirrors == mirrors
 
 
 def test_rules_that_older_members_do_not_know_come_with_the_protocol() -> None:

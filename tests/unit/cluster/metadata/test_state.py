@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.metadata.commands import (
     AddUser,
     AdmitNode,
@@ -9,8 +11,11 @@ from cluster.metadata.commands import (
     ChangeTopology,
     ClearPermissions,
     ClearPolicy,
+    Command,
     DeleteUser,
     ForgetNode,
+    FoundCluster,
+    NodeDown,
     Request,
     RequestId,
     SetPermissions,
@@ -18,12 +23,14 @@ from cluster.metadata.commands import (
     SetUserTags,
 )
 from cluster.metadata.errors import (
+    AlreadyFoundedError,
     EarlierLifeError,
     ForgottenNodeError,
     NoSuchNodeError,
     NoSuchPolicyError,
     NoSuchUserError,
     NoSuchVhostError,
+    StaleDeletionError,
     StillMemberError,
     UserExistsError,
 )
@@ -35,7 +42,18 @@ from cluster.policy.validation import PolicyError
 from node.errors import ChannelError, ConfigError, WarrenError
 from node.ids import Incarnation, NodeName
 from node.queues.options import queue_settings
-from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost, Unbind
+from node.topology.commands import (
+    Bind,
+    CreateVhost,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteVhost,
+    TopologyCommand,
+    Unbind,
+)
+from node.topology.topology import BINDINGS_PER_PIECE
 from tests.support.metadata_state import StateUnderTest
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -100,10 +118,12 @@ def test_a_forgotten_node_is_not_heard_until_it_was_let_in_and_then_above_its_ea
     assert ask(cluster, incarnation=3, vhost="v") is None
     cluster.down("n2", 3)
     cluster.apply(ForgetNode(N2))
+    assert cluster.state.admissions.is_forgotten(N2)
     assert isinstance(ask(cluster, incarnation=3, vhost="w"), EarlierLifeError), "a straggler of the life before"
     assert isinstance(cluster.up("n2", 4).error, ForgottenNodeError), "the old directory, started once more"
     assert isinstance(cluster.up("n2", 1).error, ForgottenNodeError), "an empty one that nobody let in"
     cluster.apply(AdmitNode(N2, "b2", "n2:1"))
+    assert not cluster.state.admissions.is_forgotten(N2)
     assert isinstance(cluster.up("n2", 3).error, ForgottenNodeError), "it has to count on"
     cluster.state.restore(cluster.state.snapshot())
     assert cluster.up("n2", 4).error is None
@@ -203,6 +223,42 @@ def test_deleting_a_queue_is_announced_once() -> None:
     assert cluster.apply(ChangeTopology(DeleteQueue("/", "q"), N1)).events == ()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        DeleteExchange("/", "x", if_unused=True),
+        DeleteExchange("/", "amq.topic"),
+        DeleteQueue("/", "q", epoch=7),
+    ],
+    ids=["in use", "not to be deleted", "looked at by a master of another epoch"],
+)
+def test_a_deletion_that_is_refused_leaves_every_binding_however_many_they_are(command: TopologyCommand) -> None:
+    """Many are removed in pieces, before what they lead from or to: it has to be certain by then."""
+    cluster = StateUnderTest("n1")
+    cluster.apply(ChangeTopology(DeclareExchange("/", "x", "topic"), N1))
+    cluster.declare("q")
+    for number in range(BINDINGS_PER_PIECE + 1):
+        for source in ("x", "amq.topic"):
+            cluster.apply(ChangeTopology(Bind("/", source, "q", "queue", f"key.{number}"), N1))
+    before = cluster.state.topology.snapshot()
+    refused = cluster.apply(ChangeTopology(command, N1))
+    assert isinstance(refused.error, ChannelError | StaleDeletionError), refused
+    assert cluster.state.topology.snapshot() == before
+
+
+def test_a_queue_declared_anew_is_not_deleted_by_what_was_said_of_the_one_before() -> None:
+    cluster = StateUnderTest("n1")
+    gone = cluster.declare().queue_id
+    cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=1), N1))
+    assert not cluster.exists()
+    cluster.declare()
+    assert cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=1), N1)) == Applied()
+    assert cluster.apply(ChangeTopology(DeleteQueue("/", "q", gone, epoch=9), N1)) == Applied(), (
+        "its epoch is no matter"
+    )
+    assert cluster.exists()
+
+
 def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     cluster = StateUnderTest("n1")
     for _ in range(2):
@@ -213,9 +269,79 @@ def test_a_vhost_takes_its_queues_policies_and_permissions_along() -> None:
     cluster.apply(ChangeTopology(DeclareQueue("v", "q"), N1))
     applied = cluster.apply(ChangeTopology(DeleteVhost("v"), N1))
     assert [type(event) for event in applied.events] == [QueueDeleted, AccessEnded]
+    assert [queue.name for queue in applied.result] == ["q"], "what went with it"
     assert not cluster.state.topology.has_vhost("v")
     assert not cluster.state.policies
     assert not cluster.state.users.may_enter("alice", "v")
+
+
+# --- founding
+
+
+def found(state: MetadataState, index: int, vhost: str = "/") -> WarrenError | None:
+    command = FoundCluster(vhost, "guest", "hash", ("administrator",))
+    return state.apply(index, Request(request_id(index), command)).error
+
+
+def test_a_cluster_that_never_had_a_vhost_is_founded_once() -> None:
+    state = MetadataState()
+    assert not state.is_founded
+    assert found(state, 1) is None
+    assert state.topology.has_vhost("/")
+    guest = state.users.user("guest")
+    assert guest is not None
+    assert (guest.password_hash, guest.tags) == ("hash", ("administrator",))
+    for kind in ("configure", "write", "read"):
+        assert state.users.may("guest", "/", kind, "anything")
+    assert isinstance(found(state, 2, "another"), AlreadyFoundedError)
+    restored = MetadataState()
+    restored.restore(state.snapshot())
+    assert isinstance(found(restored, 3, "another"), AlreadyFoundedError)
+    assert not restored.topology.has_vhost("another")
+
+
+def test_a_cluster_whose_only_vhost_an_operator_took_away_is_not_founded_again() -> None:
+    cluster = StateUnderTest()
+    cluster.apply(ChangeTopology(DeleteVhost("/"), N1))
+    assert isinstance(found(cluster.state, cluster.index + 1), AlreadyFoundedError)
+
+
+def test_what_is_not_a_vhost_founds_nothing() -> None:
+    state = MetadataState()
+    state.apply(1, Request(request_id(1), AddUser("guest", "of an older release")))
+    state.apply(2, Request(request_id(2), ChangeTopology(DeleteQueue("/", "q"), N1)))
+    assert found(state, 3) is None
+    guest = state.users.user("guest")
+    assert guest is not None
+    assert guest.password_hash == "of an older release", "who is there already stays as he is"
+    assert state.users.may("guest", "/", "read", "anything")
+
+
+# --- in pieces
+
+
+@pytest.mark.parametrize(
+    "command", [NodeDown(N2, Incarnation(1)), SetPolicy(PolicyRecord("/", "p", "^", {"max-length": 9}, 0, "all"))]
+)
+def test_whoever_looks_between_two_pieces_sees_every_queue_as_it_was_or_as_it_will_be(command: Command) -> None:
+    cluster = StateUnderTest("n1", "n2", "n3")
+    cluster.policy({"ha-mode": "all"}, name="p")
+    for name in ("a", "b", "c"):
+        cluster.declare(name)
+    state = cluster.state
+    before = dict(state.masterships)
+    seen = []
+    pieces = state.apply_in_pieces(cluster.index + 1, Request(request_id(1), command))
+    for _ in pieces:
+        state.check_invariants()
+        seen.append(dict(state.masterships))
+    after = dict(state.masterships)
+    assert not state.is_changing
+    assert all(before[queue_id] != after[queue_id] for queue_id in before)
+    for records in seen:
+        assert all(record in (before[queue_id], after[queue_id]) for queue_id, record in records.items())
+    changed = [sum(records[queue_id] == after[queue_id] for queue_id in records) for records in seen]
+    assert changed[:3] == [1, 2, 3], "one in each piece"
 
 
 # --- policies
@@ -231,6 +357,22 @@ def test_a_policy_is_announced_and_can_be_cleared_once() -> None:
     assert queue_settings(queue.arguments, policy.definition) == {"max-length": 5}
     assert cluster.apply(ClearPolicy("/", "ha")).events == (PolicyChanged("/"),)
     assert isinstance(cluster.apply(ClearPolicy("/", "ha")).error, NoSuchPolicyError)
+
+
+def test_an_exchange_goes_by_its_arguments_and_then_by_its_policy() -> None:
+    cluster = StateUnderTest("n1")
+    topology = cluster.state.topology
+    cluster.apply(SetPolicy(PolicyRecord("/", "p", "^by", {"alternate-exchange": "of-policy"}, 0, "exchanges")))
+    for name, arguments in {"by-policy": {}, "by-both": {"alternate-exchange": "own"}, "alone": {}}.items():
+        cluster.apply(ChangeTopology(DeclareExchange("/", name, "topic", arguments=arguments), N1))
+    settings = {record.name: cluster.state.exchange_settings(record) for record in topology.exchanges("/")}
+    assert settings["by-policy"] == {"alternate-exchange": "of-policy"}
+    assert settings["by-both"] == {"alternate-exchange": "own"}
+    assert settings["alone"] == {}
+    cluster.declare("by-name")
+    queue = topology.queue("/", "by-name")
+    assert queue is not None
+    assert cluster.state.policy_of_queue(queue) is None, "it is for exchanges"
 
 
 def test_a_policy_for_a_vhost_that_does_not_exist_or_an_invalid_one_is_refused() -> None:

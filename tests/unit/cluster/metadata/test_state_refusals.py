@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal
 
 import pytest
 
+from cluster.metadata import errors
 from cluster.metadata.commands import (
     AddUser,
     ChangeTopology,
@@ -25,10 +28,12 @@ from cluster.metadata.events import Applied
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
+from cluster.metadata.wellformed import ARGUMENTS_DEPTH_MAX
 from cluster.policy.validation import PolicyError
 from cluster.runtime.metadata_group import MetadataGroup
+from node.amqp.values import Timestamp
 from node.auth import UserDirectory
-from node.errors import ConfigError, ConnectionFailure
+from node.errors import ConfigError, ConnectionFailure, WarrenError
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from node.queues.options import queue_settings
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteQueue, DeleteVhost
@@ -204,6 +209,88 @@ def test_what_is_wrong_with_a_command_is_said_to_operators_in_words(
     cluster: StateUnderTest, command: Command, text: str
 ) -> None:
     assert str(cluster.apply(command).error) == text
+
+
+def nested(depth: int, kind: Literal["list", "table"]) -> Any:
+    """Arguments with so many tables or lists within each other, the table of arguments included."""
+    value: Any = 1
+    for _ in range(depth - 1):
+        value = [value] if kind == "list" else {"k": value}
+    return {"k": value}
+
+
+@pytest.mark.parametrize("kind", ["list", "table"])
+def test_arguments_are_as_deep_as_clients_may_nest_them_and_no_deeper(
+    cluster: StateUnderTest, kind: Literal["list", "table"]
+) -> None:
+    """A snapshot has them deeper than a command; what it cannot read back must never get in."""
+    deepest = nested(ARGUMENTS_DEPTH_MAX, kind)
+    assert cluster.apply(ChangeTopology(DeclareQueue("/", "deep", arguments=deepest), N1)).error is None
+    restored = MetadataState()
+    restored.restore(cluster.state.snapshot())
+    assert restored.snapshot() == cluster.state.snapshot()
+    too_deep = nested(ARGUMENTS_DEPTH_MAX + 1, kind)
+    error = cluster.apply(ChangeTopology(DeclareQueue("/", "deeper", arguments=too_deep), N1)).error
+    assert isinstance(error, MalformedCommandError)
+    assert f"nested deeper than {ARGUMENTS_DEPTH_MAX}" in str(error)
+    assert not cluster.exists("deeper")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (2**64 - 1, ""),
+        (2**64, "an integer out of its range"),
+        (-(2**63), ""),
+        (-(2**63) - 1, "an integer out of its range"),
+        (Timestamp(2**64), "an integer out of its range"),
+        (Decimal("1e1000"), ""),
+        (Decimal("1e1001"), "a decimal out of its range"),
+        (Decimal("1e-1001"), "a decimal out of its range"),
+        (Decimal("NaN"), "a decimal out of its range"),
+        (datetime(2024, 5, 1, tzinfo=UTC), ""),
+        (datetime(2024, 5, 1), "a time without a zone"),  # noqa: DTZ001 - that is what is wrong with it
+        ("t" * 100_000, ""),
+        ("\ud800", "text that has no encoding"),
+        ([1, None, 1.5, b"b", True, "t"], ""),
+        ([1, {1, 2}], "a set in a table"),
+        ({"k" * 255: 1}, ""),
+        ({"k" * 256: 1}, "a key: text of more than 255 bytes"),
+    ],
+)
+def test_what_a_table_of_arguments_may_hold(cluster: StateUnderTest, value: Any, problem: str) -> None:
+    error = cluster.apply(ChangeTopology(DeclareQueue("/", "new", arguments={"x": value}), N1)).error
+    assert (f"arguments: 'x': {problem}" if problem else "None") == str(error)
+    if not problem:
+        restored = MetadataState()
+        restored.restore(cluster.state.snapshot())
+        assert restored.snapshot() == cluster.state.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.NoSuchUserError("alice"), ["alice", "does not exist"]),
+        (errors.UserExistsError("alice"), ["alice", "already exists"]),
+        (errors.NoSuchVhostError("v"), ["'v'", "does not exist"]),
+        (errors.NoSuchPolicyError(), ["does not exist"]),
+        (errors.NodeStillUpError("n2"), ["n2", "must be stopped"]),
+        (errors.NoSuchNodeError("n2"), ["n2", "no member"]),
+        (errors.StillMemberError("n2"), ["n2", "a member of this cluster already"]),
+        (errors.ForgottenNodeError("n2"), ["n2", "delete its data directory and start it again"]),
+        (errors.AlreadyFoundedError(), ["every cluster has"]),
+        (errors.TooNewCommandError("NoteConsumer", 3, 2), ["NoteConsumer needs protocol 3", "has 2. "]),
+        (errors.TooNewCommandError("NoteConsumer", 3, 2, ["n1 is old", "n2 is old"]), ["has 2: n1 is old; n2 is old"]),
+        (errors.NewerReleaseError("the log", "protocol 9", 3), ["the log", "protocol 9", "3", "upgrade this node"]),
+        (errors.OlderReleaseError("n2", 2, 3), ["n2 speaks protocol 2", "needs 3", "start n2 with the release"]),
+        (errors.EarlierLifeError("n2", 5), ["n2", "start 5"]),
+        (errors.StillServedError("q", "n1"), ["'q'", "served by n1", "stop n1"]),
+        (errors.CompleteMasterError("q", "n1"), ["'q'", "n1 has everything", "stop n1 and try again"]),
+        (errors.NodeNotUpError("n2"), ["n2", "start it first"]),
+    ],
+)
+def test_a_refusal_names_what_it_is_about_and_what_would_help(error: WarrenError, words: list[str]) -> None:
+    assert [word for word in words if word not in str(error)] == []
 
 
 def test_a_mistake_of_ours_says_what_to_do() -> None:

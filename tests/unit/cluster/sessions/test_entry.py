@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from cluster.raft.config import RaftConfig
 from cluster.sessions import routes
 from cluster.sessions.entry import REOPEN_DELAY_S
-from cluster.sessions.messages import SessionConfirm, SessionSettle
+from cluster.sessions.messages import SessionConfirm, SessionPublish, SessionSettle
 from cluster.sessions.ports import ReopenLater
+from cluster.sessions.questions import Question
 from node.broker.channel import INTERNAL_SEQ_BASE
 from node.errors import StorageError
 from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import ConsumerSpec
+from node.queues.queue_process import QueueProcess
 from tests.support.entry_bench import EntryBench
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, RecordingSink, message, stored
+from tests.support.session_network import QUEUE, RecordingSink, message, queue_record, stored
 
 # --- publishes over sessions ---
 
@@ -148,6 +152,7 @@ def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> No
     bench.refuses(1)
     assert bench.told() == ["n2 open 1"]
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+    assert RaftConfig(bench.channel.node).heartbeat_interval_ms >= 1000 * REOPEN_DELAY_S, "the record is on its way"
     bench.link_comes("n3")
     assert bench.told() == []
 
@@ -250,6 +255,15 @@ def test_untracked_publishes_wait_for_a_session_up_to_a_bound(
     assert bench.told() == ["n2 publish 1: 4", "n3 open 2"], "nobody keeps them once they were sent"
 
 
+def test_the_master_is_not_asked_to_confirm_what_nobody_tracks(bench: EntryBench) -> None:
+    """The number that it would confirm may be that of another publish."""
+    bench.entry.publish(bench.channel, QUEUE, [message_of(1)], [0])
+    bench.accepts(1)
+    bench.entry.publish(bench.channel, QUEUE, [message_of(2)], [0])
+    published = [each for _, each in bench.sent() if isinstance(each, SessionPublish)]
+    assert [list(each.publish_seqs) for each in published] == [[0], [0]]
+
+
 def test_a_closed_channel_is_told_to_the_master_that_has_heard_of_it(opened: EntryBench) -> None:
     opened.publishes(2)
     opened.closes()
@@ -291,9 +305,41 @@ def test_a_queue_here_is_called_and_no_message_sent() -> None:
     bench.publishes(1, 2)
     assert bench.queue is not None
     assert bench.queue.ready == 2
-    bench.run(QUEUE)
+    bench.end_turn()
     assert bench.sink.confirmed == [1, 2]
     assert bench.told() == []
+
+
+def test_a_full_queue_here_rejects_what_it_does_not_take() -> None:
+    bench = EntryBench("n1")
+    full = replace(queue_record(QUEUE), arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    bench.queue = QueueProcess(full, SteeredQueue())
+    bench.publishes(1)
+    bench.publishes(2)
+    bench.end_turn()
+    assert (bench.sink.confirmed, bench.sink.rejected) == ([1], [2])
+
+
+class UnreadableQueue(SteeredQueue):
+    """Takes nothing back."""
+
+    def ack(self, seq_ids: Sequence[SeqId]) -> int:
+        raise StorageError("unreadable")
+
+
+def test_a_queue_here_that_fails_under_a_settlement_waits_for_the_next_master() -> None:
+    bench = EntryBench("n1", "n2")
+    bench.masters_here(UnreadableQueue())
+    bench.publishes(1)
+    got = bench.proceeds(bench.asks(Question("get")))
+    assert got is not None
+    assert got.delivery is not None
+    bench.entry.settle_ack(bench.channel, QUEUE, 1, [got.delivery.seq_id])
+    assert len(bench.failures) == 1
+    bench.publishes(2)
+    bench.moves("n2", 2)
+    bench.accepts(2)
+    assert bench.told() == ["n2 open 2", "n2 publish 2: 1 resent", "n2 publish 2: 2"]
 
 
 def test_publishes_wait_until_this_node_has_taken_up_its_role() -> None:
@@ -302,7 +348,7 @@ def test_publishes_wait_until_this_node_has_taken_up_its_role() -> None:
     assert bench.failures == [], "no queue was called that is not there"
     bench.masters_here(SteeredQueue())
     bench.moves("n1", 2)
-    bench.run(QUEUE)
+    bench.end_turn()
     assert bench.sink.confirmed == [1]
 
 
@@ -336,7 +382,7 @@ def test_what_a_mirror_had_got_is_only_confirmed_by_the_next_master(opened: Entr
     promoted = stored(message_of(2))
     opened.masters_here(promoted)
     opened.moves("n1", 2)
-    opened.run(QUEUE)
+    opened.end_turn()
     assert sorted(opened.sink.confirmed) == [2, 3]
     found = promoted.fetch(10, ack_required=False)
     assert [each.message.body for each in found] == [b"2", b"3"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.sessions.calls import OPERATION_TIMEOUT_S
 from cluster.sessions.messages import SessionCall, SessionConsumerCancelled, SessionReply
 from cluster.sessions.ports import CallGoesOn
 from cluster.sessions.questions import Answer, Question
@@ -135,7 +134,7 @@ def test_down_by_one_record_and_up_by_the_next_refuses_nobody(opened: EntryBench
 @pytest.mark.parametrize("was_asked", [True, False])
 def test_when_time_is_up_the_caller_learns_what_did_not_come(bench: EntryBench, was_asked: bool) -> None:
     call = bench.asks(COUNTS)
-    assert call.deadline_s == bench.now_s + OPERATION_TIMEOUT_S
+    assert call.deadline_s == bench.now_s + 15.0, "as in the reference"
     bench.proceeds(call)
     if was_asked:
         bench.accepts(1)
@@ -143,7 +142,7 @@ def test_when_time_is_up_the_caller_learns_what_did_not_come(bench: EntryBench, 
     bench.emitted()
     error = bench.entry.calls.time_is_up(call)
     text = "'q' in vhost '/' did not answer in time" if was_asked else "home node 'n2' of durable queue 'q' in vhost"
-    assert text in error.reply_text
+    assert (error.reply_code, text in error.reply_text) == (404, True)
 
     bench.hears(answer(call, 1, number=7))
     bench.moves("n3", 2)
@@ -162,6 +161,13 @@ def test_who_waits_for_a_queue_that_is_deleted_finds_it_gone(bench: EntryBench, 
     assert goes_on(bench, call)
     with pytest.raises(ChannelError, match="NOT_FOUND - the queue has been deleted"):
         bench.proceeds(call)
+
+
+def test_when_time_is_up_for_a_queue_that_was_deleted_meanwhile_its_name_is_forgotten(bench: EntryBench) -> None:
+    call = bench.asks(COUNTS)
+    bench.proceeds(call)
+    bench.queue_is_deleted()
+    assert "a deleted queue did not answer in time" in bench.entry.calls.time_is_up(call).reply_text
 
 
 def test_a_channel_that_closed_while_it_waited_asks_nothing(bench: EntryBench) -> None:
@@ -477,11 +483,24 @@ def test_a_consumer_that_its_queue_or_the_deletion_ends_is_told_once(opened: Ent
     assert opened.sink.cancelled == ["tag", "other"]
 
 
+def test_the_last_words_of_a_queue_here_reach_its_publishers_and_consumers() -> None:
+    bench = EntryBench("n1")
+    bench.masters_here(SteeredQueue(durable=True))
+    assert bench.proceeds(bench.asks(CONSUME)) is not None
+    bench.knows("tag")
+    bench.publishes(1)
+    assert bench.queue is not None
+    bench.entry.local_effects(QUEUE, bench.queue.delete())
+    assert (bench.sink.confirmed, bench.sink.cancelled) == ([1], ["tag"])
+    bench.queue_is_deleted()
+    assert (bench.sink.confirmed, bench.sink.cancelled) == ([1], ["tag"]), "once"
+
+
 def test_consumers_of_a_queue_that_comes_here_are_attached_without_a_message(opened: EntryBench) -> None:
     opened.consumes(1, CONSUMER)
     opened.masters_here(stored(message(1, b"a")))
     opened.moves("n1", 2)
-    opened.run(QUEUE)
+    opened.end_turn()
     assert opened.sink.delivered == [("tag", b"a", False)]
     assert opened.told() == []
 

@@ -35,11 +35,26 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known
     await network.pump()
     assert sink.confirmed == [], "its command may be carried out yet"
     assert network["n2"].settled == [QUEUE]
-    process = network["n2"].queue
-    assert process is not None
-    process.unseal()
+    network["n2"].unseal()
     await network.pump()
     assert sink.confirmed == [1]
+
+
+async def test_a_question_of_no_channel_waits_on_whatever_channel_closes(network: SessionNetwork) -> None:
+    deleting = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=False, if_empty=False))
+    await network.pump()
+    await deleting
+    gateway = network["n3"].gateway
+    channel = gateway.open_channel(RecordingSink())
+    gateway.publish(channel, QUEUE, [message(1)], [0])
+    counting = asyncio.ensure_future(gateway.counts(QUEUE))
+    await network.pump()
+    gateway.close_channel(channel)
+    await network.pump()
+    assert not counting.done()
+    network["n2"].unseal()
+    await network.pump()
+    assert await counting == (1, 0)
 
 
 async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network: SessionNetwork) -> None:
@@ -57,9 +72,9 @@ async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network
     consuming[1].cancel()
     gateway.close_channel(goes)
     await network.pump()
-    process = network["n2"].queue
-    assert process is not None
-    process.unseal()
+    network["n2"].unseal()
     await network.pump()
     await consuming[0]
+    process = network["n2"].queue
+    assert process is not None
     assert [channel for channel, _, _ in process.consumers()] == [stays], "a channel that closed has no consumer"

@@ -434,7 +434,7 @@ async def test_credit_is_used_up_by_a_slow_master_and_given_back(
     await network.pump()
     assert sink.waits()
     assert gateway.busiest_queue(channel) == QUEUE
-    slow.sync()
+    network["n2"].sync()
     await network.pump()
     assert not sink.waits()
     assert len(sink.confirmed) == 40 + credit
@@ -495,7 +495,7 @@ async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNet
     gateway.publish(channel, QUEUE, *batch(1, 80))
     await network.pump()
     gateway.close_channel(channel)
-    slow.sync()
+    network["n2"].sync()
     await network.pump()
     assert sink.waits(), "nobody is told any more"
     process = network["n2"].queue

@@ -1,0 +1,381 @@
+"""The master's end of sessions: n2 masters the queue, the test speaks for the entry nodes and the record."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.sessions.host import SessionHost
+from cluster.sessions.messages import (
+    SessionCall,
+    SessionChannelClosed,
+    SessionConfirm,
+    SessionConsumerCancelled,
+    SessionCredit,
+    SessionDeliver,
+    SessionMessage,
+    SessionOpen,
+    SessionOpened,
+    SessionPublish,
+    SessionReply,
+    SessionSettle,
+)
+from node.flow.credit import Credit, FlowControl
+from node.ids import ChannelKey, Epoch, NodeName, QueueId, SeqId
+from node.message import iter_envelopes, pack_envelopes
+from node.queues.events import CancelConsumer, ConsumerSpec, DeleteUnused
+from node.queues.queue_process import QueueProcess
+from tests.support.queue_bench import SteeredQueue, queue_record
+from tests.support.session_network import QUEUE, message
+
+N1, N3 = NodeName("n1"), NodeName("n3")
+EPOCH = Epoch(4)
+CONSUMER = ConsumerSpec("tag", no_ack=False, exclusive=False)
+
+
+class HostBench:
+    """Implements `LocalQueues` for the host. After each step the invariants are checked."""
+
+    def __init__(self, *, auto_delete: bool = False) -> None:
+        record = queue_record(queue_id=QUEUE, auto_delete=auto_delete)
+        flow = FlowControl()
+        flow.store = Credit(40, 8)
+        self.storage = SteeredQueue(durable=True)
+        self.queue: QueueProcess | None = QueueProcess(record, self.storage, flow=flow)
+        self.is_in_service = True
+        self.settled: list[QueueId] = []
+        self.failures: list[Exception] = []
+        #: The queue is to be deleted, if it is unused still.
+        self.was_offered_for_deletion = False
+        self._is_touched = False
+        self._sent: list[tuple[NodeName, SessionMessage]] = []
+        self.host = SessionHost(self, lambda node, sent: self._sent.append((node, sent)))
+
+    # --- LocalQueues ---
+
+    def process(self, queue_id: QueueId) -> QueueProcess | None:
+        return self.queue
+
+    def touch(self, queue_id: QueueId) -> None:
+        self._is_touched = True
+
+    def run(self, queue_id: QueueId) -> None:
+        assert self.queue is not None
+        effects = self.queue.drain()
+        self.was_offered_for_deletion |= any(isinstance(effect, DeleteUnused) for effect in effects)
+        self.host.remote_effects(queue_id, effects)
+
+    def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
+        return EPOCH if self.is_in_service else None
+
+    def settle_deletion(self, queue_id: QueueId) -> None:
+        self.settled.append(queue_id)
+
+    def out_of_service(self, queue_id: QueueId, error: Exception) -> None:
+        self.failures.append(error)
+        self.queue = None
+        self.host.queue_stopped(queue_id)
+
+    # --- what entry nodes do ---
+
+    def hears(self, said: SessionMessage, node: NodeName = N1) -> None:
+        self.host.receive(node, said)
+        self.host.check_invariants()
+
+    def opens(self, session: int, node: NodeName = N1, *, has_consumed: bool = False) -> None:
+        self.hears(SessionOpen(QUEUE, session, EPOCH, 8, has_consumed), node)
+        assert self.told(node) == [SessionOpened(QUEUE, session)]
+
+    def publishes(self, session: int, *counters: int) -> None:
+        """On channel 1, for the first time."""
+        self.hears(SessionPublish(QUEUE, session, 1, counters, envelopes(*counters)))
+
+    def asks(self, session: int, verb: str, channel: int = 1, consumer: ConsumerSpec | None = None) -> SessionReply:
+        self.hears(SessionCall(QUEUE, session, 50, verb, channel, consumer))
+        [reply] = [each for each in self.told() if isinstance(each, SessionReply)]
+        assert (reply.session, reply.call_id) == (session, 50)
+        return reply
+
+    def end_turn(self) -> None:
+        """The queue is drained, if it was called."""
+        if self._is_touched and self.queue is not None:
+            self._is_touched = False
+            self.run(QUEUE)
+
+    def told(self, node: NodeName = N1) -> list[SessionMessage]:
+        """What this node was told since the last look."""
+        told = [each for to, each in self._sent if to == node]
+        self._sent = [(to, each) for to, each in self._sent if to != node]
+        return told
+
+
+@pytest.fixture
+def bench() -> HostBench:
+    return HostBench()
+
+
+def envelopes(*counters: int) -> bytes:
+    return pack_envelopes([message(counter, b"%d" % counter) for counter in counters])
+
+
+def bodies(told: list[SessionMessage]) -> list[tuple[str, bool]]:
+    """Of all deliveries, with the redelivered flag."""
+    return [
+        (each.body.decode(), flag)
+        for delivered in told
+        if isinstance(delivered, SessionDeliver)
+        for each, flag in zip(iter_envelopes(delivered.envelopes), delivered.redelivered, strict=True)
+    ]
+
+
+# --- the beginning and the end of a session ---
+
+
+def test_a_node_that_does_not_master_the_queue_refuses_and_hears_nothing(bench: HostBench) -> None:
+    bench.queue = None
+    bench.hears(SessionOpen(QUEUE, 1, EPOCH, 8))
+    assert bench.told() == [SessionOpened(QUEUE, 1, "this node does not master the queue")]
+    bench.hears(SessionCall(QUEUE, 1, 50, "counts"))
+    assert (bench.told(), bench.failures) == ([], [])
+
+
+def test_words_of_another_session_are_not_heard(bench: HostBench) -> None:
+    bench.opens(2)
+    bench.publishes(1, 1)
+    bench.publishes(3, 1)
+    bench.hears(SessionCall(QUEUE, 2, 50, "purge"), N3)
+    assert bench.queue is not None
+    assert bench.queue.ready == 0
+    assert bench.told(N3) == []
+    bench.publishes(2, 1)
+    assert bench.queue.ready == 1
+
+
+@pytest.mark.parametrize("ending", ["the next session", "the node is lost"])
+def test_what_a_session_held_is_ready_again_when_it_ends(bench: HostBench, ending: str) -> None:
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.publishes(1, 1, 2)
+    bench.end_turn()
+    assert bodies(bench.told()) == [("1", False), ("2", False)]
+    bench.opens(1, N3)
+    if ending == "the next session":
+        bench.opens(2)
+    else:
+        bench.host.node_lost(N1)
+        assert bench.told() == [SessionOpened(QUEUE, 1, "the session has ended at the master")]
+    assert bench.queue is not None
+    assert (bench.queue.ready, bench.queue.unacked, bench.queue.consumer_count) == (2, 0, 0)
+    bench.hears(SessionCall(QUEUE, 1, 50, "consume", 5, CONSUMER), N3)
+    bench.end_turn()
+    assert bodies(bench.told(N3)) == [("1", True), ("2", True)], "the other node's session goes on"
+
+
+def test_a_queue_that_stops_ends_all_its_sessions_and_says_so(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.opens(7, N3)
+    bench.queue = None
+    bench.host.queue_stopped(QUEUE)
+    for node, session in ((N1, 1), (N3, 7)):
+        assert bench.told(node) == [SessionOpened(QUEUE, session, "the session has ended at the master")]
+    bench.host.queue_stopped(QUEUE)
+    bench.host.node_lost(N1)
+    assert bench.told() == bench.told(N3) == [], "they have ended once"
+
+
+def test_a_mistake_in_one_queue_takes_it_out_of_service_and_ends_its_sessions(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.hears(SessionPublish(QUEUE, 1, 1, [1], b"no envelope"))
+    assert len(bench.failures) == 1
+    assert bench.told() == [SessionOpened(QUEUE, 1, "the session has ended at the master")]
+
+
+class MistakenQueue(QueueProcess):
+    """Cannot let go of a channel, by a mistake of ours."""
+
+    def channel_down(self, channel: ChannelKey, *, may_return: bool = False) -> None:
+        raise TypeError("a mistake of ours")
+
+
+def test_a_queue_that_fails_when_a_session_ends_is_out_of_service_and_the_node_can_begin_anew(bench: HostBench) -> None:
+    bench.queue = MistakenQueue(queue_record(queue_id=QUEUE), bench.storage)
+    bench.opens(1)
+    bench.opens(7, N3)
+    bench.publishes(1, 1)
+    bench.host.node_lost(N1)
+    assert len(bench.failures) == 1
+    assert bench.told(N3) == [SessionOpened(QUEUE, 7, "the session has ended at the master")]
+
+
+# --- channels ---
+
+
+def test_a_channel_that_closes_leaves_what_others_hold(bench: HostBench) -> None:
+    bench.opens(1)
+    for number in (1, 2):
+        bench.asks(1, "consume", number, ConsumerSpec("tag", no_ack=False, exclusive=False, prefetch_count=1))
+    bench.publishes(1, 1, 2)
+    bench.end_turn()
+    bench.hears(SessionChannelClosed(QUEUE, 1, 1))
+    assert bench.queue is not None
+    assert (bench.queue.ready, bench.queue.unacked, bench.queue.consumer_count) == (1, 1, 1)
+
+
+def test_credit_is_granted_in_the_steps_that_the_entry_node_named_and_anew_after_the_channel_has_closed(
+    bench: HostBench,
+) -> None:
+    def granted(first: int) -> list[int]:
+        """For sixteen publishes on channel 1, in two steps."""
+        bench.publishes(1, *range(first, first + 7))
+        bench.publishes(1, *range(first + 7, first + 16))
+        bench.storage.sync()
+        bench.end_turn()
+        return [each.messages for each in bench.told() if isinstance(each, SessionCredit)]
+
+    bench.opens(1)
+    assert granted(1) == [16]
+    bench.hears(SessionChannelClosed(QUEUE, 1, 1))
+    assert granted(20) == [16]
+
+
+def test_what_an_earlier_master_may_have_delivered_comes_flagged(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.hears(SessionPublish(QUEUE, 1, 1, [1], envelopes(1), is_resent=True))
+    bench.publishes(1, 2)
+    bench.end_turn()
+    assert bodies(bench.told()) == [("1", True), ("2", False)]
+
+
+def test_what_is_given_back_in_one_piece_is_delivered_again_at_once(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.publishes(1, 1)
+    bench.end_turn()
+    [delivered] = [each for each in bench.told() if isinstance(each, SessionDeliver)]
+    bench.hears(SessionSettle(QUEUE, 1, 1, "requeue", delivered.seq_ids))
+    bench.end_turn()
+    assert bodies(bench.told()) == [("1", True)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ready", "unacked"), [("ack", 0, 1), ("discard", 0, 1), ("requeue", 1, 1), ("nothing", 0, 2)]
+)
+def test_a_delivery_is_settled_as_its_channel_says(bench: HostBench, outcome: str, ready: int, unacked: int) -> None:
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.publishes(1, 1, 2)
+    bench.end_turn()
+    [first] = [each for each in bench.told() if isinstance(each, SessionDeliver)]
+    if outcome != "nothing":
+        bench.hears(SessionSettle(QUEUE, 1, 1, outcome, first.seq_ids[:1]))
+    bench.hears(SessionSettle(QUEUE, 1, 9, "ack", first.seq_ids[1:]))
+    assert bench.queue is not None
+    assert (bench.queue.ready, bench.queue.unacked) == (ready, unacked), "of another channel nothing is settled"
+
+
+def test_what_a_queue_says_to_channels_goes_to_their_nodes_in_their_sessions(bench: HostBench) -> None:
+    bench.opens(3)
+    bench.host.remote_effects(
+        QUEUE,
+        [
+            DeleteUnused(),
+            CancelConsumer(ChannelKey(N3, 5), "of a node without a session"),
+            CancelConsumer(ChannelKey(N1, 5), "tag"),
+        ],
+    )
+    assert bench.told() == [SessionConsumerCancelled(QUEUE, 3, 5, "tag")]
+    assert bench.told(N3) == []
+    bench.publishes(3, 1)
+    bench.storage.sync()
+    bench.end_turn()
+    assert SessionConfirm(QUEUE, 3, 1, [1]) in bench.told()
+
+
+# --- questions ---
+
+
+def test_get_brings_the_message_and_what_is_left(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1, 2, 3)
+    reply = bench.asks(1, "get")
+    [got] = iter_envelopes(reply.envelope)
+    assert (got.body, reply.number, reply.redelivered, reply.seq_id) == (b"1", 2, False, SeqId(1))
+    bench.hears(SessionSettle(QUEUE, 1, 1, "requeue", [reply.seq_id]))
+    assert bench.asks(1, "get").redelivered
+    assert bench.asks(1, "purge").number == 2
+    assert bench.asks(1, "get").envelope == b""
+
+
+def test_a_cancel_says_how_many_consumers_are_left(bench: HostBench) -> None:
+    bench.opens(1)
+    for number in (1, 2):
+        bench.asks(1, "consume", number, CONSUMER)
+    bench.hears(SessionCall(QUEUE, 1, 50, "cancel", 1, consumer_tag="tag"))
+    [reply] = bench.told()
+    assert isinstance(reply, SessionReply)
+    assert reply.consumers == 1
+    assert bench.asks(1, "counts").consumers == 1
+
+
+# --- deletions ---
+
+
+@pytest.mark.parametrize("has_consumed", [True, False])
+def test_an_auto_delete_queue_goes_if_whoever_consumed_it_before_does_not_come_back(has_consumed: bool) -> None:
+    """A master of later knows of earlier consumers by the entry nodes only. One that never had any waits for them."""
+    bench = HostBench(auto_delete=True)
+    bench.opens(1, has_consumed=has_consumed)
+    bench.end_turn()
+    assert bench.was_offered_for_deletion is has_consumed
+
+
+def test_an_auto_delete_queue_that_is_consumed_now_stays() -> None:
+    bench = HostBench(auto_delete=True)
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    bench.opens(1, N3, has_consumed=True)
+    bench.end_turn()
+    assert not bench.was_offered_for_deletion
+
+
+def test_who_sealed_a_queue_and_is_lost_leaves_its_deletion_to_be_settled(bench: HostBench) -> None:
+    """Whatever else he has asked since, on whatever channel. He named no conditions: it may be used, and not empty."""
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    assert bench.asks(1, "delete_if").epoch == EPOCH
+    bench.asks(1, "purge", channel=2)
+    bench.host.node_lost(N1)
+    assert bench.settled == [QUEUE]
+
+
+def test_who_has_said_what_became_of_the_deletion_leaves_nothing_to_be_settled(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.asks(1, "delete_if")
+    bench.asks(1, "unseal")
+    assert bench.settled == [QUEUE], "by whoever decides it"
+    bench.host.node_lost(N1)
+    assert bench.settled == [QUEUE]
+
+
+def test_a_master_that_is_not_in_service_yet_seals_nothing(bench: HostBench) -> None:
+    bench.is_in_service = False
+    bench.opens(1)
+    assert bench.asks(1, "delete_if").epoch == 0
+    assert bench.queue is not None
+    assert not bench.queue.is_sealed
+    bench.host.node_lost(N1)
+    assert bench.settled == []
+
+
+def test_a_question_that_waits_for_the_fate_of_a_queue_is_of_its_session_only(bench: HostBench) -> None:
+    bench.opens(1, N3)
+    bench.hears(SessionCall(QUEUE, 1, 60, "delete_if"), N3)
+    bench.opens(1)
+    bench.hears(SessionCall(QUEUE, 1, 50, "counts", 1))
+    assert bench.told() == []
+    bench.opens(2)
+    bench.hears(SessionCall(QUEUE, 2, 51, "counts", 1))
+    assert bench.queue is not None
+    bench.queue.unseal()
+    assert bench.told() == [SessionReply(QUEUE, 2, 51)]
