@@ -280,6 +280,17 @@ def fast_test_files() -> set[Path]:
     return found
 
 
+def test_tests_of_other_folders_say_what_they_need() -> None:
+    """`make test` and the long tests of `make integration` look into these folders only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = tuple(project["tool"]["pytest"]["ini_options"]["testpaths"])
+    others = [path for path in TESTS if path.name.startswith("test_") and not name_of(path).startswith(folders)]
+    assert ROOT / "tests/integration/test_chaos_scenarios.py" in others
+    mark = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(integration|spark|docker)\b", re.MULTILINE)
+    silent = [name_of(path) for path in others if not mark.search(path.read_text(encoding="utf-8"))]
+    assert not silent, "mark all of the file, or put it where pure tests are"
+
+
 #: Where sleeping takes no time.
 VIRTUAL_TIME = ("tests/conformance/ha/", "tests/unit/chaos/sim/")
 

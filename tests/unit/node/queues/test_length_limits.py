@@ -235,7 +235,7 @@ def test_a_crash_in_the_middle_leaves_a_queue_that_goes_on_dropping() -> None:
 def test_mirrors_hear_of_the_drops_in_bounded_frames() -> None:
     pair = Pair().up().quiet()
     process = QueueProcess(queue_record(), pair.master)
-    process.publish(channel(1), [message(each) for each in range(1, 8_001)], [0] * 8_000)
+    process.publish(channel(1), [message(each) for each in range(1, 4_001)], [0] * 4_000)
     pair.quiet()
     process.set_options(queue_options({}, {"max-length": 5}))
     while process.has_more:
