@@ -27,8 +27,9 @@ EXPECTED_LOSS := 10
 FAST := not (integration or spark or slow or docker)
 LONG := slow and not (integration or spark or docker)
 REAL := (integration or spark) and not docker
-# Side by side, and with compiled tests kept from run to run: to rewrite their assertions is half of the start.
-PURE_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal tests
+# Side by side, and with compiled tests kept from run to run: to rewrite their assertions is half of the start. Without
+# a folder: those of `testpaths`, for what is not in them needs processes (tests/test_architecture.py sees to it).
+PURE_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
 
 .PHONY: help
 help: ## Show this list

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -76,19 +77,40 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_search_for_garbage() -> Iterator[None]:
+    """The trees stay until the last test here; looking for garbage among them again and again would take most of the
+    time, here and in all tests behind these."""
+    gc.disable()
+    yield
+    for cached in (tree_of, statements_of, nodes_of):
+        cached.cache_clear()
+    gc.enable()
+
+
 @cache
 def tree_of(path: Path) -> ast.Module:
-    # All of them stay; looking for garbage among them again and again would take most of the time.
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    finally:
-        gc.enable()
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def statements_of(path: Path) -> list[ast.stmt]:
+    """Those of all functions and branches, too. Far fewer than nodes, for questions about imports and functions."""
+    found: list[ast.stmt] = []
+    waiting: list[ast.AST] = [tree_of(path)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            found.append(node)
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, ())  # of a lambda and a conditional expression: not a list
+            waiting += inner if isinstance(inner, list) else ()
+    return found
 
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All of a tree; most questions are about every one of them."""
+    """All of a tree, down to every name."""
     return list(ast.walk(tree_of(path)))
 
 
@@ -101,7 +123,7 @@ def test_functions_fit_a_screen() -> None:
     long = {
         f"{name_of(path)}:{node.name}"
         for path in CODE + TESTS
-        for node in nodes_of(path)
+        for node in statements_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
     }
@@ -128,7 +150,7 @@ def test_long_modules_say_what_they_are() -> None:
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     """Every absolute import of a file, with its line."""
-    for node in nodes_of(path):
+    for node in statements_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -148,7 +170,7 @@ def import_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
         imported = graph[module] = set()
-        for node in nodes_of(path):
+        for node in statements_of(path):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -258,6 +280,17 @@ def fast_test_files() -> set[Path]:
     return found
 
 
+def test_tests_of_other_folders_say_what_they_need() -> None:
+    """`make test` and the long tests of `make integration` look into these folders only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = tuple(project["tool"]["pytest"]["ini_options"]["testpaths"])
+    others = [path for path in TESTS if path.name.startswith("test_") and not name_of(path).startswith(folders)]
+    assert ROOT / "tests/integration/test_chaos_scenarios.py" in others
+    mark = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(integration|spark|docker)\b", re.MULTILINE)
+    silent = [name_of(path) for path in others if not mark.search(path.read_text(encoding="utf-8"))]
+    assert not silent, "mark all of the file, or put it where pure tests are"
+
+
 #: Where sleeping takes no time.
 VIRTUAL_TIME = ("tests/conformance/ha/", "tests/unit/chaos/sim/")
 
@@ -268,7 +301,7 @@ def test_tests_do_not_sleep() -> None:
     offenders = [
         f"{name_of(path)}:{node.lineno}"
         for path in files
-        if not name_of(path).startswith(VIRTUAL_TIME)
+        if not name_of(path).startswith(VIRTUAL_TIME) and ".sleep" in path.read_text(encoding="utf-8")
         for node in nodes_of(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -422,9 +455,9 @@ WORLD = {
 
 def effects_in(path: Path) -> Iterator[str]:
     """What in a module touches the world by itself, and where."""
-    tree = tree_of(path)
-    used = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    nodes = nodes_of(path)
+    used = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         match node:
             case ast.ImportFrom(module=str(module), names=names):
                 touched = {f"{module}.{alias.name}" for alias in names}

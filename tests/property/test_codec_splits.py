@@ -12,6 +12,7 @@ from pamqp import commands
 from node.amqp import codec
 from node.amqp.codec import FrameReader
 from node.amqp.frames import Fault, FrameItem
+from tests.support.amounts import few_examples
 from tests.support.amqp_frames import flatten, method_bytes, publish_bytes
 
 FRAME_MAX = 4096
@@ -62,7 +63,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-@given(streams, st.lists(st.integers(0, 10_000), max_size=20))
+@few_examples(30, 300, streams, st.lists(st.integers(0, 10_000), max_size=20))
 def test_any_split_gives_the_same_items(data: bytes, places: list[int]) -> None:
     whole = flatten(feed_pieces([data]))
     assert whole
@@ -70,7 +71,7 @@ def test_any_split_gives_the_same_items(data: bytes, places: list[int]) -> None:
     assert flatten(feed_pieces(cut(data, places))) == whole
 
 
-@given(streams, st.lists(st.integers(0, 10_000), max_size=20), st.integers(1, 5))
+@few_examples(30, 300, streams, st.lists(st.integers(0, 10_000), max_size=20), st.integers(1, 5))
 def test_a_limit_of_frames_gives_the_same_items(data: bytes, places: list[int], limit: int) -> None:
     whole = flatten(feed_pieces([data]))
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +79,9 @@ def test_a_limit_of_frames_gives_the_same_items(data: bytes, places: list[int], 
         assert flatten(feed_pieces(cut(data, places))) == whole
 
 
-@given(streams, st.integers(0, 10_000), st.integers(0, 255), st.lists(st.integers(0, 10_000), max_size=5))
+@few_examples(
+    30, 300, streams, st.integers(0, 10_000), st.integers(0, 255), st.lists(st.integers(0, 10_000), max_size=5)
+)
 def test_a_changed_byte_never_raises_and_faults_alike(data: bytes, place: int, octet: int, places: list[int]) -> None:
     place %= len(data)
     damaged = data[:place] + bytes((octet,)) + data[place + 1 :]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.metadata.codec import CodecError, decode, decode_in_pieces, encode
@@ -17,6 +16,7 @@ from cluster.metadata.state import MetadataState
 from node.ids import Incarnation, NodeName
 from node.pieces import Pieces, at_once
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteExchange, DeleteVhost
+from tests.support.amounts import few_examples
 from tests.support.hostile import well_formed_commands
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -64,8 +64,7 @@ def read_between(state: MetadataState, pieces: Pieces[Applied]) -> tuple[Applied
         assert len(changed) <= 1, "a piece is about one queue"
 
 
-@given(st.lists(well_formed_commands, max_size=15), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@few_examples(15, 200, st.lists(well_formed_commands, max_size=15), st.integers(0, 2**32))
 def test_in_pieces_is_the_same_as_at_once(commands: list[Command], seed: int) -> None:
     chance = Random(seed)
     large: list[Command] = [
@@ -133,13 +132,13 @@ values = st.recursive(
 )
 
 
-@given(values)
+@few_examples(30, 300, values)
 def test_what_is_decoded_in_pieces_is_what_was_encoded(value: object) -> None:
     data = encode(value)
     assert at_once(decode_in_pieces(data)) == decode(data) == value
 
 
-@given(values, st.integers(0, 2**16), st.integers(0, 255))
+@few_examples(30, 300, values, st.integers(0, 2**16), st.integers(0, 255))
 def test_spoilt_bytes_are_refused_alike(value: object, at: int, byte: int) -> None:
     data = bytearray(encode(value))
     data[at % len(data)] = byte

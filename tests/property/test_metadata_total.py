@@ -21,7 +21,7 @@ from node.topology.commands import Bind, DeclareExchange, DeclareQueue
 from tests.support.hostile import TwoGroups, is_defect, odd_commands, request_ids, through_amqp, well_formed_commands
 
 N1 = NodeName("n1")
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

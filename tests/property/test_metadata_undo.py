@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.metadata.commands import ChangeTopology, Command, ForgetNode, NodeUp, Request, RequestId, SetPolicy
@@ -13,6 +12,7 @@ from cluster.metadata.records import PolicyRecord
 from cluster.metadata.state import MetadataState
 from node.ids import Incarnation, NodeName
 from node.topology.commands import CreateVhost, DeclareQueue
+from tests.support.amounts import few_examples
 from tests.support.hostile import BreakingEvents, well_formed_commands
 
 N1 = NodeName("n1")
@@ -55,7 +55,9 @@ class Twins:
         self.first.check_invariants()
 
 
-@given(
+@few_examples(
+    20,
+    200,
     st.lists(well_formed_commands, max_size=20),
     well_formed_commands,
     st.lists(well_formed_commands, max_size=8),
@@ -63,7 +65,6 @@ class Twins:
     st.integers(0, 20),
     st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_command_that_breaks_off_anywhere_has_changed_nothing(
     before: list[Command], breaking: Command, after: list[Command], takes: int, snapshot_at: int, snapshot_takes: int
 ) -> None:

@@ -83,7 +83,7 @@ def _assert_live(network: RaftNetwork, names: list[str]) -> None:
     assert all(network.decided[index] == entry for index, entry in decided_before.items())
 
 
-@pytest.mark.parametrize("seed", few_fast(range(24), 12))
+@pytest.mark.parametrize("seed", few_fast(range(24), 6))
 @pytest.mark.parametrize("node_count", [3, 5])
 def test_random_faults_break_no_safety_and_healing_restores_progress(seed: int, node_count: int) -> None:
     names = [f"n{number}" for number in range(1, node_count + 1)]
@@ -97,7 +97,7 @@ def test_random_faults_break_no_safety_and_healing_restores_progress(seed: int, 
     _assert_live(network, names)
 
 
-@pytest.mark.parametrize("seed", few_fast(range(16), 5))
+@pytest.mark.parametrize("seed", few_fast(range(16), 3))
 def test_power_failures_with_slow_disks_lose_nothing_decided(seed: int) -> None:
     """Some disks are slow, and several nodes lose what they had not synced at the same moment."""
     names = ["n1", "n2", "n3"]

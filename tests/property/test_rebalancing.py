@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.policy.rebalancing import MovableQueue, RebalancePlan
 from node.ids import NodeName, QueueId
+from tests.support.amounts import few_examples
 
 NODES = tuple(NodeName(f"n{number}") for number in range(1, 5))
 
@@ -36,7 +37,7 @@ def unevenness(nodes: tuple[NodeName, ...], masters: list[NodeName]) -> int:
     return sum(masters.count(node) ** 2 for node in nodes)
 
 
-@given(queues_of(NODES, 6))
+@few_examples(30, 300, queues_of(NODES, 6))
 def test_no_plan_is_more_even_and_none_as_even_has_fewer_moves(queues: list[MovableQueue]) -> None:
     moves = planned(NODES, queues).moves()
     targets = {move.queue_id: move.target for move in moves}
@@ -48,7 +49,7 @@ def test_no_plan_is_more_even_and_none_as_even_has_fewer_moves(queues: list[Mova
     assert (unevenness(NODES, masters), len(moves)) == best
 
 
-@given(queues_of(NODES, 60))
+@few_examples(30, 300, queues_of(NODES, 60))
 def test_masters_go_to_heirs_only_and_each_queue_once(queues: list[MovableQueue]) -> None:
     by_id = {queue.queue_id: queue for queue in queues}
     moves = planned(NODES, queues).moves()
@@ -70,7 +71,7 @@ def test_where_every_node_has_every_queue_numbers_differ_by_one_at_most(masters:
     assert len(plan.moves()) == surplus, "nobody gives away what it gets back"
 
 
-@given(queues_of(NODES, 30))
+@few_examples(30, 300, queues_of(NODES, 30))
 def test_what_was_planned_once_needs_no_second_plan(queues: list[MovableQueue]) -> None:
     targets = {move.queue_id: move.target for move in planned(NODES, queues).moves()}
     moved = []

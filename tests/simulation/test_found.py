@@ -28,7 +28,7 @@ def test_every_schedule_has_its_safeguard_and_there_are_some() -> None:
     assert {path.stem for path in FOUND} <= set(SAFEGUARDS)
 
 
-@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_fast(FOUND, 6), ids=lambda path: path.stem)
 def test_what_was_found_once_is_mended(path: Path) -> None:
     assert run_schedule(read_schedule(path)).violations == []
 

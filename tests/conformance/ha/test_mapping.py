@@ -62,7 +62,7 @@ def test_whatever_was_given_up_as_flaky_is_a_function_of_a_seed() -> None:
 
 
 def test_the_same_seed_does_the_same() -> None:
-    assert simulate(SEEDED["N12"](4)) == simulate(SEEDED["N12"](4)) != simulate(SEEDED["N12"](6))
+    assert simulate(SEEDED["N2"](4)) == simulate(SEEDED["N2"](4)) != simulate(SEEDED["N2"](6))
 
 
 def test_a_campaign_knows_every_module_with_such_cases() -> None:

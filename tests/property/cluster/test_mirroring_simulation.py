@@ -18,7 +18,7 @@ from tests.support.mirrored_nodes import Node
 from tests.support.mirroring_world import World
 
 #: Histories of one test: enough that each of them sees everything that can happen.
-PARTS = [range(30), *(slow(range(first, first + 60)) for first in range(0, 240, 60))]
+PARTS = [range(16), *(slow(range(first, first + 60)) for first in range(0, 240, 60))]
 STEPS = 400
 
 

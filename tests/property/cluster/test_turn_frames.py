@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, HorizonOp, MirrorMessage, Ops, PublishOp, SettleOp
 from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.queues.backing_queue import Publication
+from tests.support.amounts import few_examples
 from tests.support.messages import make_message
 from tests.support.mirror_pair import N1, N2, Pair
 
@@ -155,8 +155,7 @@ class Survivor:
         self.queue: MirroredQueue = pair.mirror.promote(N2, record)
 
 
-@settings(deadline=None, max_examples=150)
-@given(steps=STEPS, is_synchronised=st.booleans(), window_bytes=st.sampled_from([500, 2000, 1_000_000]))
+@few_examples(40, 300, steps=STEPS, is_synchronised=st.booleans(), window_bytes=st.sampled_from([500, 2000, 1_000_000]))
 def test_whoever_has_a_prefix_of_the_stream_claims_no_message_that_it_lacks(
     steps: list[tuple[str, int, int]], is_synchronised: bool, window_bytes: int
 ) -> None:
@@ -174,8 +173,7 @@ def test_whoever_has_a_prefix_of_the_stream_claims_no_message_that_it_lacks(
             )
 
 
-@settings(deadline=None, max_examples=150)
-@given(steps=STEPS, window_bytes=st.sampled_from([500, 2000, 1_000_000]))
+@few_examples(40, 300, steps=STEPS, window_bytes=st.sampled_from([500, 2000, 1_000_000]))
 def test_whoever_has_a_prefix_of_the_stream_flags_what_may_have_been_delivered(
     steps: list[tuple[str, int, int]], window_bytes: int
 ) -> None:

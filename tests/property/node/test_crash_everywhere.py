@@ -275,14 +275,14 @@ KINDS = [("holes", 2), ("merge", 2), ("holes", 1), ("holes", None)]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [199, slow(1)])
+@pytest.mark.parametrize("step", [397, slow(1)])
 @pytest.mark.parametrize(("compaction", "version"), KINDS)
 def test_a_crash_before_an_operation(compaction: str, version: int | None, step: int) -> None:
     assert run_everywhere(compaction, version, rounds=80, step=step) >= 500
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [79, slow(7)])
+@pytest.mark.parametrize("step", [149, slow(7)])
 @pytest.mark.parametrize(("compaction", "version"), KINDS)
 def test_without_waiting_for_syncs_only_what_none_has_covered_is_at_risk(
     compaction: str, version: int | None, step: int
@@ -291,7 +291,7 @@ def test_without_waiting_for_syncs_only_what_none_has_covered_is_at_risk(
     assert run_everywhere(compaction, version, rounds=80, step=step, is_flush=True) >= 500
 
 
-@pytest.mark.parametrize("step", [13, slow(1)])
+@pytest.mark.parametrize("step", [23, slow(1)])
 @pytest.mark.parametrize("is_round_running", [False, True])
 @pytest.mark.parametrize(("compaction", "version"), KINDS)
 def test_a_crash_before_an_operation_of_a_clean_stop(

@@ -31,6 +31,7 @@ from node.store.index.v1.format import KIND_ACK, Record, checksum_seed, scan_rec
 from node.store.index.v2.scan import scan_slots
 from node.store.shared.config import StoreConfig
 from node.store.shared.store_file import scan_store_file
+from tests.support.amounts import slow
 from tests.support.messages import make_message
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, run_sync_round
 
@@ -193,25 +194,29 @@ def test_without_a_cut_nothing_is_reported_and_all_is_there(version: int, is_clo
 
 @pytest.mark.parametrize(("version", "is_closed"), KINDS)
 def test_some_cuts(version: int, is_closed: bool) -> None:
-    cut_everywhere(version, 23, is_closed=is_closed)
+    cut_everywhere(version, 41, is_closed=is_closed)
 
 
+@pytest.mark.parametrize("step", [67, slow(13)])
 @pytest.mark.parametrize(("version", "is_closed"), KINDS)
-def test_a_start_that_never_comes_to_the_queue_leaves_the_damage_to_be_found(version: int, is_closed: bool) -> None:
+def test_a_start_that_never_comes_to_the_queue_leaves_the_damage_to_be_found(
+    version: int, is_closed: bool, step: int
+) -> None:
     story = Story(version, is_closed=is_closed)
     for path, whole in story.files().items():
-        for size in range(0, whole, 31):
+        for size in range(0, whole, step):
             damage, found = story.cut(path, size, passes_by=True)
             assert damage + story.passed_by, f"{path} cut to {size} of {whole} bytes"
             assert story.owed - found == story.lost(path, size), f"{path} cut to {size} bytes: the rest is there"
 
 
+@pytest.mark.parametrize("step", [19, slow(3)])
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_was_durable_once_is_no_unfinished_write(version: int) -> None:
+def test_what_was_durable_once_is_no_unfinished_write(version: int, step: int) -> None:
     """(With messages in the shared store there are some: entries whose acks were cut off name what is gone.)"""
     story = Story(version, is_closed=False, has_big=False)
     for path, whole in story.files().items():
-        for size in range(0, whole, 7):
+        for size in range(0, whole, step):
             damage, _ = story.cut(path, size)
             assert damage
             assert not story.torn, f"{path} cut to {size} of {whole} bytes"

@@ -103,8 +103,7 @@ def random_story(old: IndexKind, new: IndexKind, seed: int) -> None:
 
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
 def test_it_stays_one_index_whatever_happens(old: IndexKind, new: IndexKind) -> None:
-    for seed in range(2):
-        random_story(old, new, seed)
+    random_story(old, new, seed=0)
 
 
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
@@ -113,13 +112,13 @@ def test_a_crash_after_some_operations(old: IndexKind, new: IndexKind) -> None:
     assert driver.disk.operations >= 500
     assert isinstance(driver.index, ConvertingIndex)
     assert driver.index.is_finished
-    crash_after(old, new, range(1, driver.disk.operations, 149))
+    crash_after(old, new, range(1, driver.disk.operations, 311))
 
 
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
 def test_some_failing_fsyncs(old: IndexKind, new: IndexKind) -> None:
     operations = run_workload(old, new).disk.operations
-    assert fail_sync_at(old, new, range(3, operations, 97)) > 0
+    assert fail_sync_at(old, new, range(3, operations, 197)) > 0
 
 
 @pytest.mark.slow
@@ -143,5 +142,5 @@ def test_every_fsync_fails_once(old: IndexKind, new: IndexKind) -> None:
 @pytest.mark.parametrize(("old", "new"), DIRECTIONS)
 def test_it_stays_one_index_for_long(old: IndexKind, new: IndexKind) -> None:
     """Ten seconds."""
-    for seed in range(100, 150):
+    for seed in (1, *range(100, 150)):
         random_story(old, new, seed)

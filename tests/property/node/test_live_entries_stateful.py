@@ -248,6 +248,6 @@ class LiveEntriesMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("examples", [60, slow(600)])
+@pytest.mark.parametrize("examples", [30, slow(600)])
 def test_it_agrees_with_plain_sets(examples: int) -> None:
     run_machine(LiveEntriesMachine, examples=examples, steps=40)

@@ -181,7 +181,7 @@ class MessageStoreMachine(RuleBasedStateMachine):
 
 TestMessageStore = MessageStoreMachine.TestCase
 TestMessageStore.settings = settings(
-    max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=15, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

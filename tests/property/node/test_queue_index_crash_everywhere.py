@@ -74,13 +74,13 @@ def fail_sync_at(kind: IndexKind, operations: Iterable[int]) -> int:
 def test_a_crash_after_some_operations(kind: IndexKind) -> None:
     operations = run_workload(kind).disk.operations
     assert operations >= 500
-    crash_after(kind, range(1, operations, 97))
+    crash_after(kind, range(1, operations, 199))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_some_failing_fsyncs(kind: IndexKind) -> None:
     operations = run_workload(kind).disk.operations
-    assert fail_sync_at(kind, range(3, operations, 61)) > 0
+    assert fail_sync_at(kind, range(3, operations, 127)) > 0
 
 
 @pytest.mark.slow
@@ -185,12 +185,12 @@ def test_the_damaged_queue_has_files_of_both_kinds() -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_some_flipped_bits(closed: bool) -> None:
-    flip_bits(*small_queue(closed=closed), step=11)
+    flip_bits(*small_queue(closed=closed), step=23)
 
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_some_cuts(closed: bool) -> None:
-    cut_files(*small_queue(closed=closed), step=11)
+    cut_files(*small_queue(closed=closed), step=23)
 
 
 @pytest.mark.slow

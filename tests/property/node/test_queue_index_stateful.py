@@ -168,7 +168,7 @@ MACHINES = [QueueIndexV1Machine, QueueIndexV2Machine]
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_it_agrees_with_the_model(machine: type[QueueIndexMachine]) -> None:
-    run_machine(machine, examples=40, steps=50)
+    run_machine(machine, examples=20, steps=50)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ everything is quiet, no message waits while a consumer could take it.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +18,7 @@ from node.message import Message
 from node.queues.events import CancelConsumer, ConfirmPublished, ConsumerSpec, Deliver
 from node.queues.queue_process import QueueProcess
 from tests.support.queue_bench import SteeredQueue, channel, message, queue_record
+from tests.support.state_machines import run_machine
 
 CHANNELS = [channel(number) for number in range(1, 4)]
 TAGS = ["a", "b"]
@@ -24,6 +26,8 @@ PUBLISHER = channel(99)
 
 
 class QueueProcessMachine(RuleBasedStateMachine):
+    steps_run = 0
+
     @initialize(single_active=st.booleans(), durable=st.booleans())
     def start(self, single_active: bool, durable: bool) -> None:
         self.storage = SteeredQueue(durable=durable)
@@ -166,6 +170,7 @@ class QueueProcessMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:
+        QueueProcessMachine.steps_run += 1
         self.process.check_invariants()
         self.storage.check_invariants()
         fetch_limit = self.storage.fetch_limit
@@ -174,5 +179,14 @@ class QueueProcessMachine(RuleBasedStateMachine):
             assert not idle, "a message is ready and a consumer could take it"
 
 
-QueueProcessMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+QueueProcessMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestQueueProcess = QueueProcessMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_model_holds_for_long() -> None:
+    """About a minute."""
+    before = QueueProcessMachine.steps_run
+    run_machine(QueueProcessMachine, examples=1500, steps=60)
+    assert QueueProcessMachine.steps_run - before > 20_000

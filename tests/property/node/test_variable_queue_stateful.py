@@ -325,7 +325,7 @@ def range_of(queue: Any) -> list[int]:
 
 
 VariableQueueMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestVariableQueueStateful = VariableQueueMachine.TestCase
 

@@ -20,6 +20,7 @@ from node.alarms.registry import Alarm
 from node.ids import Incarnation, NodeName
 from node.queues.events import ConsumerSpec
 from node.queues.replica import Holding, SegmentDigest, SeqRange
+from tests.support.amounts import few_examples
 
 SENDER, RECEIVER = NodeName("n1"), NodeName("n2")
 number = st.integers(0, 2**64 - 1)
@@ -142,7 +143,7 @@ def test_an_alarm_of_an_unknown_resource_is_not_understood() -> None:
         convert.decode_queue_frame(mesh_pb2.LinkFrame(queues=[message]).SerializeToString(), [])
 
 
-@given(st.lists(raft_messages, max_size=5))
+@few_examples(25, 250, st.lists(raft_messages, max_size=5))
 def test_consensus_frames_round_trip(messages: list[raft.Message]) -> None:
     frame = b"".join(map(convert.encode_consensus, messages))
     assert convert.decode_consensus(frame, SENDER, RECEIVER, []) == messages

@@ -8,6 +8,7 @@ from cluster.metadata.commands import ChangeTopology
 from cluster.transport.admin_port import AdminRefused
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
+from tests.support.amounts import slow
 from tests.support.sim_lab import Lab
 
 
@@ -50,7 +51,7 @@ def restart(lab: Lab, *names: str) -> None:
     lab.start(*names)
 
 
-@pytest.mark.parametrize("name", ["a1", "n4"])
+@pytest.mark.parametrize("name", ["a1", slow("n4")])
 def test_a_node_alone_joins_without_a_word_in_any_configuration(lab: Lab, name: str) -> None:
     """Whether its name sorts before those of the members, so that it is the one to dial, or behind."""
     lab.found()
@@ -134,10 +135,12 @@ def test_who_cannot_join_is_told_why_and_loses_nothing(lab: Lab) -> None:
     assert voters(lab, "n4") == {"n4"}
 
 
-def test_a_node_that_is_killed_while_it_joins_joins_at_its_next_start(lab: Lab) -> None:
+@pytest.mark.parametrize("moments_ms", [(5,), slow(((0, 1, 5, 20, 100, 400),))], ids=str)
+def test_a_node_that_is_killed_while_it_joins_joins_at_its_next_start(lab: Lab, moments_ms: tuple[int, ...]) -> None:
+    """At one moment after the other: in between its disk is lost, so that it may join again."""
     lab.found()
     alone(lab, "n4")
-    for after_ms in (0, 1, 5, 20, 100, 400):
+    for after_ms in moments_ms:
         join(lab, "n4", "n1")
         lab.pass_time(after_ms / 1000)
         lab.cluster.kill("n4")

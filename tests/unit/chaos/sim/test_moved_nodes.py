@@ -8,6 +8,7 @@ import pytest
 
 from node.config import Address
 from node.ids import NodeName
+from tests.support.amounts import few_fast
 from tests.support.sim_lab import NAMES, Lab
 
 
@@ -30,7 +31,7 @@ def stop(lab: Lab, *names: str) -> None:
         lab.pass_time(0.1)
 
 
-@pytest.mark.parametrize("mover", NAMES)
+@pytest.mark.parametrize("mover", few_fast(NAMES, 1))
 def test_a_node_that_moved_is_found_by_the_others(lab: Lab, mover: str) -> None:
     for port in (25673, 25674, 25673):
         stop(lab, mover)
@@ -51,7 +52,7 @@ def test_a_node_that_moved_is_found_by_the_others(lab: Lab, mover: str) -> None:
     assert len([name for name, node in lab.cluster.nodes.items() if node.raft.core.is_leader]) == 1
 
 
-@pytest.mark.parametrize("mover", NAMES)
+@pytest.mark.parametrize("mover", few_fast(NAMES, 1))
 def test_a_node_that_moved_while_another_is_down_is_found_by_that_one_too(lab: Lab, mover: str) -> None:
     late, other = (name for name in NAMES if name != mover)
     stop(lab, late)

@@ -40,6 +40,7 @@ from node.amqp.values import Timestamp
 from node.ids import Incarnation, NodeName
 from node.pieces import at_once
 from node.topology.commands import DeclareQueue, DeleteQueue
+from tests.support.amounts import few_examples
 
 N1 = NodeName("n1")
 
@@ -105,12 +106,12 @@ values = st.recursive(
 )
 
 
-@given(values)
+@few_examples(30, 300, values)
 def test_every_plain_value_comes_back(value: Any) -> None:
     assert decode(encode(value)) == value
 
 
-@given(values)
+@few_examples(30, 300, values)
 def test_pieces_are_the_whole(value: Any) -> None:
     assert b"".join(encode_in_pieces(value)) == encode(value)
 

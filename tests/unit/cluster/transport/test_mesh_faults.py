@@ -164,7 +164,7 @@ async def run(seed: int) -> list[object]:
     return result
 
 
-@pytest.mark.parametrize("seed", few_fast(range(20), 8))
+@pytest.mark.parametrize("seed", few_fast(range(20), 4))
 async def test_a_storm_leaves_links_that_lose_nothing(seed: int) -> None:
     await run(seed)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.amqp.confirms import Confirm, ConfirmNumbers
@@ -14,6 +13,7 @@ from node.amqp.unacked import Unacked, UnackedTable, group_by_source
 from node.ids import MsgId, QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
+from tests.support.amounts import few_examples
 
 Q1 = DeliverySource(QueueName("/", "q1"), 1)
 Q2 = DeliverySource(QueueName("/", "q2"), 1)
@@ -118,8 +118,9 @@ def test_put_back_restores_the_order() -> None:
     assert list(filled()) == list(table)
 
 
-@settings(deadline=None)
-@given(
+@few_examples(
+    25,
+    250,
     count=st.integers(1, 12_000),
     singly=st.lists(st.integers(1, 12_000), max_size=20),
     through=st.lists(st.integers(0, 12_000), max_size=5),

@@ -181,7 +181,7 @@ async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
             for how in ("lost", "connection closed", "channel closed", "protocol error")
             for after in range(1, 9)
         ),
-        11,
+        7,
     ),
 )
 async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_client(

@@ -37,7 +37,7 @@ from tests.support.storage_on_disk import (
 
 #: Every byte would take half a minute, every third ten seconds. All remainders of 8 come up, so every bit of a byte is
 #: flipped somewhere.
-FLIP_STEPS = [11, slow(3)]
+FLIP_STEPS = [19, slow(3)]
 
 
 def files_below(directory: Path) -> list[Path]:

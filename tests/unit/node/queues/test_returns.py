@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import ChannelError
@@ -15,6 +14,7 @@ from node.queues.length_limits import DROP_MAX
 from node.queues.options import queue_options
 from node.queues.queue_process import DISPATCH_MAX
 from node.queues.returns import RETURN_MAX
+from tests.support.amounts import few_examples
 from tests.support.queue_bench import QueueBench, channel
 
 HOLDER, OTHER = channel(1), channel(2)
@@ -178,8 +178,9 @@ def drain_all(bench: QueueBench) -> None:
         bench.drain()
 
 
-@settings(deadline=None)
-@given(
+@few_examples(
+    30,
+    300,
     held=st.lists(st.integers(1, 40), unique=True),
     acked=st.lists(st.integers(1, 40), unique=True, max_size=5),
     limit=st.one_of(

@@ -141,12 +141,12 @@ def test_nothing_of_a_message_is_in_memory_that_is_in_delta() -> None:
     queue = harness.open_queue()
     queue.set_lazy(True)
     sizes = []
-    for first in range(1, 60_001, 1000):
+    for first in range(1, 30_001, 1000):
         queue.publish(publications(first, 1000))
         harness.store.flush_writes()
         sizes.append(queue.status().memory_bytes)
-    assert queue.engine.stage_counts.delta == 60_000 - 2000
-    assert sizes[-1] - sizes[4] < 55_000 / 10, "less than a tenth of a byte for each further message"
+    assert queue.engine.stage_counts.delta == 30_000 - 2000
+    assert sizes[-1] - sizes[4] < 25_000 / 10, "less than a tenth of a byte for each further message"
 
 
 # -- read-ahead

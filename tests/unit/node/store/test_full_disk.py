@@ -83,7 +83,7 @@ FAULTS = [(2, ".qi"), (2, ".qs"), (2, ".rdq"), (1, ".jif"), (1, ".idx"), (1, ".r
 
 @pytest.mark.parametrize(
     ("version", "suffix", "share", "how"),
-    few_fast(((*fault, share, how) for how in ("ack", "purge", "requeue") for share in SHARES for fault in FAULTS), 13),
+    few_fast(((*fault, share, how) for how in ("ack", "purge", "requeue") for share in SHARES for fault in FAULTS), 7),
 )
 def test_what_is_settled_before_it_could_be_written_stays_settled(
     version: int, suffix: str, share: float, how: str

@@ -172,13 +172,14 @@ def test_settling_a_whole_embedded_segment_reads_nothing(driver: V1Driver) -> No
 
 
 def test_a_full_segment_costs_counters_only() -> None:
-    driver = V1Driver(replace(SMALL, v1_segment_entries=1024, v1_journal_entries_max=2048))
-    driver.index.publish({seq_id: driver.message() for seq_id in range(1024 * 100)})
-    driver.index.close(1024 * 100)
-    assert driver.index.count_live(0, 1 << 40) == 1024 * 100
-    assert driver.index.memory_bytes < 100 * 200 + 10_000
+    entries, segments = 1024, 20
+    driver = V1Driver(replace(SMALL, v1_segment_entries=entries, v1_journal_entries_max=2048))
+    driver.index.publish({seq_id: driver.message() for seq_id in range(entries * segments)})
+    driver.index.close(entries * segments)
+    assert driver.index.count_live(0, 1 << 40) == entries * segments
+    assert driver.index.memory_bytes < segments * 200 + 10_000
     driver.index.settle_range(0, 5)
-    assert driver.index.memory_bytes < 100 * 200 + 10_000 + 1024 // 8 + 28 * 1024
+    assert driver.index.memory_bytes < segments * 200 + 10_000 + entries // 8 + 28 * entries
 
 
 # -- starting again

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from node.store.index.live_bits import bits_of, positions
 from node.store.index.segment import Segment
+from tests.support.amounts import few_examples
 
 ENTRIES, NUMBER = 64, 3
 BASE = ENTRIES * NUMBER
@@ -23,7 +24,7 @@ def members(found: int) -> set[int]:
     return set(positions(found, BASE))
 
 
-@given(st.lists(st.tuples(POSITIONS, POSITIONS, POSITIONS, POSITIONS), min_size=1, max_size=8))
+@few_examples(30, 300, st.lists(st.tuples(POSITIONS, POSITIONS, POSITIONS, POSITIONS), min_size=1, max_size=8))
 def test_it_agrees_with_sets(turns: list[tuple[set[int], set[int], set[int], set[int]]]) -> None:
     """Each turn writes something, in part shared and transient, and settles something."""
     segment = Segment(NUMBER, ENTRIES)

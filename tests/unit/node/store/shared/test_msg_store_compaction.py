@@ -19,6 +19,7 @@ from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
 from node.store.shared.store_file import WALK_PIECE_BYTES
 from node.store.shared.store_files import FileSummary, StoreFiles
+from tests.support.amounts import slow
 from tests.support.compacted_store import FILE_BYTES, KINDS, RECORD_BYTES, GuardedNode, node_of, ten_of_forty
 from tests.support.messages import msg_id_of
 from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of, shorten_steps
@@ -145,9 +146,10 @@ def test_nothing_old_goes_before_the_new_is_durable(kind: str) -> None:
     node.check()
 
 
+@pytest.mark.parametrize("seeds", [range(15), slow(range(15, 100))], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: str) -> None:
-    for seed in range(60):
+def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: str, seeds: range) -> None:
+    for seed in seeds:
         rng = random.Random(seed)
         node = ten_of_forty(kind)
         alive = list(range(4, 41, 4))
