@@ -15,6 +15,7 @@ import gc
 import json
 import logging
 import sys
+import tempfile
 import time
 from asyncio import events
 from collections.abc import Awaitable, Callable
@@ -39,12 +40,20 @@ from cluster.real_world.collector import tune_collector
 from cluster.runtime.applier import SLICE_PIECES, Applied, Applier
 from cluster.transport.admin_port import QueueSelection
 from node.ids import Incarnation, NodeName
+from node.store.disk.disk import RealDisk
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteExchange, DeleteVhost
 from tests.support.runtime_bench import N1, N2, N3, FakeLog, RuntimeBench
 
 NODES = (N1, N2, N3)
 #: Turns without anything to do after which an operation counts as over.
 IDLE_TURNS = 20
+#: Longer calls are named on the standard error.
+NAMED_S = 0.02
+
+
+def _name_of(handle: events.Handle) -> str:
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    return repr(task.get_coro()) if isinstance(task, asyncio.Task) else repr(handle)
 
 
 class CallTimes:
@@ -60,7 +69,7 @@ class CallTimes:
             began_s = time.thread_time()
             original(handle)
             seconds = time.thread_time() - began_s
-            calls_s.append((seconds, repr(handle) if seconds > 0.02 else ""))
+            calls_s.append((seconds, _name_of(handle) if seconds > NAMED_S else ""))
 
         events.Handle._run = timed  # type: ignore[method-assign, assignment]
 
@@ -144,13 +153,15 @@ async def idle(log: Log) -> None:
     loop: Any = asyncio.get_running_loop()
     while quiet < IDLE_TURNS:
         await asyncio.sleep(0)
-        is_busy = bool(log._waiting) or log.applier.is_amid or len(loop._ready) > 1
+        applier = log.applier
+        is_busy = bool(log._waiting or applier._waiting) or applier.is_amid or len(loop._ready) > 1
         quiet = 0 if is_busy else quiet + 1
 
 
 async def measure(times: CallTimes, log: Log, work: Callable[[], object]) -> dict[str, float]:
     await idle(log)
     gc.collect()
+    await asyncio.sleep(0)  # this is no call of the node's
     times.calls_s.clear()
     asyncio.get_running_loop().call_soon(work)
     await idle(log)
@@ -172,8 +183,8 @@ async def listing(times: CallTimes, log: Log, ask: Callable[[], Awaitable[object
     return result_of(times)
 
 
-async def prepared(queues: int, bindings: int, *, is_at_once: bool) -> tuple[Bench, Log]:
-    bench = Bench()
+async def prepared(directory: str, queues: int, bindings: int, *, is_at_once: bool) -> tuple[Bench, Log]:
+    bench = Bench(RealDisk(), directory)
     log = Log(bench, is_at_once=is_at_once)
     bench.runtime.metadata.join(log)
     log.add(ChangeTopology(CreateVhost("/"), N1))
@@ -197,10 +208,10 @@ async def prepared(queues: int, bindings: int, *, is_at_once: bool) -> tuple[Ben
     return bench, log
 
 
-async def run(queues: int, bindings: int, *, is_at_once: bool) -> dict[str, Any]:
+async def run(directory: str, queues: int, bindings: int, *, is_at_once: bool) -> dict[str, Any]:
     from cluster.runtime.admin import NodeAdmin  # noqa: PLC0415 - what it is given here is little
 
-    bench, log = await prepared(queues, bindings, is_at_once=is_at_once)
+    bench, log = await prepared(directory, queues, bindings, is_at_once=is_at_once)
     tune_collector(asyncio.get_running_loop())
     times = CallTimes()
     metadata = bench.runtime.metadata
@@ -250,7 +261,8 @@ def main() -> None:
     parser.add_argument("--at-once", action="store_true")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    print(json.dumps(asyncio.run(run(given.queues, given.bindings, is_at_once=given.at_once))))
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(asyncio.run(run(directory, given.queues, given.bindings, is_at_once=given.at_once))))
 
 
 if __name__ == "__main__":
