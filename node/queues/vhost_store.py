@@ -53,6 +53,11 @@ LOOKED_AT_MAX = 1000
 #: Entries of which one call of `VhostStore.maintain` computes digests, over all queues: about half a millisecond. Ten
 #: million take a minute. (One segment of a queue with version 1 of the index: `V1_ENTRY_COST`.)
 WARMED_ENTRIES = 16384
+#: One call of `VhostStore.flush_writes` looks at so many queues for each that may write: most that collected something
+#: have it written, but what was settled in the meantime needs no write.
+LOOKED_AT_PER_WRITE = 8
+#: As many as there are.
+ALL_QUEUES = 1 << 40
 #: Generation of everything below a vhost's directory.
 FORMAT = 2
 #: Settings that a vhost keeps for its life.
@@ -68,8 +73,7 @@ def vhost_directory(data_directory: str, vhost: str) -> str:
 class VhostStore:
     """See the module text. Opening it scans the shared store; raises `StorageError` if the disk refuses.
 
-    One `GroupCommit` serves all vhosts of a node. `flush_writes` is due once per turn of the loop, before
-    `GroupCommit.begin` (which also calls it).
+    One `GroupCommit` serves all vhosts of a node; its `begin` calls `flush_writes`.
     """
 
     def __init__(
@@ -319,17 +323,25 @@ class VhostStore:
         """True if a queue collected something since the last `flush_writes`."""
         return bool(self._unflushed)
 
-    def flush_writes(self) -> None:
-        """Push what all queues collected into their files, with few writes. Never raises: a failure takes the queue
-        concerned out of service, which shows in its next operation; its owner is told that there should be one."""
-        if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, {}
-            for queue_id in unflushed:
-                engine = self._open[queue_id].engine
-                was_full = engine.is_disk_full
-                engine.flush_writes()
-                if engine.has_failed or was_full != engine.is_disk_full:
-                    self._on_queue_changed(queue_id)
+    def flush_writes(self, at_most: int = ALL_QUEUES) -> int:
+        """Push what so many queues collected into their files, with few writes; returns how many have written.
+
+        Never raises: a failure takes the queue concerned out of service, which shows in its next operation; its owner
+        is told that there should be one. So it is of a queue that collected in a generation that has closed since:
+        whoever waits for that waits for this one.
+        """
+        written = 0
+        for queue_id in list(islice(self._unflushed, at_most * LOOKED_AT_PER_WRITE)):
+            del self._unflushed[queue_id]
+            engine = self._open[queue_id].engine
+            was_full, is_late = engine.is_disk_full, engine.is_flush_late
+            written += engine.flush_writes()
+            is_late = is_late and not engine.is_disk_full
+            if engine.has_failed or was_full != engine.is_disk_full or is_late:
+                self._on_queue_changed(queue_id)
+            if written >= at_most:
+                break
+        return written
 
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""

@@ -61,6 +61,38 @@ def test_queues_on_disk_and_deletion_of_those_that_are_gone(harness: StoreHarnes
     harness.store.check_invariants()
 
 
+def test_of_many_queues_a_bounded_number_writes_when_a_generation_closes() -> None:
+    """Each is confirmed when what it wrote is on disk, whatever generation was open when it collected it."""
+    harness = StoreHarness()
+    harness.group_commit = GroupCommit(flushed_max=3)
+    changed: list[QueueId] = []
+    harness.store = VhostStore(
+        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_changed=changed.append
+    )
+    queues = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True) for n in range(8)]
+    harness.sync()
+    while harness.store.has_unflushed:
+        harness.sync()
+    changed.clear()
+    collected_in = harness.group_commit.open_generation
+    for queue in queues:
+        queue.publish(publications(1, 1))
+    confirmed: list[list[int]] = []
+    while harness.store.has_unflushed:
+        harness.sync()
+        confirmed.append([n for n, queue in enumerate(queues) if queue.drain_confirmed()])
+        behind = {n for n, queue in enumerate(queues) if queue.durable_generation < collected_in}
+        assert behind == set(range(8)) - {n for round_ in confirmed for n in round_}, (
+            "nobody says that it is durable before"
+        )
+    assert confirmed == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert changed == [3, 4, 5, 6, 7], "nobody was to look at them again when this generation is on disk"
+    harness.crash()
+    ready = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(7)]
+    assert ready == [1] * 7
+    harness.store.check_invariants()
+
+
 def test_a_deleted_queue_gives_its_messages_back(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 2))
