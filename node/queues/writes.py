@@ -33,8 +33,8 @@ class Writes:
     """See the module text."""
 
     __slots__ = (
-        "_config",
         "_collected_generation",
+        "_config",
         "_durable_at_failure",
         "_failure",
         "_group_commit",

@@ -20,7 +20,6 @@ from typing import Protocol
 
 from node.errors import StorageError
 
-
 #: Each writes into some files, a tenth of a millisecond or two; ten thousand of them held the loop for 1.6 s.
 FLUSHED_MAX = 64
 
