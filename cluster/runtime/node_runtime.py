@@ -151,10 +151,24 @@ class NodeRuntime:
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         self.gateway = ClusterGateway(
-            self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
+            self.node,
+            self.queues,
+            self.links,
+            self.records.mastership,
+            self.records.find_queue,
+            self._loop,
+            self.flow,
+            clock=clock,
+            slice_pieces=surroundings.slice_pieces,
         )
         self.gateway.note_consumer = self.deletions.note_consumer
-        self.sessions = SessionHost(self.queues, self.links.send)
+        self.sessions = SessionHost(
+            self.queues,
+            self.links.send,
+            call_soon=self._loop.call_soon,
+            clock=clock,
+            per_turn=surroundings.slice_pieces,
+        )
         self.effects.connect(self.gateway, self.sessions)
         self._join_parts(surroundings)
 
