@@ -13,6 +13,7 @@ from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
 from node.store.disk.disk import RealDisk
 from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
 from tests.support.messages import publications
@@ -259,3 +260,27 @@ def test_of_very_many_queues_each_call_looks_at_some_and_none_is_forgotten(monke
     for call in range(5):
         harness.store.maintain(100 * call)
     assert looked_at == names * 2
+
+
+def test_an_opening_asks_the_disk_for_a_bounded_number_of_files_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each queue the start looks at some files: whether they lost their ends, whether the queue was closed."""
+    harness = StoreHarness()
+    count = 3 * COMPARED_PER_STEP
+    for n in range(count):
+        harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).publish(publications(1, 1))
+    harness.store.close()
+    asked: list[str] = []
+    for name in ("open", "exists"):
+        call = getattr(harness.disk, name)
+        monkeypatch.setattr(harness.disk, name, lambda path, call=call: asked.append(path) or call(path))
+    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
+    per_step = [len(asked)]
+    for job in store.opening:
+        per_step.append(len(asked) - sum(per_step))
+        if job is not None:
+            job()
+    assert sum(per_step) > 4 * count, "all of them were looked at"
+    assert max(per_step) <= 2 * COMPARED_PER_STEP + 10
+    opened = [store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(count)]
+    assert opened == [1] * count
+    store.check_invariants()
