@@ -36,7 +36,7 @@ from cluster.runtime.recoveries import Recoveries, RunJob
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
-from node.pieces import Pieces
+from node.pieces import Pieces, at_once
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
@@ -559,11 +559,17 @@ class QueueSet:
         return all(role.is_end_known for role in self.roles.values())
 
     def close(self) -> None:
-        """Orderly stop: leave every local queue as clean recovery wants it."""
+        """As `closing`, all at once."""
+        at_once(self.closing())
+
+    def closing(self) -> Pieces[None]:
+        """Orderly stop: leave every local queue as clean recovery wants it. No role may begin any more."""
         self._recoveries.close()
         self._opening.clear()
-        for role in list(self.roles.values()):
-            self._close(role, delete=False)
+        for queue_id in list(self.roles):
+            if (role := self.roles.get(queue_id)) is not None:
+                self._close(role, delete=False)
+            yield
 
     def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
         """``touched``: the copies that are looked into; all if it is not given."""

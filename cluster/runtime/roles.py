@@ -147,10 +147,10 @@ class Roles:
             self._queues.fail(queue, record, error)
         self._membership.queue_changed(queue_id)
 
-    def give_up_all(self) -> None:
+    def give_up_all(self) -> Pieces[None]:
         """Orderly stop: take part in nothing any more, and close every queue."""
         self._is_active = False
-        self._queues.close()
+        yield from self._queues.closing()
 
     def _forget_deleted_queues(self) -> Pieces[None]:
         known = self._state.masterships
@@ -176,7 +176,9 @@ class Roles:
         if not self._is_active:
             return
         self.on_access_ended()
+        yield None
         yield from self._forget_deleted_queues()
+        yield None
         for queue_id in list(self._state.masterships):
             self._take_up_record(queue_id)
             for peer in self._linked_nodes():

@@ -11,7 +11,7 @@ from cluster.sessions.messages import SessionCall, SessionOpen, SessionOpened
 from node.ids import NodeName, QueueId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
-from tests.support.runtime_bench import N2, RuntimeBench
+from tests.support.runtime_bench import N2, N3, RuntimeBench
 
 PER_TURN = 3
 QUEUES = 10
@@ -121,3 +121,20 @@ async def test_the_queues_of_a_lost_node_are_told_in_slices_and_it_is_not_heard_
     process = bench.runtime.queues.process(again)
     assert process is not None
     assert process.consumer_count == 1, "the second session goes on"
+
+
+async def test_a_stop_closes_queue_by_queue_and_hears_what_is_said_meanwhile(bench: RuntimeBench) -> None:
+    queue_ids = await declared(bench)
+    consumes(bench, N2, queue_ids[-1], 5)
+    pieces = bench.runtime.roles.give_up_all()
+    for closed, _ in enumerate(pieces, 1):
+        assert len(bench.runtime.queues.roles) == QUEUES - closed
+        bench.runtime.check_invariants()
+        # The one is closed already and refuses, the other is there as ever.
+        consumes(bench, N3, queue_ids[0], closed)
+        consumes(bench, N2, queue_ids[-1], 5 + closed)
+        bench.declare(f"later{closed}")
+        await bench.settle()
+    assert not bench.runtime.queues.roles
+    assert ended(bench, N3) == {queue_ids[0]}
+    assert queue_ids[-1] in ended(bench, N2)

@@ -11,7 +11,7 @@ from node.ids import QueueId, QueueName
 from node.queues import vhost_store
 from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
-from node.store.disk.disk import RealDisk
+from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.shared.config import StoreConfig
@@ -270,9 +270,18 @@ def test_an_opening_asks_the_disk_for_a_bounded_number_of_files_in_each_step(mon
         harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).publish(publications(1, 1))
     harness.store.close()
     asked: list[str] = []
-    for name in ("open", "exists"):
-        call = getattr(harness.disk, name)
-        monkeypatch.setattr(harness.disk, name, lambda path, call=call: asked.append(path) or call(path))
+    open_file, exists = harness.disk.open, harness.disk.exists
+
+    def counted_open(path: str) -> DiskFile:
+        asked.append(path)
+        return open_file(path)
+
+    def counted_exists(path: str) -> bool:
+        asked.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(harness.disk, "open", counted_open)
+    monkeypatch.setattr(harness.disk, "exists", counted_exists)
     store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
     per_step = [len(asked)]
     for job in store.opening:
