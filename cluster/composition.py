@@ -73,7 +73,7 @@ from node.config import NodeConfig
 from node.errors import WarrenError
 from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.disk import Disk
-from node.store.disk.group_commit import GroupCommit
+from node.store.disk.group_commit import FLUSHED_MAX, GroupCommit
 from node.store.shared.config import StoreConfig
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ class World:
     admin_caller: AdminCaller
     #: The protocol of this node's release; a lower one is for a node that behaves as an older release does.
     speaks_protocol: int = NEWEST_PROTOCOL
-    #: What concerns every queue is done in pieces, so many in one turn of the loop: committed changes, news of links.
+    #: What concerns every queue is done in pieces, so many in one turn of the loop: committed changes, news of links,
+    #: time that passes; and so many queues write when a group commit begins.
     slice_pieces: int = SLICE_PIECES
 
 
@@ -384,7 +385,7 @@ def _protocol_watch(
 
 def _runtime(config: NodeConfig, world: World, incarnation: Incarnation, ending: Ending) -> NodeRuntime:
     loop = asyncio.get_running_loop()
-    group_commit = GroupCommit()
+    group_commit = GroupCommit(min(FLUSHED_MAX, world.slice_pieces))
     files = NodeQueueFiles(world.disk, str(config.data_dir), group_commit, _store_config(config), world.clock)
     return NodeRuntime(
         config,

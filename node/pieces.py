@@ -35,3 +35,43 @@ def make_each(make: Callable[[_Item], _T], items: Iterable[_Item], per_piece: in
         if len(made) % per_piece == 0:
             yield
     return made
+
+
+class InTurns:
+    """Pieces that are done some in each turn of the loop, until there is none: for work that comes in between, too.
+
+    ``step`` does the next piece, and returns false if there is none; it does not raise. ``call_soon`` as of a loop;
+    ``clock`` (seconds) goes on within a turn of it. A turn begins no piece after ``turn_s``, or after ``per_turn``.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], bool],
+        turn_s: float,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        per_turn: int,
+    ) -> None:
+        self._step = step
+        self._turn_s = turn_s
+        self._call_soon = call_soon
+        self._clock = clock
+        self._per_turn = per_turn
+        #: A turn is coming, or this is one.
+        self.is_under_way = False
+
+    def go_on(self) -> None:
+        """There is something to do: begin with it now, unless a turn is coming."""
+        if not self.is_under_way:
+            self._turn()
+
+    def _turn(self) -> None:
+        self.is_under_way = True
+        end_s = self._clock() + self._turn_s
+        left = self._per_turn
+        while self._step():
+            left -= 1
+            if not left or self._clock() >= end_s:
+                self._call_soon(self._turn)
+                return
+        self.is_under_way = False

@@ -50,11 +50,15 @@ class AppliedRequests:
             return False
         if counter in proposer.applied_above:
             return False
-        proposer.applied_above.add(counter)
-        proposer.floor = max(proposer.floor, counter - MAX_OUTSTANDING_REQUESTS)
-        while proposer.floor + 1 in proposer.applied_above:
+        above = proposer.applied_above
+        above.add(counter)
+        lowest = counter - MAX_OUTSTANDING_REQUESTS
+        if lowest > proposer.floor:
+            proposer.floor = lowest
+            proposer.applied_above = above = {each for each in above if each > lowest}
+        while proposer.floor + 1 in above:
             proposer.floor += 1
-        proposer.applied_above = {above for above in proposer.applied_above if above > proposer.floor}
+            above.discard(proposer.floor)
         return True
 
     def end_lives(self, node: NodeName, incarnation: int) -> None:

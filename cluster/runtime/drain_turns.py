@@ -42,7 +42,9 @@ class DrainTurns:
         self._request_sync = request_sync
         self._call_soon = call_soon
         self._clock = clock
-        self._marked: dict[QueueId, None] = {}
+        self._marked: set[QueueId] = set()
+        #: In the order in which they were marked. Some may be forgotten.
+        self._order: deque[QueueId] = deque()
         self._is_scheduled = False
         #: generation -> queues touched while it was open.
         self._touched: dict[int, set[QueueId]] = {}
@@ -55,14 +57,16 @@ class DrainTurns:
 
     def drain_soon(self, queue_id: QueueId) -> None:
         """In this turn, or the next if this is one of the drains."""
-        self._marked[queue_id] = None
+        if queue_id not in self._marked:
+            self._marked.add(queue_id)
+            self._order.append(queue_id)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._turn)
 
     def forget(self, queue_id: QueueId) -> None:
         """There is nothing to drain any more."""
-        self._marked.pop(queue_id, None)
+        self._marked.discard(queue_id)
 
     def durable_advanced(self) -> None:
         """A group commit round is on disk: those who wrote in it may have confirms or acknowledgements to give."""
@@ -82,19 +86,23 @@ class DrainTurns:
     def _turn(self) -> None:
         self._is_scheduled = False
         end_s = self._clock() + TURN_S
-        marked, self._marked = deque(self._marked), {}
-        while marked and self._clock() < end_s:
-            queue_id = marked.popleft()
-            if queue_id in self._held:
-                self._drain(queue_id)
-        if marked:
-            # Before those that were touched meanwhile, which may be the same again and again.
-            touched, self._marked = self._marked, {}
-            for queue_id in (*marked, *touched):
-                self.drain_soon(queue_id)
+        order, marked = self._order, self._marked
+        # What is touched meanwhile comes behind what is left, and may be the same again and again.
+        for _ in range(len(order)):
+            if self._clock() >= end_s:
+                break
+            queue_id = order.popleft()
+            if queue_id in marked:
+                marked.discard(queue_id)
+                if queue_id in self._held:
+                    self._drain(queue_id)
+        if order and not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._turn)
         self._request_sync()
 
     def check_invariants(self) -> None:
         assert not self._marked or self._is_scheduled, "what is marked has a turn coming"
+        assert self._marked <= set(self._order), "and a place in it"
         durable = self._group_commit.durable_generation
         assert all(generation > durable for generation in self._touched), "what is durable was looked at again"

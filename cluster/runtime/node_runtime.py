@@ -62,6 +62,8 @@ log = logging.getLogger(__name__)
 #: A stop waits so long for the mirrors to know how far messages were delivered, and for masters that stop as well.
 END_KNOWN_S = 0.5
 END_LOOK_S = 0.01
+#: Closing a queue is a millisecond of work or two; after so long the loop may do something else.
+CLOSE_SLICE_S = 0.01
 #: And so long for those who take over its queues: they need a commit, while it may lead.
 HANDED_OVER_S = 1.0
 
@@ -109,7 +111,7 @@ class NodeRuntime:
         self.now_ms = self._now_ms = now_ms
         self._on_fatal = on_fatal
         self._started_ms = now_ms()
-        clock = surroundings.clock
+        self._clock = clock = surroundings.clock
 
         self.background = Background(self._loop)
         self.links = OutgoingFrames(self._loop)
@@ -151,10 +153,24 @@ class NodeRuntime:
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
         self.gateway = ClusterGateway(
-            self.node, self.queues, self.links, self.records.mastership, self.records.find_queue, self._loop, self.flow
+            self.node,
+            self.queues,
+            self.links,
+            self.records.mastership,
+            self.records.find_queue,
+            self._loop,
+            self.flow,
+            clock=clock,
+            slice_pieces=surroundings.slice_pieces,
         )
         self.gateway.note_consumer = self.deletions.note_consumer
-        self.sessions = SessionHost(self.queues, self.links.send)
+        self.sessions = SessionHost(
+            self.queues,
+            self.links.send,
+            call_soon=self._loop.call_soon,
+            clock=clock,
+            per_turn=surroundings.slice_pieces,
+        )
         self.effects.connect(self.gateway, self.sessions)
         self._join_parts(surroundings)
 
@@ -240,7 +256,8 @@ class NodeRuntime:
         await self._masters_handed_over(masters)
         await self.metadata.hand_over()
         await self.background.stop()
-        self.roles.give_up_all()
+        await self._give_up_all()
+        await self.background.stop()  # what a queue that could not be closed has asked for
         self._recovery_worker.close()
         await self.sync_thread.stop()
         self._files.close()
@@ -254,6 +271,14 @@ class NodeRuntime:
         deadline_s = self._loop.time() + END_KNOWN_S
         while not self.queues.is_end_known and self.links.linked_nodes() and self._loop.time() < deadline_s:  # noqa: ASYNC110 - many queues
             await asyncio.sleep(END_LOOK_S)
+
+    async def _give_up_all(self) -> None:
+        """Queue by queue: what the others still say is heard meanwhile, and this node keeps its promises to them."""
+        slice_end_s = self._clock() + CLOSE_SLICE_S
+        for _ in self.roles.give_up_all():
+            if self._clock() >= slice_end_s:
+                await asyncio.sleep(0)
+                slice_end_s = self._clock() + CLOSE_SLICE_S
 
     async def _masters_handed_over(self, queue_ids: Sequence[QueueId]) -> None:
         """Until others serve the queues that were served here, as far as the goodbye has made masters of others."""

@@ -8,6 +8,7 @@ from itertools import islice
 
 from node.errors import StorageError
 from node.ids import QueueId
+from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.disk import Disk
@@ -77,15 +78,15 @@ class NodeQueueFiles:
             self._progressed,
             opens_at_once=False,
         )
-        if store.unreadable_lengths:
-            text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
-            log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
         return store
 
     def _vhost_opening(self, vhost: str, store: VhostStore) -> Steps[None]:
         started_s = self._clock()
         self._next_progress_s = started_s + PROGRESS_EVERY_S
         yield from store.opening
+        if store.unreadable_lengths:
+            text = "vhost %s: %d lengths in %s cannot be read (torn in a crash, or damaged): noted anew"
+            log.warning(text, vhost, store.unreadable_lengths, LENGTHS_NAME)
         found = store.store_recovery
         if found.messages or found.torn or found.corrupt:
             text = _store_recovery_text(found, self._clock() - started_s)
@@ -140,16 +141,16 @@ class NodeQueueFiles:
         if self._disk.exists(vhost_directory(self._data_dir, queue.vhost)):
             self._delete_when_open(queue.vhost, [queue.queue_id])
 
-    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> None:
-        """Queues of these vhosts that were deleted while this node was away."""
-        for vhost in vhosts:
+    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
+        """Queues of these vhosts that were deleted while this node was away. Raises `StorageError`."""
+        for vhost in list(vhosts):
             if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
                 continue
             store = self._vhosts.get(vhost) or self._make_vhost(vhost)
-            unknown = store.queues_on_disk(known)
-            for _, name in unknown:
+            for queue_id, name in store.unknown_queues(known):
                 log.info("%s no longer exists in the cluster: its files are deleted", name)
-            self._delete_when_open(vhost, [queue_id for queue_id, _ in unknown])
+                self._delete_when_open(vhost, [queue_id])
+                yield
 
     def _delete_when_open(self, vhost: str, queue_ids: Sequence[QueueId]) -> None:
         """References of a queue are given back to the shared store, so that must have counted them. (After a crash in

@@ -31,11 +31,12 @@ from cluster.runtime.out_of_service import OutOfService
 from cluster.runtime.queue_paging import QueuePaging
 from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, QueueFiles, QueueSettings
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
+from cluster.runtime.queue_ticks import QueueTicks
 from cluster.runtime.recoveries import Recoveries, RunJob
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
-from node.pieces import Pieces
+from node.pieces import Pieces, at_once
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
 from node.store.disk.group_commit import GroupCommit
@@ -69,7 +70,8 @@ class QueueSet:
         slice_pieces: int,
     ) -> None:
         """``request_sync`` asks for a group commit at the end of this turn; ``call_soon`` and ``clock`` are for
-        `DrainTurns`, `Recoveries` and `LinkNews`, ``run_job`` is for the second, ``slice_pieces`` for the last."""
+        `DrainTurns`, `Recoveries`, `LinkNews` and `QueueTicks`, ``run_job`` is for the second, ``slice_pieces`` for the
+        last two."""
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
@@ -87,6 +89,7 @@ class QueueSet:
         self._turns = DrainTurns(self.roles, self._drain, group_commit, request_sync, call_soon, clock)
         #: The queue was called and may have written. (No method of ours: every batch of a client comes by here.)
         self.touch = self._turns.touch
+        self._ticks = QueueTicks(self.roles, self._guarded, self.touch, call_soon, clock, slice_pieces)
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
         #: Told of sealed queues whose deletion nobody else brings to an end.
@@ -519,12 +522,7 @@ class QueueSet:
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttled synchronisation goes on, stalled mirrors are noticed."""
-        for queue_id, role in list(self.roles.items()):
-            if isinstance(role, MasterRole) and role.mirrored.wants_tick:
-                with self._guarded(queue_id):
-                    role.mirrored.tick(now_ms)
-                    if role.mirrored.wants_turn:
-                        self.touch(queue_id)
+        self._ticks.tick(now_ms)
         for record, is_damaged in self._failed.to_repeat(now_ms):
             self._cluster.storage_failed(record, is_damaged=is_damaged)
 
@@ -563,11 +561,17 @@ class QueueSet:
         return all(role.is_end_known for role in self.roles.values())
 
     def close(self) -> None:
-        """Orderly stop: leave every local queue as clean recovery wants it."""
+        """As `closing`, all at once."""
+        at_once(self.closing())
+
+    def closing(self) -> Pieces[None]:
+        """Orderly stop: leave every local queue as clean recovery wants it. No role may begin any more."""
         self._recoveries.close()
         self._opening.clear()
-        for role in list(self.roles.values()):
-            self._close(role, delete=False)
+        for queue_id in list(self.roles):
+            if (role := self.roles.get(queue_id)) is not None:
+                self._close(role, delete=False)
+            yield
 
     def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
         """``touched``: the copies that are looked into; all if it is not given."""
@@ -575,6 +579,7 @@ class QueueSet:
         self._failed.check_invariants()
         self._turns.check_invariants()
         self._link_news.check_invariants()
+        self._ticks.check_invariants()
         assert self._unheard.keys() <= self.roles.keys(), "who has no role hears nothing"
         self._recoveries.check_invariants()
         assert not self.roles.keys() & self._opening.keys(), "what is being opened plays no role"

@@ -34,12 +34,13 @@ from cluster.runtime.queue_set import QueueSet
 from cluster.runtime.records import Records
 from node.errors import StorageError
 from node.ids import NodeName, QueueId
-from node.pieces import Pieces, at_once
+from node.pieces import Pieces
 
 log = logging.getLogger(__name__)
 
 #: Taking up roles opens files; after so long the loop may do something else.
 TAKE_UP_SLICE_S = 0.01
+_DONE = object()
 
 
 class Routes(Protocol):
@@ -55,8 +56,8 @@ class Routes(Protocol):
 class Leftovers(Protocol):
     """What the disk holds of queues."""
 
-    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> None:
-        """Delete queues of these vhosts that are not ``known``. Raises `StorageError`."""
+    def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
+        """Delete queues of these vhosts that are not ``known`` at the beginning of one. Raises `StorageError`."""
 
 
 class MemberWatcher(Protocol):
@@ -107,15 +108,22 @@ class Roles:
     async def take_up_all(self) -> None:
         """Begin to take part, with the roles that the present records give this node; its `NodeUp` is applied."""
         self._is_active = True
-        at_once(self._forget_deleted_queues())
         slice_end_s = self._clock() + TAKE_UP_SLICE_S
-        for queue_id in list(self._state.masterships):
+        pieces = self._taking_up()
+        while True:
             while self._state.is_changing:  # noqa: ASYNC110 - for some turns, and it must not change again before
                 await asyncio.sleep(0)
-            self.take_up(queue_id)
+            if next(pieces, _DONE) is _DONE:
+                return
             if self._clock() >= slice_end_s:
                 await asyncio.sleep(0)
                 slice_end_s = self._clock() + TAKE_UP_SLICE_S
+
+    def _taking_up(self) -> Iterator[None]:
+        yield from self._forget_deleted_queues()
+        for queue_id in list(self._state.masterships):
+            self.take_up(queue_id)
+            yield
 
     def take_up(self, queue_id: QueueId) -> None:
         """The role that the present record gives this node, if the queue still exists.
@@ -139,13 +147,13 @@ class Roles:
             self._queues.fail(queue, record, error)
         self._membership.queue_changed(queue_id)
 
-    def give_up_all(self) -> None:
+    def give_up_all(self) -> Pieces[None]:
         """Orderly stop: take part in nothing any more, and close every queue."""
         self._is_active = False
-        self._queues.close()
+        yield from self._queues.closing()
 
     def _forget_deleted_queues(self) -> Pieces[None]:
-        known = self._state.masterships.keys()
+        known = self._state.masterships
         for queue in self._queues.held_queues():
             if queue.queue_id not in known:
                 self._queues.queue_deleted(queue)
@@ -153,8 +161,9 @@ class Roles:
         for queue_id in self._routes.routed_queues():
             if queue_id not in known:
                 self._routes.queue_deleted(queue_id)
+                yield
         try:
-            self._files.delete_unknown(self._state.topology.vhosts(), known)
+            yield from self._files.delete_unknown(self._state.topology.vhosts(), known)
         except StorageError as error:
             log.error("files of queues that no longer exist stay on the disk: %s", error)
         except Exception:
@@ -167,7 +176,9 @@ class Roles:
         if not self._is_active:
             return
         self.on_access_ended()
+        yield None
         yield from self._forget_deleted_queues()
+        yield None
         for queue_id in list(self._state.masterships):
             self._take_up_record(queue_id)
             for peer in self._linked_nodes():

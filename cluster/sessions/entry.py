@@ -156,10 +156,13 @@ class Entry:
         """Queues that channels of this node have used."""
         return list(self._routes)
 
-    def link_up(self, node: NodeName) -> None:
-        for route in list(self._routes.values()):
-            if route.master == node:
-                self._open(route)
+    def waiting_for(self, node: NodeName) -> list[QueueId]:
+        """Queues to which a new link to ``node`` may open a session (`reopen`)."""
+        return [
+            route.queue_id
+            for route in self._routes.values()
+            if route.master == node and route.state is RouteState.WAITING
+        ]
 
     def link_free(self, node: NodeName) -> None:
         """The link to ``node`` is congested no longer."""
@@ -178,7 +181,7 @@ class Entry:
             self._lose(route)
 
     def reopen(self, queue_id: QueueId) -> None:
-        """The time of `ReopenLater` has come."""
+        """The time of `ReopenLater` has come, or the link to its master."""
         route = self._routes.get(queue_id)
         if route is not None:
             self._open(route)

@@ -18,6 +18,7 @@ from cluster.sessions.routes import Call, CallState, ConsumerKey
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
 from node.ids import ChannelKey, Epoch, NodeName, QueueId
+from node.pieces import InTurns
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
 from node.topology.records import QueueRecord
@@ -28,6 +29,8 @@ from node.topology.records import QueueRecord
 GET_RETRY_S = 0.002
 #: `delete_if` on a queue whose master is about to take service: a commit helps.
 DELETE_RETRY_S = 0.02
+#: Opening sessions over a new link has so much of a turn of the loop.
+OPEN_S = 0.002
 DELETE_TRIES_MAX = 500
 
 
@@ -43,7 +46,12 @@ class ClusterGateway:
         queue_record: Callable[[QueueId], QueueRecord | None],
         loop: asyncio.AbstractEventLoop,
         flow: FlowControl | None = None,
+        *,
+        clock: Callable[[], float],
+        slice_pieces: int,
     ) -> None:
+        """``clock`` (seconds) goes on within a turn of the loop, in which so many sessions at most are opened over a
+        new link."""
         self._loop = loop
         #: Awaited before an auto-delete queue gets a consumer.
         self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
@@ -52,12 +60,14 @@ class ClusterGateway:
         self._calls = entry.calls
         #: Callers that wait, by call id.
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        #: Queues whose master can be reached again.
+        self._to_open: dict[QueueId, None] = {}
+        self._openings = InTurns(self._open_next, OPEN_S, loop.call_soon, clock, slice_pieces)
         # What needs no loop is the machine's own: nothing stands between a channel and it, or between it and a queue.
         self.mastership_changed = entry.mastership_changed
         self.queue_deleted = entry.queue_deleted
         self.queue_stopped = entry.queue_stopped
         self.routed_queues = entry.routed_queues
-        self.link_up = entry.link_up
         self.link_free = entry.link_free
         self.link_down = entry.link_down
         self.local_effects = entry.local_effects
@@ -70,6 +80,19 @@ class ClusterGateway:
         self.grant = entry.grant
         self.close_channel = entry.close_channel
         self.busiest_queue = entry.busiest_queue
+
+    def link_up(self, node: NodeName) -> None:
+        """Sessions with the masters on ``node`` are opened, some in each turn."""
+        self._to_open.update(dict.fromkeys(self._entry.waiting_for(node)))
+        self._openings.go_on()
+
+    def _open_next(self) -> bool:
+        """By now it may be open, have another master, or be gone."""
+        if not self._to_open:
+            return False
+        queue_id, _ = self._to_open.popitem()
+        self._entry.reopen(queue_id)
+        return True
 
     # --- questions ---
 
@@ -157,3 +180,4 @@ class ClusterGateway:
 
     def check_invariants(self) -> None:
         self._entry.check_invariants()
+        assert not self._to_open or self._openings.is_under_way, "who waits for a session has a turn coming"

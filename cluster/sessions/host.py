@@ -3,6 +3,10 @@
 The channels of another node look to a queue process like any other: their `ChannelKey` names that node. The host turns
 messages into calls and effects into messages, and it releases a node's channels (unacked messages go back to their
 places) when its session ends, for whatever reason.
+
+A node that is lost may have sessions with every queue here. All of them end at once: nothing of theirs is heard or said
+any more. What that means to the queues each is told in a slice of some turn, but before the node begins another session
+with it, whose channels have the same names.
 """
 
 from __future__ import annotations
@@ -29,8 +33,12 @@ from cluster.sessions.questions import Answer, carry_out, must_wait, settle
 from node.errors import ChannelError
 from node.ids import ChannelKey, NodeName, QueueId
 from node.message import iter_envelopes, pack_envelopes
+from node.pieces import InTurns
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
 from node.queues.queue_process import QueueProcess
+
+#: Releasing the sessions of a lost node has so much of a turn of the loop.
+TURN_S = 0.002
 
 _FOR_CHANNELS = (Deliver, ConfirmPublished, RejectPublished, CancelConsumer, GrantCredit)
 
@@ -54,10 +62,26 @@ class MasterSession:
 class SessionHost:
     """All sessions that other nodes hold with queues mastered here."""
 
-    def __init__(self, local: LocalQueues, send: Callable[[NodeName, SessionMessage], None]) -> None:
+    def __init__(
+        self,
+        local: LocalQueues,
+        send: Callable[[NodeName, SessionMessage], None],
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        per_turn: int,
+    ) -> None:
+        """The last three: see `node.pieces.InTurns`."""
         self._local = local
         self._send = send
-        self._sessions: dict[tuple[NodeName, QueueId], MasterSession] = {}
+        self._sessions: dict[NodeName, dict[QueueId, MasterSession]] = {}
+        #: Sessions of nodes that were lost, whose queues have yet to be told.
+        self._ended: dict[NodeName, dict[QueueId, MasterSession]] = {}
+        self._turns = InTurns(self._release_next, TURN_S, call_soon, clock, per_turn)
+
+    def _session(self, node: NodeName, queue_id: QueueId) -> MasterSession | None:
+        sessions = self._sessions.get(node)
+        return None if sessions is None else sessions.get(queue_id)
 
     # --- messages in ---
 
@@ -75,7 +99,7 @@ class SessionHost:
         if isinstance(message, SessionOpen):
             self._open(node, message, process)
             return
-        session = self._sessions.get((node, queue_id))
+        session = self._session(node, queue_id)
         if session is None or session.number != message.session or process is None:
             return
         if isinstance(message, SessionPublish):
@@ -108,18 +132,20 @@ class SessionHost:
 
     def _call_again(self, node: NodeName, call: SessionCall) -> None:
         """The queue goes on; if the session and the channel do, too, the call does."""
-        session = self._sessions.get((node, call.queue_id))
+        session = self._session(node, call.queue_id)
         if session is not None and session.number == call.session and call.channel_id in session.channels:
             self.receive(node, call)
 
     def _open(self, node: NodeName, message: SessionOpen, process: QueueProcess | None) -> None:
         queue_id = message.queue_id
-        self._release(node, queue_id)
+        for sessions in (self._ended, self._sessions):
+            self._release(node, queue_id, sessions.get(node, {}).pop(queue_id, None))
         refused = ""
         if process is None:
             refused = "this node does not master the queue"
         else:
-            self._sessions[node, queue_id] = MasterSession(message.session, message.more_credit_after)
+            session = MasterSession(message.session, message.more_credit_after)
+            self._sessions.setdefault(node, {})[queue_id] = session
             if message.has_consumed:
                 process.was_consumed()
                 self._local.touch(queue_id)
@@ -133,7 +159,7 @@ class SessionHost:
             text = error.reply_text.partition(" - ")[2]
             return SessionReply(call.queue_id, call.session, call.call_id, reply_code=error.reply_code, reply_text=text)
         if call.verb in ("delete_if", "unseal"):
-            self._sessions[node, call.queue_id].has_sealed = answer.epoch > 0
+            self._sessions[node][call.queue_id].has_sealed = answer.epoch > 0
         return _as_reply(call, answer)
 
     # --- effects out ---
@@ -144,7 +170,7 @@ class SessionHost:
             if not isinstance(effect, _FOR_CHANNELS):
                 continue
             node, channel_id = effect.channel
-            session = self._sessions.get((node, queue_id))
+            session = self._session(node, queue_id)
             if session is not None:
                 self._send(node, _as_message(queue_id, session.number, channel_id, effect))
 
@@ -156,23 +182,30 @@ class SessionHost:
         If it lives it is told, as far as it can be, and opens new sessions: without a broken link it would never
         know that it talks to nobody.
         """
-        for owner, queue_id in list(self._sessions):
-            if owner == node:
-                self._say_ended(owner, queue_id)
-                self._release(owner, queue_id)
+        self._ended.setdefault(node, {}).update(self._sessions.pop(node, {}))
+        self._turns.go_on()
+
+    def _release_next(self) -> bool:
+        """Of the sessions that ended, the first."""
+        for node, sessions in list(self._ended.items()):
+            if sessions:
+                queue_id, session = sessions.popitem()
+                self._say_ended(node, queue_id, session)
+                self._release(node, queue_id, session)
+                return True
+            del self._ended[node]
+        return False
 
     def queue_stopped(self, queue_id: QueueId) -> None:
         """This node no longer masters the queue: its process is gone, so are the sessions."""
-        for key in [key for key in self._sessions if key[1] == queue_id]:
-            self._say_ended(*key)
-            del self._sessions[key]
+        for node, sessions in (*self._sessions.items(), *self._ended.items()):
+            if (session := sessions.pop(queue_id, None)) is not None:
+                self._say_ended(node, queue_id, session)
 
-    def _say_ended(self, node: NodeName, queue_id: QueueId) -> None:
-        number = self._sessions[node, queue_id].number
-        self._send(node, SessionOpened(queue_id, number, "the session has ended at the master"))
+    def _say_ended(self, node: NodeName, queue_id: QueueId, session: MasterSession) -> None:
+        self._send(node, SessionOpened(queue_id, session.number, "the session has ended at the master"))
 
-    def _release(self, node: NodeName, queue_id: QueueId) -> None:
-        session = self._sessions.pop((node, queue_id), None)
+    def _release(self, node: NodeName, queue_id: QueueId, session: MasterSession | None) -> None:
         process = self._local.process(queue_id)
         if session is None or process is None:
             return
@@ -186,8 +219,13 @@ class SessionHost:
         self._local.touch(queue_id)
 
     def check_invariants(self) -> None:
-        for _, queue_id in self._sessions:
-            assert self._local.process(queue_id) is not None, "sessions end with the queue process they talk to"
+        for sessions in (*self._sessions.values(), *self._ended.values()):
+            for queue_id in sessions:
+                assert self._local.process(queue_id) is not None, "sessions end with the queue process they talk to"
+        for node, ended in self._ended.items():
+            assert self._turns.is_under_way, "what has ended has a turn coming"
+            both = ended.keys() & self._sessions.get(node, {}).keys()
+            assert not both, "a session begins when the one before it is released"
 
 
 def _as_reply(call: SessionCall, answer: Answer) -> SessionReply:

@@ -338,9 +338,15 @@ class VariableQueue:
         self.writes.require_service()
         self.writes.confirm_duplicate(token)
 
-    def flush_writes(self) -> None:
-        """Write what was collected into the files. Never raises: a failure shows in the next operation."""
-        self.writes.flush(self.next_seq_id)
+    def flush_writes(self) -> bool:
+        """Write what was collected into the files; false if that was nothing. Never raises: a failure shows in the next
+        operation."""
+        return self.writes.flush(self.next_seq_id)
+
+    @property
+    def is_flush_late(self) -> bool:
+        """Something was collected in a generation of the group commit that has closed since."""
+        return self.writes.is_flush_late
 
     @property
     def is_disk_full(self) -> bool:

@@ -53,6 +53,13 @@ LOOKED_AT_MAX = 1000
 #: Entries of which one call of `VhostStore.maintain` computes digests, over all queues: about half a millisecond. Ten
 #: million take a minute. (One segment of a queue with version 1 of the index: `V1_ENTRY_COST`.)
 WARMED_ENTRIES = 16384
+#: One call of `VhostStore.flush_writes` looks at so many queues for each that may write: most that collected something
+#: have it written, but what was settled in the meantime needs no write.
+LOOKED_AT_PER_WRITE = 8
+#: Of which one step of the opening looks whether they were closed.
+QUEUES_PER_STEP = 64
+#: As many as there are.
+ALL_QUEUES = 1 << 40
 #: Generation of everything below a vhost's directory.
 FORMAT = 2
 #: Settings that a vhost keeps for its life.
@@ -68,8 +75,7 @@ def vhost_directory(data_directory: str, vhost: str) -> str:
 class VhostStore:
     """See the module text. Opening it scans the shared store; raises `StorageError` if the disk refuses.
 
-    One `GroupCommit` serves all vhosts of a node. `flush_writes` is due once per turn of the loop, before
-    `GroupCommit.begin` (which also calls it).
+    One `GroupCommit` serves all vhosts of a node; its `begin` calls `flush_writes`.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class VhostStore:
         self.directory = vhost_directory(data_directory, vhost)
         self._queues_directory = f"{self.directory}/{QUEUES_NAME}"
         disk.mkdir(self._queues_directory)
-        self._disk = disk = GuardedDisk(disk, self.directory, group_commit)
+        self._disk = disk = GuardedDisk(disk, self.directory, group_commit, compares_at_once=False)
         #: Open queues.
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
@@ -107,24 +113,11 @@ class VhostStore:
         #: Queues that were open once.
         self._known: set[QueueId] = set()
         store_directory = f"{self.directory}/msg_store_persistent"
-        transient_directory = f"{self.directory}/msg_store_transient"
         disk.mkdir(store_directory)
         self._deletions = Deletions(disk, self.directory, group_commit)
-        self._config = config = self._agree(data_directory, config)
-        self._stores = SharedStores(
-            MessageStore(
-                disk,
-                store_directory,
-                group_commit,
-                config,
-                self._count_references,
-                opens_at_once=False,
-                may_open_clean=self._have_queues_stopped_cleanly(),
-                short_files=disk.short_files_in(store_directory),
-                on_progress=lambda done, total: on_progress(f"shared store of vhost {vhost}, bytes", done, total),
-            ),
-            MessageStore(disk, transient_directory, group_commit, config, {}, is_transient=True),
-        )
+        self._config = self._agree(data_directory, config)
+        #: Made by the steps of the opening.
+        self._stores: SharedStores
         #: To be gone through by whoever did not want the store to open at once.
         self.opening: Steps[None] = self._opening_steps(store_directory)
         #: Queues may be opened.
@@ -133,21 +126,45 @@ class VhostStore:
             run_through(self.opening)
 
     def _opening_steps(self, store_directory: str) -> Steps[None]:
-        yield from self._stores.persistent.opening
+        yield from self._disk.comparison
+        persistent = MessageStore(
+            self._disk,
+            store_directory,
+            self._group_commit,
+            self._config,
+            self._count_references,
+            opens_at_once=False,
+            may_open_clean=(yield from self._have_queues_stopped_cleanly()),
+            short_files=self._disk.short_files_in(store_directory),
+            on_progress=lambda done, total: self._on_progress(
+                f"shared store of vhost {self._vhost}, bytes", done, total
+            ),
+        )
+        transient_directory = f"{self.directory}/msg_store_transient"
+        transient = MessageStore(
+            self._disk, transient_directory, self._group_commit, self._config, {}, is_transient=True
+        )
+        self._stores = SharedStores(persistent, transient)
+        yield from persistent.opening
         if self.store_recovery.corrupt:
-            self._remove_terms()
+            yield from self._remove_terms()
         self._disk.acknowledge(store_directory)
         self._group_commit.add_buffer(self)
         self.is_open = True
 
-    def _have_queues_stopped_cleanly(self) -> bool:
+    def _have_queues_stopped_cleanly(self) -> Steps[bool]:
         """Otherwise some queue may recover entries of which the shared store has given up the messages, or may have
         lost entries (in a file that is too short) of which the store would keep the messages for ever."""
-        return not self._disk.short_files_below(self._queues_directory) and all(
-            self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}") for queue_id in self._queue_ids()
-        )
+        if self._disk.short_files_below(self._queues_directory):
+            return False
+        for number, queue_id in enumerate(self._queue_ids(), 1):
+            if not self._disk.exists(f"{self._queue_directory(queue_id)}/{TERMS_NAME}"):
+                return False
+            if number % QUEUES_PER_STEP == 0:
+                yield None
+        return True
 
-    def _remove_terms(self) -> None:
+    def _remove_terms(self) -> Steps[None]:
         """The shared store has lost something, so what terms say of the queues may be wrong: they are scanned, in this
         life or a later one."""
         for queue_id in self._queue_ids():
@@ -155,6 +172,7 @@ class VhostStore:
             if self._disk.exists(f"{directory}/{TERMS_NAME}"):
                 self._disk.unlink(f"{directory}/{TERMS_NAME}")
                 self._disk.sync_directory(directory)
+                yield None
 
     def _count_references(self) -> Steps[Mapping[MsgId, int]]:
         references: Counter[MsgId] = Counter()
@@ -193,7 +211,7 @@ class VhostStore:
 
     @property
     def unreadable_lengths(self) -> int:
-        """Notes of durable lengths that could not be read at the start: torn by a crash, or damaged."""
+        """Notes of durable lengths that could not be read at the opening: torn by a crash, or damaged."""
         return self._disk.unreadable_notes
 
     @property
@@ -275,18 +293,15 @@ class VhostStore:
         """Files in a queue's directory."""
         return len(self._disk.list(self._queue_directory(queue_id)))
 
-    def queues_on_disk(self, known: Collection[QueueId] = ()) -> list[tuple[QueueId, QueueName]]:
-        """Every queue that has a directory and is not ``known``.
+    def queues_on_disk(self) -> list[tuple[QueueId, QueueName]]:
+        """Every queue that has a directory. Its name is empty if the crash came before the stub was durable."""
+        return list(self.unknown_queues(()))
 
-        Its name is empty if the crash came before the stub was durable.
-        """
-        found: list[tuple[QueueId, QueueName]] = []
-        for queue_id in self._queue_ids():
-            if queue_id in known:
-                continue
+    def unknown_queues(self, known: Collection[QueueId]) -> Iterator[tuple[QueueId, QueueName]]:
+        """Those that have a directory now and are not ``known`` now, each read when it is asked for."""
+        for queue_id in [queue_id for queue_id in self._queue_ids() if queue_id not in known]:
             stub = read_stub(self._disk, self._queue_directory(queue_id))
-            found.append((queue_id, stub.queue_name if stub else QueueName(self._vhost, "")))
-        return found
+            yield queue_id, stub.queue_name if stub else QueueName(self._vhost, "")
 
     def delete_queue_directory(self, queue_id: QueueId) -> None:
         """Remove, in steps, what a queue left that no longer exists (and is not open). Raises `StorageError`."""
@@ -319,17 +334,25 @@ class VhostStore:
         """True if a queue collected something since the last `flush_writes`."""
         return bool(self._unflushed)
 
-    def flush_writes(self) -> None:
-        """Push what all queues collected into their files, with few writes. Never raises: a failure takes the queue
-        concerned out of service, which shows in its next operation; its owner is told that there should be one."""
-        if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, {}
-            for queue_id in unflushed:
-                engine = self._open[queue_id].engine
-                was_full = engine.is_disk_full
-                engine.flush_writes()
-                if engine.has_failed or was_full != engine.is_disk_full:
-                    self._on_queue_changed(queue_id)
+    def flush_writes(self, at_most: int = ALL_QUEUES) -> int:
+        """Push what so many queues collected into their files, with few writes; returns how many have written.
+
+        Never raises: a failure takes the queue concerned out of service, which shows in its next operation; its owner
+        is told that there should be one. So it is of a queue that collected in a generation that has closed since:
+        whoever waits for that waits for this one.
+        """
+        written = 0
+        for queue_id in list(islice(self._unflushed, at_most * LOOKED_AT_PER_WRITE)):
+            del self._unflushed[queue_id]
+            engine = self._open[queue_id].engine
+            was_full, is_late = engine.is_disk_full, engine.is_flush_late
+            written += engine.flush_writes()
+            is_late = is_late and not engine.is_disk_full
+            if engine.has_failed or was_full != engine.is_disk_full or is_late:
+                self._on_queue_changed(queue_id)
+            if written >= at_most:
+                break
+        return written
 
     def maintain(self, now_ms: int) -> None:
         """Some times a second: page out, try again what a full disk refused, remove what was deleted; bounded steps."""

@@ -1,7 +1,7 @@
 """What a queue has collected for the disk, has written, and has durably: its flushes, its confirms, and its failure.
 
-**Flush.** What the index collects is written once per turn of the loop, when the owner of the queue calls `flush`
-(`call_for_flush` asks for it); a queue that collected much does not wait for the end of the turn.
+**Flush.** What the index collects is written when the owner of the queue calls `flush` (`call_for_flush` asks for it),
+at the end of the turn of the loop, or of a later one if many queues ask; a queue that collected much does not wait.
 
 **Generations** are those of the group commit (`node.store.disk.group_commit`). A write belongs to the generation that
 is open when its bytes go to the file, and is safe when that one is durable (without ``confirm_after_sync``: at once).
@@ -33,10 +33,10 @@ class Writes:
     """See the module text."""
 
     __slots__ = (
+        "_collected_generation",
         "_config",
         "_durable_at_failure",
         "_failure",
-        "_full_generation",
         "_group_commit",
         "_is_durable",
         "_last_generation",
@@ -59,14 +59,14 @@ class Writes:
         self._unflushed_bytes = 0
         self._unflushed_untracked = 0
         self.has_called_for_flush = False
+        #: Generation that was open when the first of what is not flushed was collected.
+        self._collected_generation = 0
         #: Generation of the last message written.
         self._last_generation = 0
         #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
         self._untracked: deque[tuple[int, int]] = deque()
         #: The last flush found no space; it is tried again.
         self.is_disk_full = False
-        #: While the disk is full: generation of the first write that did not find space.
-        self._full_generation = 0
         self._failure: StorageError | None = None
         self._durable_at_failure = 0
 
@@ -84,28 +84,42 @@ class Writes:
 
     def call_for_flush(self) -> None:
         """Ask the owner of the queue for a `flush` at the end of this turn."""
+        self._note_generation()
         self.has_called_for_flush = True
         self._storage.on_unflushed()
 
-    def flush(self, next_seq_id: int) -> None:
-        """Write what was collected into the files. Never raises: a failure shows in the next operation."""
+    def _note_generation(self) -> None:
+        """Of what is collected, if nothing was before."""
+        if not self.has_called_for_flush and not self.is_disk_full:
+            self._collected_generation = self._group_commit.open_generation
+
+    @property
+    def is_flush_late(self) -> bool:
+        """Something was collected in a generation that has closed since."""
+        return self.has_called_for_flush and self._collected_generation < self._group_commit.open_generation
+
+    def flush(self, next_seq_id: int) -> bool:
+        """Write what was collected into the files; false if that was nothing.
+
+        Never raises: a failure shows in the next operation.
+        """
         storage = self._storage
+        self._note_generation()
         self.has_called_for_flush = False
         if self._failure is not None:
-            return
+            return False
+        has_work = storage.has_unflushed(next_seq_id)
         try:
             written = storage.flush(next_seq_id)
         except DiskFullError:
             # A part may have been written, and what was not may be settled before it is: nothing else would tell that
             # the tokens of this part wait for this generation.
             self._last_generation = self._group_commit.open_generation
-            if not self.is_disk_full:
-                self.is_disk_full = True
-                self._full_generation = self._group_commit.open_generation
-            return
+            self.is_disk_full = True
+            return has_work
         except StorageError as error:
             self.fail(error)
-            return
+            return has_work
         self.is_disk_full = False
         if written:
             self._last_generation = self._group_commit.open_generation
@@ -114,7 +128,10 @@ class Writes:
         self._unflushed_bytes = self._unflushed_untracked = 0
         self.tokens.flushed(self._last_generation)
         if storage.index.has_unflushed:
+            collected_generation = self._collected_generation
             self.call_for_flush()
+            self._collected_generation = collected_generation
+        return has_work
 
     # -- what is durable
 
@@ -141,13 +158,14 @@ class Writes:
             return group_commit.open_generation
         if self._storage.index.has_unflushed_publishes:
             bound = group_commit.durable_generation if self._config.confirm_after_sync else self._generation_before()
-            return min(bound, self._full_generation - 1) if self.is_disk_full else bound
+            # Generations may have closed, and be durable, that had no room for what was collected in them.
+            return min(bound, self._collected_generation - 1)
         if self._last_generation > self._durable_generation_of_writes():
             return group_commit.durable_generation
         return group_commit.open_generation
 
     def _generation_before(self) -> int:
-        """The generation before the open one: all its writes were flushed before it closed."""
+        """The generation before the open one: its writes are in the files."""
         return self._group_commit.open_generation - 1
 
     def confirm_duplicate(self, token: Hashable) -> None:

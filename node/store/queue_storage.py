@@ -305,6 +305,10 @@ class QueueStorage:
 
     # -- writing
 
+    def has_unflushed(self, next_seq_id: int) -> bool:
+        """True if `flush` would write something."""
+        return self.index.has_unflushed or next_seq_id >= self.renew_at
+
     def flush(self, next_seq_id: int) -> int:
         """Write what the index collected. Returns how many persistent messages were written. Raises `StorageError`."""
         if self._bounds is not None:

@@ -1,10 +1,11 @@
 """How long changes of the metadata hold the loop of a whole node that has a part in many queues.
 
-A runtime on a disk in memory, one of three nodes, with a copy of every queue; entries come as they come from consensus.
-Every call of the loop is timed by the processor time of its thread. Run it from the repository's root:
-``python -m tests.bench.metadata_node_bench [--queues 10000] [--bindings 50000] [--at-once]``. Prints one JSON line: per
-operation the milliseconds of the longest call, of all calls together, and how many there were. ``--at-once`` applies
-each entry in one call, as if there were no pieces.
+A runtime on a real disk, one of three nodes, with a copy of every queue; entries come as they come from consensus.
+Another node consumes from every queue that is mastered here, until its link breaks. Every call of the loop is timed by
+the processor time of its thread. The start of a node: `tests.bench.metadata_start_bench`. From the repository's
+root: ``python -m tests.bench.metadata_node_bench [--queues 10000] [--bindings 50000] [--at-once]``. Prints one JSON
+line: per operation the milliseconds of the longest call, of all calls together, and how many there were. ``--at-once``
+applies each entry in one call, as if there were no pieces.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import gc
 import json
 import logging
 import sys
+import tempfile
 import time
 from asyncio import events
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster.metadata.codec import encode_request
 from cluster.metadata.commands import (
@@ -37,14 +39,24 @@ from cluster.metadata.state import MetadataState
 from cluster.raft.messages import Entry, EntryKind, Snapshot
 from cluster.real_world.collector import tune_collector
 from cluster.runtime.applier import SLICE_PIECES, Applied, Applier
+from cluster.sessions.messages import SessionCall, SessionOpen
 from cluster.transport.admin_port import QueueSelection
 from node.ids import Incarnation, NodeName
+from node.queues.events import ConsumerSpec
+from node.store.disk.disk import RealDisk
 from node.topology.commands import Bind, CreateVhost, DeclareExchange, DeclareQueue, DeleteExchange, DeleteVhost
 from tests.support.runtime_bench import N1, N2, N3, FakeLog, RuntimeBench
 
 NODES = (N1, N2, N3)
 #: Turns without anything to do after which an operation counts as over.
 IDLE_TURNS = 20
+#: Longer calls are named on the standard error.
+NAMED_S = 0.02
+
+
+def _name_of(handle: events.Handle) -> str:
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    return repr(task.get_coro()) if isinstance(task, asyncio.Task) else repr(handle)
 
 
 class CallTimes:
@@ -60,7 +72,7 @@ class CallTimes:
             began_s = time.thread_time()
             original(handle)
             seconds = time.thread_time() - began_s
-            calls_s.append((seconds, repr(handle) if seconds > 0.02 else ""))
+            calls_s.append((seconds, _name_of(handle) if seconds > NAMED_S else ""))
 
         events.Handle._run = timed  # type: ignore[method-assign, assignment]
 
@@ -144,13 +156,15 @@ async def idle(log: Log) -> None:
     loop: Any = asyncio.get_running_loop()
     while quiet < IDLE_TURNS:
         await asyncio.sleep(0)
-        is_busy = bool(log._waiting) or log.applier.is_amid or len(loop._ready) > 1
+        applier = log.applier
+        is_busy = bool(log._waiting or applier._waiting) or applier.is_amid or len(loop._ready) > 1
         quiet = 0 if is_busy else quiet + 1
 
 
 async def measure(times: CallTimes, log: Log, work: Callable[[], object]) -> dict[str, float]:
     await idle(log)
     gc.collect()
+    await asyncio.sleep(0)  # this is no call of the node's
     times.calls_s.clear()
     asyncio.get_running_loop().call_soon(work)
     await idle(log)
@@ -172,8 +186,16 @@ async def listing(times: CallTimes, log: Log, ask: Callable[[], Awaitable[object
     return result_of(times)
 
 
-async def prepared(queues: int, bindings: int, *, is_at_once: bool) -> tuple[Bench, Log]:
-    bench = Bench()
+class Laid(NamedTuple):
+    """A node with its queues and bindings, and what it took to make them."""
+
+    bench: Bench
+    log: Log
+    results: dict[str, dict[str, float]]
+
+
+async def prepared(directory: str, queues: int, bindings: int, times: CallTimes, *, is_at_once: bool) -> Laid:
+    bench = Bench(RealDisk(), directory)
     log = Log(bench, is_at_once=is_at_once)
     bench.runtime.metadata.join(log)
     log.add(ChangeTopology(CreateVhost("/"), N1))
@@ -182,6 +204,8 @@ async def prepared(queues: int, bindings: int, *, is_at_once: bool) -> tuple[Ben
     await bench.runtime.activate()
     bench.runtime.housekeeping.stop()  # what it does is measured by itself
     names = [f"queue.{number:05}" for number in range(queues)]
+    results = {}
+    times.calls_s.clear()
     for at in range(0, queues, 100):
         log.add(
             *(
@@ -190,25 +214,42 @@ async def prepared(queues: int, bindings: int, *, is_at_once: bool) -> tuple[Ben
             )
         )
         await idle(log)
+    results["declare"] = result_of(times)
     log.add(ChangeTopology(DeclareExchange("/", "events", "topic", durable=True), N1))
+    times.calls_s.clear()
     binds = [Bind("/", "events", names[number % queues], "queue", f"key.{number}", {}) for number in range(bindings)]
-    log.add(*(ChangeTopology(bind, N1) for bind in binds))
+    entries = log.entries(*(ChangeTopology(bind, N1) for bind in binds))
+    await asyncio.sleep(0)  # making them is no call of the node's
+    times.calls_s.clear()
+    log.add_entries(entries)
     await idle(log)
-    return bench, log
+    results["bind"] = result_of(times)
+    return Laid(bench, log, results)
 
 
-async def run(queues: int, bindings: int, *, is_at_once: bool) -> dict[str, Any]:
+def attend(bench: Bench, node: NodeName) -> None:
+    """A channel of ``node`` has a consumer of every queue that is mastered here."""
+    for queue_id in bench.runtime.queues.mastered():
+        epoch = bench.runtime.metadata.state.masterships[queue_id].epoch
+        consumer = ConsumerSpec("consumer", no_ack=False, exclusive=False)
+        opened = SessionOpen(queue_id, queue_id, epoch, 200, False)
+        bench.runtime.sessions.receive(node, opened)
+        bench.runtime.sessions.receive(node, SessionCall(queue_id, queue_id, 1, "consume", 1, consumer))
+
+
+async def run(directory: str, queues: int, bindings: int, *, is_at_once: bool) -> dict[str, Any]:
     from cluster.runtime.admin import NodeAdmin  # noqa: PLC0415 - what it is given here is little
 
-    bench, log = await prepared(queues, bindings, is_at_once=is_at_once)
     tune_collector(asyncio.get_running_loop())
     times = CallTimes()
+    bench, log, laid = await prepared(directory, queues, bindings, times, is_at_once=is_at_once)
     metadata = bench.runtime.metadata
     down, up = NodeDown(N2, Incarnation(1)), NodeUp(N2, Incarnation(1), "n2:1", "n2:2", NEWEST_PROTOCOL)
     again = NodeUp(N3, Incarnation(2), "n3:1", "n3:2", NEWEST_PROTOCOL)
     policy = PolicyRecord("/", "more", "^queue", {"ha-mode": "all", "max-length": 9000}, 5, "queues")
     elsewhere = PolicyRecord("/", "fewer", "^queue", {"ha-mode": "nodes", "ha-params": [N1]}, 6, "queues")
-    results: dict[str, Any] = {"queues": queues, "bindings": bindings, "at_once": is_at_once}
+    results: dict[str, Any] = {"queues": queues, "bindings": bindings, "at_once": is_at_once, **laid}
+    attend(bench, N2)
     results["link_down"] = await measure(times, log, lambda: bench.runtime.membership.link_down(N2))
     results["node_down"] = await measure(times, log, lambda: log.add(down))
     results["node_up"] = await measure(times, log, lambda: log.add(up))
@@ -250,7 +291,8 @@ def main() -> None:
     parser.add_argument("--at-once", action="store_true")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    print(json.dumps(asyncio.run(run(given.queues, given.bindings, is_at_once=given.at_once))))
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(asyncio.run(run(directory, given.queues, given.bindings, is_at_once=given.at_once))))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ class EntryBench:
 
     def link_comes(self, name: str) -> None:
         self.linked.add(NodeName(name))
-        self.entry.link_up(NodeName(name))
+        for queue_id in self.entry.waiting_for(NodeName(name)):
+            self.entry.reopen(queue_id)
         self.entry.check_invariants()
 
     def queue_is_deleted(self) -> None:

@@ -88,7 +88,17 @@ class OneNode(TopologyObserver):
         #: Sealed queues whose deletion nobody brings to an end; it is for the test to do.
         self.deletions_open: list[QueueRecord] = []
         self.queues.on_deletion_open = self.deletions_open.append
-        self.gateway = ClusterGateway(N1, self.queues, self, self.masterships.get, self.queue_record, self._loop, flow)
+        self.gateway = ClusterGateway(
+            N1,
+            self.queues,
+            self,
+            self.masterships.get,
+            self.queue_record,
+            self._loop,
+            flow,
+            clock=_clock,
+            slice_pieces=SLICE_PIECES,
+        )
         self.catalogue.topology.observe(self)
 
     # --- time ---

@@ -28,6 +28,7 @@ from cluster.runtime.standing import Pause
 from cluster.wire.convert import QueueFrameMessage
 from node.config import build_config, parse_settings
 from node.ids import Incarnation, NodeName, QueueId
+from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import SimulatedDisk
 from node.store.shared.config import StoreConfig
@@ -120,7 +121,8 @@ class RuntimeBench:
 
     slice_pieces = SLICE_PIECES
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None, data_dir: str = "/data") -> None:
+        """``disk``: in place of one in memory."""
         self.now_ms = 0
         self.fatal: list[str] = []
         self.disk = SimulatedDisk()
@@ -128,7 +130,7 @@ class RuntimeBench:
         self.probe = FakeProbe()
         self.speaks_protocol = NEWEST_PROTOCOL
         self.now_s = self.look_s = 0.0
-        self.files = NodeQueueFiles(self.disk, "/data", group_commit, StoreConfig(), self.clock)
+        self.files = NodeQueueFiles(disk or self.disk, data_dir, group_commit, StoreConfig(), self.clock)
         self.mesh = FakeMesh()
         self.log = FakeLog(self)
         config = build_config(parse_settings(CONFIG, "node.conf"))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from cluster.metadata.records import MastershipRecord
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.sessions.gateway import ClusterGateway
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
@@ -81,6 +82,10 @@ class RecordingSink:
         return self._waits
 
 
+def _clock() -> float:
+    return 0.0
+
+
 class SessionNode:
     """One node: gateway, session host and at most one queue process."""
 
@@ -92,10 +97,19 @@ class SessionNode:
         self._is_touched = False
         #: Sealed queues whose deletion was left to this node to decide.
         self.settled: list[QueueId] = []
+        loop = asyncio.get_running_loop()
         self.gateway = ClusterGateway(
-            self.name, self, self, network.mastership, queue_record, asyncio.get_running_loop(), network.flow
+            self.name,
+            self,
+            self,
+            network.mastership,
+            queue_record,
+            loop,
+            network.flow,
+            clock=_clock,
+            slice_pieces=SLICE_PIECES,
         )
-        self.host = SessionHost(self, self.send)
+        self.host = SessionHost(self, self.send, call_soon=loop.call_soon, clock=_clock, per_turn=SLICE_PIECES)
 
     def master(self, backing_queue: BackingQueue) -> None:
         self.queue = QueueProcess(queue_record(QUEUE), backing_queue, flow=self.network.flow)

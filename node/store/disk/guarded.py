@@ -38,13 +38,16 @@ from node.store.disk.length_file import (
     LengthFile,
     ShortFile,
     file_key,
-    short_files,
+    short_file,
 )
+from node.store.steps import Steps, run_through
 
 log = logging.getLogger(__name__)
 
 #: Notes are written this often at most.
 WRITE_EVERY_MS = 1000
+#: Files that one step of the comparison at the start opens: a millisecond.
+COMPARED_PER_STEP = 32
 #: Files of deleted queues that one tick forgets: two milliseconds.
 FORGOTTEN_PER_TICK = 512
 
@@ -150,12 +153,15 @@ class GuardedFile:
 class GuardedDisk:
     """Implements `Disk` for the files of one vhost; see the module text."""
 
-    def __init__(self, disk: Disk, directory: str, group_commit: GroupCommit) -> None:
-        """``directory`` of the vhost, which exists. Raises `StorageError`."""
+    def __init__(self, disk: Disk, directory: str, group_commit: GroupCommit, *, compares_at_once: bool = True) -> None:
+        """``directory`` of the vhost, which exists. Raises `StorageError`.
+
+        Unless it ``compares_at_once``, the steps of ``comparison`` do, and no guarded file is touched before.
+        """
         self._inner = disk
         self._prefix = directory + "/"
         self._group_commit = group_commit
-        self._notes = LengthFile(disk, directory)
+        self._notes = LengthFile(disk, directory, reads_at_once=False)
         self._files: WeakValueDictionary[FileKey, _File] = WeakValueDictionary()
         #: Lengths that were synced since the notes were written. Guarded by the lock.
         self._synced: dict[FileKey, int] = {}
@@ -172,7 +178,10 @@ class GuardedDisk:
         self._short_files: dict[str, ShortFile] = {}
         if self._notes.is_missing:
             self._begin_notes()
-        self._compare()
+        #: To be gone through by whoever did not want it to be done at once.
+        self.comparison: Steps[None] = self._compare()
+        if compares_at_once:
+            run_through(self.comparison)
 
     def _begin_notes(self) -> None:
         """On the first start there is nothing to be missed. Later somebody, or something, has removed the notes."""
@@ -199,12 +208,17 @@ class GuardedDisk:
             for name in inner.list(directory)
         )
 
-    def _compare(self) -> None:
-        lengths = self._notes.lengths
-        self._short_files = {short.path: short for short in short_files(self._inner, lengths)}
-        for path in lengths:
+    def _compare(self) -> Steps[None]:
+        """The files with what is noted of them: three for each queue, of which the disk is asked."""
+        yield from self._notes.reading
+        for number, (key, noted_bytes) in enumerate(self._notes.noted(), 1):
+            path = f"{self._prefix}{key.path}"
             if not self._inner.exists(path):
-                self._notes.forget(self._noted_key(path))
+                self._notes.forget(key)
+            elif (short := short_file(self._inner, path, noted_bytes)) is not None:
+                self._short_files[path] = short
+            if number % COMPARED_PER_STEP == 0:
+                yield None
 
     @property
     def unreadable_notes(self) -> int:

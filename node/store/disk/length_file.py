@@ -30,6 +30,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from node.errors import StorageError
+from node.pieces import Pieces, at_once
 from node.store.disk.disk import Disk, DiskFile, read_whole
 from node.store.disk.group_commit import Syncable
 from node.store.formats.record import (
@@ -61,6 +62,8 @@ QUEUES, SHARED_STORE = "queues", "msg_store_persistent"
 
 #: Notes that one call of `LengthFile.write` writes: two milliseconds if no two are neighbours.
 NOTES_PER_WRITE = 1024
+#: And slots that one step reads: less than a millisecond.
+SLOTS_PER_PIECE = 256
 _SLOT = struct.Struct(">B3xIQQQ")
 _FREE_SLOT = bytes(_SLOT.size)
 #: Where the header of a file has its owner (`node.store.formats.record`).
@@ -113,6 +116,8 @@ class _Content:
     """What a file of notes says."""
 
     def __init__(self, content: bytes) -> None:
+        """Nothing of it is read before `reading`."""
+        self._content = content
         #: Slots that cannot be read, or are missing at the end.
         self.bad_slots: list[int] = []
         self.slots: dict[FileKey, tuple[int, int]] = {}
@@ -124,11 +129,16 @@ class _Content:
         self.header_slot_count = slot_count
         slot_bytes = max(0, len(content) - HEADER_BYTES)
         self.slot_count = max(slot_count, -(-slot_bytes // _SLOT.size))
+
+    def reading(self) -> Pieces[_Content]:
         for slot in range(self.slot_count):
             at = HEADER_BYTES + slot * _SLOT.size
-            piece = content[at : at + _SLOT.size]
+            piece = self._content[at : at + _SLOT.size]
             if piece != _FREE_SLOT:
                 self._read(slot, piece)
+            if slot % SLOTS_PER_PIECE == SLOTS_PER_PIECE - 1:
+                yield
+        return self
 
     def _read(self, slot: int, piece: bytes) -> None:
         if len(piece) == _SLOT.size:
@@ -154,7 +164,7 @@ def read_lengths(disk: Disk, directory: str) -> Lengths:
     path = f"{directory}/{LENGTHS_NAME}"
     if not disk.exists(path):
         return Lengths({}, ())
-    content = _Content(read_whole(disk, path))
+    content = at_once(_Content(read_whole(disk, path)).reading())
     problems = [(0, content.problem)] if content.problem else []
     problems += [(HEADER_BYTES + slot * _SLOT.size, "the slot is damaged or missing") for slot in content.bad_slots]
     return Lengths({f"{directory}/{key.path}": length for key, (_, length) in content.slots.items()}, problems)
@@ -180,12 +190,16 @@ class ShortFile(NamedTuple):
 def short_files(disk: Disk, lengths: Mapping[str, int]) -> Iterator[ShortFile]:
     """The files that are shorter than what is noted of them. Raises `StorageError`."""
     for path, noted_bytes in lengths.items():
-        if disk.exists(path):
-            file = disk.open(path)
-            found_bytes = file.size
-            file.close()
-            if found_bytes < noted_bytes:
-                yield ShortFile(path, noted_bytes, found_bytes)
+        if disk.exists(path) and (short := short_file(disk, path, noted_bytes)) is not None:
+            yield short
+
+
+def short_file(disk: Disk, path: str, noted_bytes: int) -> ShortFile | None:
+    """Of a file that exists, if it is shorter than what is noted of it. Raises `StorageError`."""
+    file = disk.open(path)
+    found_bytes = file.size
+    file.close()
+    return ShortFile(path, noted_bytes, found_bytes) if found_bytes < noted_bytes else None
 
 
 class _Note:
@@ -210,8 +224,8 @@ class LengthFile:
     Everything is called on the loop's thread but `sync`.
     """
 
-    def __init__(self, disk: Disk, directory: str) -> None:
-        """Read what is there."""
+    def __init__(self, disk: Disk, directory: str, *, reads_at_once: bool = True) -> None:
+        """Read what is there; unless it ``reads_at_once``, the steps of ``reading`` do, and nothing is noted before."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{LENGTHS_NAME}"
@@ -234,12 +248,16 @@ class LengthFile:
         self._header_slot_count = 0
         #: Slots, or the header, that could not be read; they are written anew.
         self.unreadable = 0
+        #: To be gone through by whoever did not want it to be read at once.
+        self.reading: Pieces[None] | tuple[()] = ()
         if disk.exists(self._path):
-            self._read()
+            self._file = disk.open(self._path)
+            self.reading = self._read(self._file)
+            if reads_at_once:
+                at_once(self.reading)
 
-    def _read(self) -> None:
-        file = self._file = self._disk.open(self._path)
-        content = _Content(file.pread(file.size, 0))
+    def _read(self, file: DiskFile) -> Pieces[None]:
+        content = yield from _Content(file.pread(file.size, 0)).reading()
         self._slot_count = content.slot_count
         self._header_slot_count = content.header_slot_count
         self._notes = {key: _Note(slot, length) for key, (slot, length) in content.slots.items()}
@@ -252,6 +270,10 @@ class LengthFile:
             self._write_header(file)
         # An earlier process may have died before it synced what was just read.
         file.sync()
+
+    def noted(self) -> list[tuple[FileKey, int]]:
+        """Lengths of all files."""
+        return [(key, note.length) for key, note in self._notes.items()]
 
     @property
     def lengths(self) -> dict[str, int]:

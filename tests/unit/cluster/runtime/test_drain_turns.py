@@ -103,3 +103,38 @@ def test_nobody_is_drained_who_has_left() -> None:
     bench.held.discard(B)
     bench.sync()
     assert not bench.pending, "nobody is there to be looked at"
+
+
+class CountedId(int):
+    """A queue's id that counts how often somebody looks it up."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        CountedId.looks += 1
+        return int.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other) is True
+
+
+def test_a_turn_looks_only_at_the_queues_that_it_drains() -> None:
+    """Ten thousand that wait would take longer to look at than the turn may."""
+    bench = Bench()
+    queue_ids = [QueueId(CountedId(number)) for number in range(200)]
+    bench.held = set(queue_ids)
+    bench.turns = DrainTurns(
+        bench.held, bench.drain, bench.group_commit, bench.ask_sync, bench.pending.append, lambda: bench.now_s
+    )
+    for queue_id in queue_ids:
+        bench.turns.touch(queue_id)
+    bench.drain_s = TURN_S
+    drained: list[QueueId] = []
+    for _ in queue_ids:
+        before = CountedId.looks
+        bench.pending.popleft()()
+        assert CountedId.looks - before <= 5
+        drained.append(bench.drained[-1])
+        bench.turns.check_invariants()
+    assert drained == queue_ids
+    assert not bench.pending

@@ -13,6 +13,7 @@ import pytest
 from cluster.runtime import recoveries
 from cluster.runtime.recoveries import BEGUN_MAX
 from node.errors import StorageError
+from node.pieces import at_once
 from node.queues.options import QueueOptions
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import ENTRIES_PER_STEP
@@ -310,7 +311,7 @@ def test_a_stop_or_crash_at_any_step_of_a_recovery_loses_nothing(
 def test_an_unknown_queue_is_deleted_when_its_vhost_is_open() -> None:
     """Nobody else opens a queue there."""
     node = crashed_node()
-    node.files.delete_unknown(["/"], [SMALL.queue_id])
+    at_once(node.files.delete_unknown(["/"], [SMALL.queue_id]))
     node.turn()
     node.files.maintain(0)
     assert not node.has_files(Q)

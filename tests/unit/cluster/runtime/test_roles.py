@@ -12,6 +12,7 @@ from cluster.metadata.commands import NodeDown
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.ids import Incarnation, QueueId
+from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
 from node.store.steps import Steps
 from node.topology.records import QueueRecord
@@ -87,6 +88,6 @@ async def test_what_is_committed_between_two_slices_is_followed(bench: RuntimeBe
 
 async def test_nothing_is_followed_after_the_end(bench: RuntimeBench) -> None:
     bench.declare("before")
-    bench.runtime.roles.give_up_all()
+    at_once(bench.runtime.roles.give_up_all())
     bench.declare("after")
     assert not bench.runtime.queues.roles

@@ -162,10 +162,11 @@ class Pieces:
     def has_unflushed(self) -> bool:
         return bool(self.left)
 
-    def flush_writes(self) -> None:
+    def flush_writes(self, _at_most: int) -> int:
         self.left -= 1
         if not self.left:
             self.all_written.set()
+        return 1
 
 
 async def test_what_a_flush_leaves_follows_though_nothing_is_synced(bench: Bench) -> None:

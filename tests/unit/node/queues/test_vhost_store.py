@@ -12,8 +12,9 @@ from node.ids import QueueId, QueueName
 from node.queues import vhost_store
 from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
-from node.store.disk.disk import RealDisk
+from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
+from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
 from node.store.steps import run_through
@@ -62,6 +63,35 @@ def test_queues_on_disk_and_deletion_of_those_that_are_gone(harness: StoreHarnes
     harness.store.delete_queue_directory(OTHER_ID)
     assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME)]
     assert harness.open_queue().ready == 1
+    harness.store.check_invariants()
+
+
+def test_of_many_queues_a_bounded_number_writes_when_a_generation_closes() -> None:
+    """Each is confirmed when what it wrote is on disk, whatever generation was open when it collected it."""
+    harness = StoreHarness()
+    harness.group_commit = GroupCommit(flushed_max=3)
+    changed: list[QueueId] = []
+    harness.store = VhostStore(
+        harness.disk, DATA_DIRECTORY, "/", harness.group_commit, harness.config, on_queue_changed=changed.append
+    )
+    queues = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True) for n in range(8)]
+    for _ in queues:
+        harness.sync()
+    changed.clear()
+    collected_in = harness.group_commit.open_generation
+    for queue in queues:
+        queue.publish(publications(1, 1))
+    confirmed: list[list[int]] = []
+    while harness.store.has_unflushed:
+        harness.sync()
+        confirmed.append([n for n, queue in enumerate(queues) if queue.drain_confirmed()])
+        durable = {n for n, queue in enumerate(queues) if queue.durable_generation >= collected_in}
+        assert durable == {n for each in confirmed for n in each}, "nobody says that it is durable before"
+    assert confirmed == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert changed == [3, 4, 5, 6, 7], "nobody was to look at them again when this generation is on disk"
+    harness.crash()
+    ready = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(7)]
+    assert ready == [1] * 7
     harness.store.check_invariants()
 
 
@@ -300,3 +330,36 @@ def test_of_very_many_queues_each_call_looks_at_some_and_none_is_forgotten(monke
     for call in range(5):
         harness.store.maintain(100 * call)
     assert looked_at == names * 2
+
+
+def test_an_opening_asks_the_disk_for_a_bounded_number_of_files_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each queue the start looks at some files: whether they lost their ends, whether the queue was closed."""
+    harness = StoreHarness()
+    count = 3 * COMPARED_PER_STEP
+    for n in range(count):
+        harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).publish(publications(1, 1))
+    harness.store.close()
+    asked: list[str] = []
+    open_file, exists = harness.disk.open, harness.disk.exists
+
+    def counted_open(path: str) -> DiskFile:
+        asked.append(path)
+        return open_file(path)
+
+    def counted_exists(path: str) -> bool:
+        asked.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(harness.disk, "open", counted_open)
+    monkeypatch.setattr(harness.disk, "exists", counted_exists)
+    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
+    per_step = [len(asked)]
+    for job in store.opening:
+        per_step.append(len(asked) - sum(per_step))
+        if job is not None:
+            job()
+    assert sum(per_step) > 4 * count, "all of them were looked at"
+    assert max(per_step) <= 2 * COMPARED_PER_STEP + 10
+    opened = [store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(count)]
+    assert opened == [1] * count
+    store.check_invariants()

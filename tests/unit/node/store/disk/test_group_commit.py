@@ -26,10 +26,12 @@ class _Buffer:
         self.has_unflushed = False
         self.flushed_in: list[int] = []
 
-    def flush_writes(self) -> None:
+    def flush_writes(self, at_most: int) -> int:
+        assert at_most > 0
         self.has_unflushed = False
         self.flushed_in.append(self.group_commit.open_generation)
         self.group_commit.mark_dirty(self.file)
+        return 1
 
 
 @pytest.fixture
@@ -102,3 +104,18 @@ def test_buffers_write_before_the_generation_closes(group_commit: GroupCommit) -
     group_commit.remove_buffer(buffer)
     buffer.has_unflushed = True
     assert not group_commit.has_dirty
+
+
+def test_a_bounded_number_writes_and_the_others_come_first_the_next_time() -> None:
+    group_commit = GroupCommit(flushed_max=2)
+    buffers = [_Buffer(group_commit, _File()) for _ in range(5)]
+    for buffer in buffers:
+        group_commit.add_buffer(buffer)
+        buffer.has_unflushed = True
+    for _ in range(3):
+        sync_round = group_commit.begin()
+        assert sync_round is not None
+        group_commit.complete(sync_round)
+        buffers[0].has_unflushed = True  # it collects on and on
+    assert [buffer.flushed_in for buffer in buffers] == [[1, 3], [1], [2], [2], [3]]
+    assert group_commit.has_dirty, "what is left is for the next"
