@@ -106,10 +106,10 @@ class SimulatedCluster:
         try:
             node = compose_node(machine.config, machine.world())
             _shorten_log(node, self.personality)
-            self.nodes[machine.name] = node
+            self.nodes[machine.name] = process.subject = node
             await node.run()
             while node.begins_again:
-                node = self.nodes[machine.name] = compose_node(machine.config, machine.world())
+                node = self.nodes[machine.name] = process.subject = compose_node(machine.config, machine.world())
                 await node.run()
             if node.failure is not None:
                 reason = node.failure.reason
