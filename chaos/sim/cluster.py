@@ -43,6 +43,8 @@ class SimulatedCluster:
         }
         #: By name; only those that run.
         self.nodes: dict[str, Node] = {}
+        #: Whose metadata was compared last and found equal, each with how much of the log it had applied.
+        self.compared: list[tuple[Node, int]] = []
         #: Node -> times at which a life of it ended, microseconds.
         self.deaths: dict[str, list[int]] = {name: [] for name in self.machines}
         #: Node -> times at which it lost what was not synced.
@@ -106,10 +108,10 @@ class SimulatedCluster:
         try:
             node = compose_node(machine.config, machine.world())
             _shorten_log(node, self.personality)
-            self.nodes[machine.name] = node
+            self.nodes[machine.name] = process.subject = node
             await node.run()
             while node.begins_again:
-                node = self.nodes[machine.name] = compose_node(machine.config, machine.world())
+                node = self.nodes[machine.name] = process.subject = compose_node(machine.config, machine.world())
                 await node.run()
             if node.failure is not None:
                 reason = node.failure.reason

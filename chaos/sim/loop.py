@@ -74,6 +74,7 @@ class Process:
         "number",
         "overdue",
         "ready",
+        "subject",
         "tasks",
         "turn_cost_s",
         "turns",
@@ -90,6 +91,8 @@ class Process:
         self.context.run(_PROCESS.set, self)
         self.is_alive = True
         self.is_paused = False
+        #: What it runs, for those who look at it after its turns.
+        self.subject: object | None = None
         #: Its next turn is on the loop's agenda.
         self.is_on_agenda = False
         self.busy_until_s = 0.0

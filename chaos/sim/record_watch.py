@@ -94,8 +94,10 @@ class RecordWatch:
         self.on_joined: Callable[[str], None] = lambda _node: None
         #: Hears, with the master's name, what the cluster has decided of a mastership.
         self.told: Callable[[str, str], None] = lambda _text, _master: None
-        #: Node and life -> how far it had applied the log when it was looked at.
-        self._looked_at: dict[tuple[str, int], int] = {}
+        #: Node and life -> how far it had applied the log when it was looked at, and whether it served clients.
+        self._looked_at: dict[tuple[str, int], tuple[int, bool]] = {}
+        #: The same -> how far it had applied the log when its queues were looked at.
+        self._queues_looked_at: dict[tuple[str, int], int] = {}
         #: The same -> the epochs it had reached.
         self._epochs_of_lives: dict[tuple[str, int], dict[QueueId, Epoch]] = {}
         #: The same -> when it was looked at for the first time.
@@ -282,16 +284,16 @@ class RecordWatch:
     # --- what a node knows ---
 
     def look(self, name: str, life: int, node: Node) -> None:
-        """Cheap unless the node has applied something since the last look. To be called whenever it has."""
-        index = node.runtime.metadata.state.applied_index
-        if self._looked_at.get((name, life)) == index or node.runtime.metadata.state.is_changing:
+        """Cheap unless the node has applied something since the last look, or has begun or ended to serve clients. To
+        be called whenever it has."""
+        state = node.runtime.metadata.state
+        now = state.applied_index, node.clients.is_serving
+        if self._looked_at.get((name, life)) == now or state.is_changing:
             return
-        before = self._looked_at.get((name, life), 0)
         if (name, life) not in self._began:
             self._began[name, life] = self._log.now_us()
             self._end_ignorance(name)
-        self._looked_at[name, life] = index
-        state = node.runtime.metadata.state
+        self._looked_at[name, life] = now
         epochs = self._epochs_of_lives.setdefault((name, life), {})
         for queue_id, record in state.masterships.items():
             epoch = epochs.get(queue_id, record.epoch)
@@ -305,7 +307,8 @@ class RecordWatch:
                 text = f"queue {queue_id}, epoch {record.epoch}: {name} has {record.master}, others {master}"
                 self._violate("two masters", text)
         if node.clients.is_serving:
-            self._look_at_queues((name, life), state, before)
+            self._look_at_queues((name, life), state, self._queues_looked_at.get((name, life), 0))
+            self._queues_looked_at[name, life] = state.applied_index
 
     def _look_at_queues(self, life: tuple[str, int], state: MetadataState, before_index: int) -> None:
         """Which of the workload's queues this node's clients can reach, and which have gone or come since the node

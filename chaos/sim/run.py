@@ -197,11 +197,10 @@ class Run:
 
     def _look(self, process: Process) -> Node | None:
         """At what a node knows; nothing if the process is none any more."""
-        name = process.name
-        node = self.cluster.nodes.get(name)
-        if node is None or self.cluster.machines[name].process is not process:
+        node = process.subject
+        if not isinstance(node, Node) or not process.is_alive:
             return None
-        self.records.look(name, process.number, node)
+        self.records.look(process.name, process.number, node)
         return node
 
     def _invariant_broken(self, error: AssertionError) -> None:

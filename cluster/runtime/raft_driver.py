@@ -16,6 +16,11 @@ while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far 
 **Standing.** Whether this node is current enough to serve clients, for want of a quorum, of a disk that takes the log,
 or of anything else, is watched on every tick (`cluster.runtime.standing`). An ordinary election is no reason to pause.
 
+**Ticks.** The timer is set for what is due next: a heartbeat, an election, the time at which this node would be too old
+to serve. A follower that hears its leader wakes up about once a second. While something waits that no deadline tells
+of (a proposal, a full disk, the end of a pause) it is every `TICK_EVERY_MS`. A deadline that has come nearer sets the
+timer anew (`_hasten`); one that has gone further away does not: the timer finds nothing to do and is set again.
+
 **Crash.** Everything answered was synced by a majority. An error of the disk stops the driver for good: a node that
 does not know what it has on disk must not vote.
 """
@@ -57,8 +62,8 @@ log = logging.getLogger(__name__)
 
 #: Proposals of this node that wait at the same time: every connection of a large node declaring at once, and an end.
 MAX_WAITING_PROPOSALS = 20_000
-#: The clock is looked at this often at least, for this node's standing and for proposals to be repeated.
-TICK_MAX_MS = 50
+#: The clock is looked at this often while something waits that has no deadline.
+TICK_EVERY_MS = 50
 
 #: What is counted towards a majority.
 _ANSWERS = (AppendResponse, HeartbeatResponse, PreVoteResponse, VoteResponse)
@@ -171,6 +176,8 @@ class RaftDriver:
         self._is_pump_scheduled = False
         self._is_retry_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        #: When the timer was set, and for when.
+        self._timer_set_ms = self._timer_due_ms = 0
         self._is_stopped = False
         self._failure: StorageError | ConfigError | None = None
         #: What a full disk did not take.
@@ -264,6 +271,7 @@ class RaftDriver:
         self._last_proposal += 1
         proposal = _Proposal(self._last_proposal, payload, self._loop.create_future(), self.core.log.commit)
         self._waiting[request_id] = proposal
+        self._hasten()
         try:
             if proposal.number < next(iter(self._waiting.values())).number + MAX_OUTSTANDING_REQUESTS:
                 self._try_proposal(proposal, self._now_ms())
@@ -308,6 +316,8 @@ class RaftDriver:
                 self._applied_watch.heard(message.sender, message.index)
             elif not isinstance(message, _ANSWERS) or self._may_answer(message.sender):
                 self.core.step(now_ms, message)
+        if self.core.next_deadline_ms < self._timer_due_ms:
+            self._arm_timer()
         if self.core.has_work or self.core.leader != self._reported_leader or self._stalled is not None:
             self._schedule_pump()  # what most answers to heartbeats change is only remembered
 
@@ -358,11 +368,24 @@ class RaftDriver:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
+    def _next_tick_ms(self, now_ms: int) -> int:
+        """When the clock is to be looked at; see the top of this module."""
+        due_ms = now_ms + TICK_EVERY_MS
+        if not self._waiting and self._stalled is None:
+            due_ms = max(due_ms, self._standing.next_look_ms(self.applied_index))
+        return max(now_ms + 1, min(due_ms, self.core.next_deadline_ms))
+
     def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_ms = min(max(1, self.core.next_deadline_ms - self._now_ms()), TICK_MAX_MS)
-        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+        self._timer_set_ms = now_ms = self._now_ms()
+        self._timer_due_ms = self._next_tick_ms(now_ms)
+        self._timer = self._loop.call_later((self._timer_due_ms - now_ms) / 1000, self._tick)
+
+    def _hasten(self) -> None:
+        """Something may be due earlier than it was."""
+        if self._timer is not None and self._next_tick_ms(self._now_ms()) < self._timer_due_ms:
+            self._arm_timer()
 
     def _tick(self) -> None:
         if not self._is_running:
@@ -432,6 +455,8 @@ class RaftDriver:
             if self._is_running:
                 self._finish_unsynced()
                 self._report_leader()
+                if self.core.next_deadline_ms < self._timer_due_ms:
+                    self._arm_timer()
         except Exception as error:
             self._apply_failed(error)
 
@@ -450,6 +475,7 @@ class RaftDriver:
                     "the disk is full: this node takes no part in changes of metadata until it is not (%s)", error
                 )
             self._stalled, self._refused = ready, error
+            self._hasten()
             return
         if self._stalled is not None:
             log.info("there is space again: this node takes part in changes of metadata")
@@ -557,5 +583,8 @@ class RaftDriver:
         self._applier.check_invariants()
         assert (self._stalled is None) == (self._refused is None), "what the disk did not take, it refused"
         assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"
+        if self._timer is not None and self._is_running:
+            due_ms = max(self.core.next_deadline_ms, self._timer_set_ms + 1)
+            assert self._timer_due_ms <= due_ms, "the timer comes when the core waits for it"
         if self._sync is None and self._is_running and not self._is_pump_scheduled:
             assert not self._unsynced, "what is written is being synced or confirmed"

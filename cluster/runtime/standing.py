@@ -8,9 +8,10 @@ So before declare-ok goes out every other node must have applied the declaration
 wait, which is longer by `VISIBILITY_MARGIN_MS`. Let a change be committed at c.
 
 - A node that is current as of any time after c (`cluster.raft.currency`) has applied it.
-- One that is not is, at c + `pause_after_ms`, current as of a time that long ago, and pauses: at the next look of the
-  timer (50 ms), or, if this process stood still, before it reads another word of a client (`is_stale`, asked by
-  `node.amqp.server.turns`). The margin is for the timer and for the start of the wait, which is not before c.
+- One that is not is, at c + `pause_after_ms`, current as of a time that long ago, and pauses: when the timer comes that
+  was set for that time (`next_look_ms`), or, if this process stood still, before it reads another word of a client
+  (`is_stale`, asked by `node.amqp.server.turns`). The margin is for the timer and for the start of the wait, which is
+  not before c.
 - The proposer answers its client when all the others have applied the change, or after the wait: then whoever has not
   has paused. Every case of not having it is the same to this argument, because each keeps the proof from coming: no
   quorum or no leader; a leader that is heard, but only what it said long ago; a disk that refuses or does not finish
@@ -62,7 +63,7 @@ class Pause(NamedTuple):
 
 
 class StandingWatch:
-    """See the top of this module. Whoever has it calls `look` often; it changes by nothing else."""
+    """See the top of this module. Whoever has it calls `look` when `next_look_ms` says; it changes by nothing else."""
 
     def __init__(self, core: RaftCore, pause_after_ms: int, now_ms: int) -> None:
         self.pause_after_ms = pause_after_ms
@@ -86,6 +87,12 @@ class StandingWatch:
         """Too old to serve: `look` would pause."""
         return self._has_lost_majority() or self._age_ms(now_ms, applied_index) >= self.pause_after_ms
 
+    def next_look_ms(self, applied_index: int) -> int:
+        """Before this time `look` begins no pause, unless a peer is said to be gone; 0: it is to be called often."""
+        if self.pause is not None or self._gone or len(self._core.voters) < 2:
+            return 0
+        return self._current_as_of_ms(applied_index) + self.pause_after_ms
+
     def look(self, now_ms: int, applied_index: int, refused: StorageError | None) -> bool:
         """True if that has begun or ended a pause. ``refused``: why the disk does not take the log, if it does not."""
         if self.pause is None:
@@ -103,7 +110,10 @@ class StandingWatch:
     def _age_ms(self, now_ms: int, applied_index: int) -> int:
         if self._core.voters == (self._core.node,):
             return 0
-        return now_ms - max(self._started_ms, self._core.currency.as_of_ms(applied_index))
+        return now_ms - self._current_as_of_ms(applied_index)
+
+    def _current_as_of_ms(self, applied_index: int) -> int:
+        return max(self._started_ms, self._core.currency.as_of_ms(applied_index))
 
     def _has_lost_majority(self) -> bool:
         return 2 * len(_of(self._gone, self._core.voters)) >= len(self._core.voters) > 0

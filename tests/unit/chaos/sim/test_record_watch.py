@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,21 @@ from chaos.sim.record_watch import RecordWatch
 from chaos.sim.workload import MemoryHistory
 from cluster.metadata.records import MastershipRecord
 from node.ids import Epoch, NodeName, QueueId
+from node.topology.records import QueueRecord
 
 N1, N2, QUEUE = NodeName("n1"), NodeName("n2"), QueueId(17)
 
 
-def knowing(index: int, record: MastershipRecord) -> Any:
+def knowing(
+    index: int, record: MastershipRecord | None, *, queues: Sequence[QueueRecord] = (), is_serving: bool = False
+) -> Any:
     """A node that has applied so much."""
-    state = SimpleNamespace(masterships={QUEUE: record}, applied_index=index, is_changing=False)
+    topology = SimpleNamespace(all_queues=lambda: queues)
+    masterships = {} if record is None else {QUEUE: record}
+    state = SimpleNamespace(masterships=masterships, topology=topology, applied_index=index, is_changing=False)
     return SimpleNamespace(
         runtime=SimpleNamespace(metadata=SimpleNamespace(state=state)),
-        clients=SimpleNamespace(is_serving=False),
+        clients=SimpleNamespace(is_serving=is_serving),
     )
 
 
@@ -49,3 +55,14 @@ def test_who_is_waited_for_is_no_master() -> None:
 
 def test_an_epoch_never_falls_on_one_node() -> None:
     assert seen(("n1", 5, record(3, N1)), ("n1", 6, record(2, N1))) == ["epoch"]
+
+
+def test_a_queue_that_went_while_a_node_served_nobody_is_missed_when_it_serves_again() -> None:
+    queue = QueueRecord(QUEUE, "/", "q0", durable=True, exclusive_owner=None, auto_delete=False, arguments={})
+    log = MemoryHistory(simulated_loop()).process(ProcKind.OBSERVER)
+    watch = RecordWatch(log, lambda name: int(name[1:]), lambda _kind, _text: None)
+    watch.look("n1", 1, knowing(5, record(1, N1), queues=[queue], is_serving=True))
+    watch.look("n1", 1, knowing(6, None))
+    assert watch.ignorance == {}
+    watch.look("n1", 1, knowing(6, None, is_serving=True))
+    assert [each.node for each in watch.ignorance[0]] == ["n1"]
