@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from cluster.runtime.applier import SLICE_PIECES
 from cluster.sessions.host import SessionHost
 from cluster.sessions.messages import (
     SessionCall,
@@ -48,7 +51,14 @@ class HostBench:
         self.was_offered_for_deletion = False
         self._is_touched = False
         self._sent: list[tuple[NodeName, SessionMessage]] = []
-        self.host = SessionHost(self, lambda node, sent: self._sent.append((node, sent)))
+        self._later: list[Callable[[], None]] = []
+        self.host = SessionHost(
+            self,
+            lambda node, sent: self._sent.append((node, sent)),
+            call_soon=self._later.append,
+            clock=lambda: 0.0,
+            per_turn=SLICE_PIECES,
+        )
 
     # --- LocalQueues ---
 
