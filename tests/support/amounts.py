@@ -37,7 +37,8 @@ def few_examples(
         @pytest.mark.parametrize("examples", [fast, slow(long)])
         def test(examples: int) -> None:
             limits: Any = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-            limits(given(*strategies, **named)(holds))()
+            tried: Any = given
+            limits(tried(*strategies, **named)(holds))()
 
         test.__name__, test.__qualname__ = holds.__name__, holds.__qualname__
         test.__module__, test.__doc__ = holds.__module__, holds.__doc__
