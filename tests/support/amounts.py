@@ -34,6 +34,7 @@ def few_examples(
     """
 
     def decorate(holds: Callable[..., None]) -> Callable[[int], None]:
+        @pytest.mark.timeout(600)
         @pytest.mark.parametrize("examples", [fast, slow(long)])
         def test(examples: int) -> None:
             limits: Any = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
