@@ -34,11 +34,12 @@ def few_examples(
     """
 
     def decorate(holds: Callable[..., None]) -> Callable[[int], None]:
+        @pytest.mark.timeout(600)
         @pytest.mark.parametrize("examples", [fast, slow(long)])
         def test(examples: int) -> None:
             limits: Any = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-            checked: Any = given(*strategies, **named)(holds)  # type: ignore[no-untyped-call]
-            limits(checked)()
+            tried: Any = given
+            limits(tried(*strategies, **named)(holds))()
 
         test.__name__, test.__qualname__ = holds.__name__, holds.__qualname__
         test.__module__, test.__doc__ = holds.__module__, holds.__doc__

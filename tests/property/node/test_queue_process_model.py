@@ -186,7 +186,7 @@ TestQueueProcess = QueueProcessMachine.TestCase
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_model_holds_for_long() -> None:
-    """About a minute."""
+    """Half a minute."""
     before = QueueProcessMachine.steps_run
     run_machine(QueueProcessMachine, examples=1500, steps=60)
     assert QueueProcessMachine.steps_run - before > 20_000
