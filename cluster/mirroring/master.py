@@ -404,6 +404,8 @@ class MirroredQueue:
         deliveries = self.local.fetch(count_max, ack_required, bytes_max)
         if deliveries:
             self._delivered_end = max(self._delivered_end, SeqId(deliveries[-1].seq_id + 1))
+            if self._untrusted:
+                self._untrusted.delivered(delivery.message for delivery in deliveries)
             assert deliveries[-1].seq_id < max(self._delivery_limit, self._dense_start), (
                 "delivered above the horizon: a failover would hand it out again without the flag"
             )

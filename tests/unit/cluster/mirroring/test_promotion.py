@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cluster.mirroring import promotion
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
 from node.ids import OriginId, SeqId
+from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
-from node.queues.replica import SeqRange
+from node.queues.local_replica import LocalReplica
+from node.queues.replica import Holding, SeqRange
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import StoreHarness
 
@@ -43,3 +48,48 @@ def test_an_origin_that_is_vouched_for_is_not_looked_up_by_content() -> None:
     assert untrusted.is_duplicate(msg_id_of(2)), "it is here"
     assert not untrusted.is_duplicate(msg_id_of(1)), "its counter is below, and it is not here"
     assert untrusted.is_duplicate(msg_id_of(4, OTHER)), "settled: below what is vouched for"
+
+
+def test_what_was_here_and_is_settled_since_is_no_new_message() -> None:
+    """Its publisher may return later than its consumers."""
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 3))
+    untrusted = UntrustedOrigins(local, {})
+    [first] = local.fetch(1, ack_required=True)
+    untrusted.delivered([first.message])
+    local.ack([first.seq_id])
+    assert untrusted.is_duplicate(msg_id_of(1))
+    assert untrusted.is_duplicate(msg_id_of(2))
+
+
+def test_only_so_many_deliveries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promotion, "TAKEN_MAX", 4)
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 10))
+    untrusted = UntrustedOrigins(local, {})
+    for _ in range(5):
+        deliveries = local.fetch(2, ack_required=True)
+        untrusted.delivered([delivery.message for delivery in deliveries])
+        local.ack([delivery.seq_id for delivery in deliveries])
+    assert [untrusted.is_duplicate(msg_id_of(counter)) for counter in range(1, 11)] == [True] * 4 + [False] * 6
+
+
+def test_only_the_end_of_a_long_queue_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was never confirmed is among the last that came, and nobody waits for millions to be read."""
+    for module in (promotion, local_replica, digests):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    monkeypatch.setattr(promotion, "SCANNED_POSITIONS", 7)
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 100))
+    untrusted = UntrustedOrigins(local, {})
+    read: list[int] = []
+    holdings = LocalReplica.holdings
+
+    def noted(replica: LocalReplica, segment: int) -> list[Holding]:
+        read.append(segment)
+        return holdings(replica, segment)
+
+    monkeypatch.setattr(LocalReplica, "holdings", noted)
+    assert untrusted.is_duplicate(msg_id_of(93))
+    assert not untrusted.is_duplicate(msg_id_of(92))
+    assert read == [23, 24]
