@@ -44,6 +44,16 @@ def test_a_position_can_be_used_again() -> None:
     assert queue.take(9)[0] == [1, 2, 4]
 
 
+def test_a_position_at_the_front_can_be_used_again() -> None:
+    queue = filled(3, 4, 5)
+    for seq_id in (3, 4):
+        del queue.messages[seq_id]
+    queue.prepend([2, 3], [entry(2), entry(3)])
+    queue.check_invariants()
+    assert (queue.first, queue.last) == (2, 5)
+    assert queue.take(9)[0] == [2, 3, 5]
+
+
 def test_absorbing_keeps_the_order_and_empties_the_other() -> None:
     front, back = filled(1, 2), filled(5, 3)
     front.absorb(back)
