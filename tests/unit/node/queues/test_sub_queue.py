@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,32 @@ def test_a_position_at_the_front_can_be_used_again() -> None:
     queue.check_invariants()
     assert (queue.first, queue.last) == (2, 5)
     assert queue.take(9)[0] == [2, 3, 5]
+
+
+def test_to_put_in_nothing_does_nothing() -> None:
+    queue = filled(3, 4)
+    queue.append([], [])
+    queue.prepend([], [])
+    queue.merge({})
+    assert queue.take(9)[0] == [3, 4]
+    assert queue.take(9)[0] == []
+
+
+@pytest.mark.parametrize("in_between", [False, True])
+def test_positions_of_what_was_taken_out_are_not_kept_for_ever(in_between: bool) -> None:
+    queue = filled(*range(0, 6000, 2))
+    if in_between:
+        queue.merge({seq_id: entry(seq_id) for seq_id in range(1, 999, 2)})
+    for seq_id in sorted(queue.messages)[1:-1]:
+        del queue.messages[seq_id]
+    queue.trim()
+    assert positions_kept(queue) == 2
+    queue.check_invariants()
+    assert queue.take(9)[0] == [0, 5998]
+
+
+def positions_kept(queue: SubQueue) -> int:
+    return len(queue._order) + sum(map(len, queue._runs))
 
 
 def test_absorbing_keeps_the_order_and_empties_the_other() -> None:
