@@ -99,6 +99,41 @@ def test_a_clean_stop_keeps_a_persistent_message_among_transient_ones_that_is_no
     assert counters(harness.restart().fetch(99, True)) == [50]
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_crash_leaves_nothing_of_transient_messages_on_disk_and_says_how_many_they_were(version: int) -> None:
+    harness = harness_of(version)
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    queue.publish(publications(1, 5))
+    queue.publish(publications(6, 4, persistent=False))
+    queue.publish(publications(10, 2, persistent=False, body=bytes(500)))
+    queue.publish(publications(12, 1))
+    harness.sync()
+    queue = harness.crash()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.messages, report.transient, report.torn, report.corrupt) == (6, 6, 0, 0)
+    assert report.body_bytes == sum(len(make_message(counter).body) for counter in (1, 2, 3, 4, 5, 12))
+    assert counters(queue.fetch(99, True)) == [1, 2, 3, 4, 5, 12]
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
+def test_a_queue_without_files_is_of_another_version_at_once(old: int, new: int) -> None:
+    harness = harness_of(old)
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 10))
+    queue.set_index_version(new)
+    convert(harness, queue, steps=1)
+    assert version_of(queue) == new
+    assert not queue.engine.is_converting
+    assert not harness.disk.exists(harness.queue_directory)
+    queue.set_ram_duration_target(0.0)
+    queue.engine.maintain()
+    harness.sync()
+    assert suffixes(harness) == ({"jif"} if new == 1 else {"qi", "qs"})
+    assert counters(queue.fetch(99, True)) == list(range(1, 11))
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
 def test_a_queue_is_converted_while_it_works(old: int, new: int) -> None:
     harness = harness_of(old)
