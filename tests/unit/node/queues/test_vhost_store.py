@@ -136,6 +136,21 @@ def test_terms_of_queues_are_not_believed_when_the_shared_store_has_lost_somethi
     assert counters(queue.fetch(9, True)) == [2, 3]
 
 
+def test_a_vhost_that_is_closed_while_it_opens_goes_no_further_and_the_next_start_begins_anew(
+    harness: StoreHarness,
+) -> None:
+    harness.open_queue().publish(publications(1, 3))
+    harness.sync()
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
+    next(store.opening)
+    store.close()
+    assert list(store.opening) == []
+    assert not store.is_open
+    harness.start()
+    assert counters(harness.open_queue().fetch(9, True)) == [1, 2, 3]
+
+
 def test_a_stub_that_was_never_written_leaves_a_nameless_queue(harness: StoreHarness) -> None:
     harness.open_queue()
     harness.disk.unlink(f"{harness.queue_directory}/queue.json")
