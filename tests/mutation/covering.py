@@ -51,21 +51,14 @@ class Covering:
     def of(self, mutant: Mutant) -> list[Test]:
         """The tests that can notice it, the quickest first.
 
-        What is run when a module is imported concerns every test that executes a line of this module; if there are
-        none, since it only declares, every one that executes a line of its package."""
+        What is run when a module is imported concerns every test that executes a line of this module."""
         if mutant.is_in_function:
             first = self._numbers.first(mutant.path)
             assert first is not None
-            return self._with_any_of(1 << (first + mutant.line))
-        return self._with_any_of(self._mask_of([mutant.path])) or self._with_any_of(
-            self._mask_of(self._numbers.package_of(mutant.path))
-        )
-
-    def _mask_of(self, paths: Iterable[str]) -> int:
-        ranges = map(self._numbers.range_of, paths)
-        return sum(((1 << len(lines)) - 1) << lines.start for lines in ranges)
-
-    def _with_any_of(self, mask: int) -> list[Test]:
+            mask = 1 << (first + mutant.line)
+        else:
+            lines = self._numbers.range_of(mutant.path)
+            mask = ((1 << len(lines)) - 1) << lines.start
         return [test for test, bits in self._tests if bits & mask]
 
 
@@ -121,12 +114,11 @@ def record(root: Path, files: Sequence[str], packages: Sequence[str], jobs: int)
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {
             "PYTHONPATH": str(root),
-            "PYTEST_PLUGINS": "tests.mutation.recording",
             DIRECTORY_VARIABLE: directory,
             PACKAGES_VARIABLE: " ".join(packages),
         }
         side_by_side = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
-        command = [sys.executable, "-m", "pytest", *side_by_side, "-m", FAST, *files]
+        command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.recording", *side_by_side, "-m", FAST, *files]
         ended = subprocess.run(command, cwd=root, env=environment, check=False, capture_output=True, text=True)
         recorded: dict[str, tuple[float, str]] = {}
         for path in sorted(Path(directory).glob("*.json")):
