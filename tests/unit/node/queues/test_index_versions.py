@@ -99,6 +99,65 @@ def test_a_clean_stop_keeps_a_persistent_message_among_transient_ones_that_is_no
     assert counters(harness.restart().fetch(99, True)) == [50]
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 1000])
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
+def test_a_clean_stop_at_any_time_of_a_conversion_is_followed_by_a_clean_start(old: int, new: int, steps: int) -> None:
+    harness = harness_of(old)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1200))
+    queue.publish(publications(1201, 20, body=b"big" * 50))
+    harness.sync()
+    before = queue.status().memory_bytes
+    queue.set_index_version(new)
+    convert(harness, queue, steps)
+    assert queue.engine.is_converting == (steps < 1000)
+    in_both = queue.status().memory_bytes - before
+    assert (in_both > 512 * 200) == (steps in (2, 3)), "what is in both indexes is known by entry"
+    queue.ack([each.seq_id for each in queue.fetch(100, ack_required=True)])
+    queue = harness.restart()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.clean, report.messages) == (True, 1120)
+    if steps in (0, 1000):
+        assert version_of(queue) == (new if steps else old)
+    assert counters(queue.fetch(9999, True)) == list(range(101, 1221))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_crash_leaves_nothing_of_transient_messages_on_disk_and_says_how_many_they_were(version: int) -> None:
+    harness = harness_of(version)
+    queue = harness.open_queue()
+    queue.set_lazy(True)
+    queue.publish(publications(1, 5))
+    queue.publish(publications(6, 4, persistent=False))
+    queue.publish(publications(10, 2, persistent=False, body=bytes(500)))
+    queue.publish(publications(12, 1))
+    harness.sync()
+    queue = harness.crash()
+    report = queue.recovery_report
+    assert report is not None
+    assert (report.messages, report.transient, report.torn, report.corrupt) == (6, 6, 0, 0)
+    assert report.body_bytes == sum(len(make_message(counter).body) for counter in (1, 2, 3, 4, 5, 12))
+    assert counters(queue.fetch(99, True)) == [1, 2, 3, 4, 5, 12]
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
+def test_a_queue_without_files_is_of_another_version_at_once(old: int, new: int) -> None:
+    harness = harness_of(old)
+    queue = harness.open_queue(durable=False)
+    queue.publish(publications(1, 10))
+    queue.set_index_version(new)
+    convert(harness, queue, steps=1)
+    assert version_of(queue) == new
+    assert not queue.engine.is_converting
+    assert not harness.disk.exists(harness.queue_directory)
+    queue.set_ram_duration_target(0.0)
+    queue.engine.maintain()
+    harness.sync()
+    assert suffixes(harness) == ({"jif"} if new == 1 else {"qi", "qs"})
+    assert counters(queue.fetch(99, True)) == list(range(1, 11))
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1)])
 def test_a_queue_is_converted_while_it_works(old: int, new: int) -> None:
     harness = harness_of(old)

@@ -537,6 +537,41 @@ def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() 
     assert bench.ready == [1, 2, 3]
 
 
+def test_who_waits_for_a_sealed_queue_goes_on_when_it_is_not_deleted_and_never_if_it_is() -> None:
+    went_on: list[str] = []
+    for is_deleted in (False, True):
+        bench = QueueBench()
+        bench.process.seal_for_delete(if_unused=False, if_empty=False)
+        bench.publish(1)
+        bench.process.when_unsealed(lambda bench=bench: went_on.append(f"behind {bench.process.ready}"))  # type: ignore[misc]
+        bench.process.when_unsealed(lambda: went_on.append("the second"))
+        if is_deleted:
+            bench.process.delete()
+        else:
+            bench.process.unseal()
+            bench.process.unseal()
+        assert went_on == ["behind 1", "the second"], "after what was held back, and once"
+
+
+def test_a_mastership_that_ends_delivers_nothing_any_more() -> None:
+    bench = QueueBench()
+    bench.publish(2)
+    bench.consume(1)
+    bench.process.hold()
+    assert bench.process.is_sealed
+    bench.publish(1)
+    assert bench.drain() == ["confirm 1 2"]
+    with pytest.raises(ChannelError):
+        bench.process.get(channel(2), no_ack=True)
+    assert bench.ready == [1, 2]
+
+
+def test_to_publish_nothing_does_nothing() -> None:
+    bench = QueueBench()
+    bench.process.publish(channel(1), [], [])
+    assert bench.drain() == []
+
+
 def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
     bench = QueueBench(durable=True)
     bench.consume(1, prefetch_count=1)

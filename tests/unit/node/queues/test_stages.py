@@ -11,6 +11,7 @@ import pytest
 from node.ids import QueueId, QueueName, SeqId
 from node.message import Message
 from node.queues.local_replica import LocalReplica
+from node.queues.paging import OPERATIONS_PER_LOOK
 from node.queues.replica import SeqRange
 from node.queues.stages import StageCounts
 from node.store.disk.simulated import CrashStyle
@@ -370,6 +371,23 @@ def test_the_figures_after_a_removal_are_those_of_what_is_left(
     report = harness.restart().recovery_report
     assert report is not None
     assert (report.messages, report.body_bytes) == (len(persistent), sum(len(each.body) for each in persistent))
+
+
+@pytest.mark.parametrize("how", ["publish", "publish delivered", "insert"])
+def test_what_comes_takes_page_outs_along_and_nobody_else_is_needed(queue: LocalReplica, how: str) -> None:
+    queue.engine.paging.target_ram_count = 100
+    for first in range(1, 5001, 250):
+        batch = publications(first, 250)
+        if how == "publish":
+            queue.publish(batch)
+        elif how == "publish delivered":
+            queue.publish_delivered(batch)
+        else:
+            messages = [each.message for each in batch]
+            seq_ids = [SeqId(first - 1 + at) for at in range(250)]
+            queue.insert(seq_ids, messages, [message.envelope() for message in messages])
+        assert queue.status().in_ram <= 100 + OPERATIONS_PER_LOOK
+    queue.check_invariants()
 
 
 def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,42 @@ def test_a_position_can_be_used_again() -> None:
     queue.append([2, 4], [entry(2), entry(4)])
     queue.check_invariants()
     assert queue.take(9)[0] == [1, 2, 4]
+
+
+def test_a_position_at_the_front_can_be_used_again() -> None:
+    queue = filled(3, 4, 5)
+    for seq_id in (3, 4):
+        del queue.messages[seq_id]
+    queue.prepend([2, 3], [entry(2), entry(3)])
+    queue.check_invariants()
+    assert (queue.first, queue.last) == (2, 5)
+    assert queue.take(9)[0] == [2, 3, 5]
+
+
+def test_to_put_in_nothing_does_nothing() -> None:
+    queue = filled(3, 4)
+    queue.append([], [])
+    queue.prepend([], [])
+    queue.merge({})
+    assert queue.take(9)[0] == [3, 4]
+    assert queue.take(9)[0] == []
+
+
+@pytest.mark.parametrize("in_between", [False, True])
+def test_positions_of_what_was_taken_out_are_not_kept_for_ever(in_between: bool) -> None:
+    queue = filled(*range(0, 6000, 2))
+    if in_between:
+        queue.merge({seq_id: entry(seq_id) for seq_id in range(1, 999, 2)})
+    for seq_id in sorted(queue.messages)[1:-1]:
+        del queue.messages[seq_id]
+    queue.trim()
+    assert positions_kept(queue) == 2
+    queue.check_invariants()
+    assert queue.take(9)[0] == [0, 5998]
+
+
+def positions_kept(queue: SubQueue) -> int:
+    return len(queue._order) + sum(map(len, queue._runs))
 
 
 def test_absorbing_keeps_the_order_and_empties_the_other() -> None:

@@ -15,7 +15,9 @@ from node.queues.vhost_store import VhostStore
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
+from node.store.disk.length_file import LENGTHS_NAME
 from node.store.disk.simulated import CrashStyle
+from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.steps import run_through
 from tests.support.backing_queue_contract import counters
@@ -107,6 +109,76 @@ def test_a_deleted_queue_gives_its_messages_back(harness: StoreHarness) -> None:
     harness.start()
     assert harness.store.store_recovery.messages == 0
     assert harness.open_queue().next_seq_id == 0
+
+
+def test_what_is_on_disk_of_queues_is_listed_without_those_that_are_known(harness: StoreHarness) -> None:
+    harness.open_queue().publish(publications(1, 1))
+    harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
+    harness.store.flush_writes()
+    assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME), (OTHER_ID, OTHER_NAME)]
+    assert harness.store.queues_on_disk(known=[QUEUE_ID]) == [(OTHER_ID, OTHER_NAME)]
+    assert harness.store.queue_file_count(QUEUE_ID) == len(harness.disk.list(harness.queue_directory))
+
+
+def test_garbage_of_both_shared_stores_is_reclaimed() -> None:
+    harness = StoreHarness(StoreConfig(embed_below_bytes=0, file_size_limit_bytes=1000))
+    assert harness.store.reclaim() == Reclaimed(has_worked=False, is_urgent=False)
+    for durable, name in ((True, "msg_store_persistent"), (False, "msg_store_transient")):
+        queue = harness.store.open_queue(QueueId(20 + durable), QueueName("/", name), durable)
+        queue.set_lazy(True)
+        queue.publish(publications(1, 50, body=bytes(100)))
+        harness.sync()
+        queue.purge()
+        harness.sync()
+        before = len(harness.disk.list(f"{harness.store.directory}/{name}"))
+        came_of_it = harness.store.reclaim()
+        assert came_of_it == Reclaimed(has_worked=True, is_urgent=True), "a file without a message was deleted"
+        while harness.store.reclaim().has_worked:
+            pass
+        assert len(harness.disk.list(f"{harness.store.directory}/{name}")) == 1 < before
+
+
+def test_notes_of_lengths_that_cannot_be_read_are_counted(harness: StoreHarness) -> None:
+    harness.open_queue().publish(publications(1, 1))
+    harness.sync()
+    harness.restart()
+    assert harness.store.unreadable_lengths == 0
+    harness.store.close()
+    harness.disk.flip_bit(f"{harness.store.directory}/{LENGTHS_NAME}", 64 + 20)
+    harness.start()
+    assert harness.store.unreadable_lengths == 1
+
+
+def test_terms_of_queues_are_not_believed_when_the_shared_store_has_lost_something(harness: StoreHarness) -> None:
+    harness.open_queue().publish(publications(1, 3))
+    harness.sync()
+    harness.store.close()
+    path = f"{harness.store.directory}/msg_store_persistent/0.rdq"
+    harness.disk.unlink(f"{harness.store.directory}/msg_store_persistent/clean.tables")
+    harness.disk.flip_bit(path, 64 + 20)
+    assert harness.disk.exists(f"{harness.queue_directory}/clean.terms")
+    harness.start()
+    assert harness.store.store_recovery.corrupt
+    assert f"{harness.queue_directory}/clean.terms" not in harness.disk.durable_snapshot()
+    queue = harness.open_queue()
+    assert queue.recovery_report is not None
+    assert not queue.recovery_report.clean
+    assert counters(queue.fetch(9, True)) == [2, 3]
+
+
+def test_a_vhost_that_is_closed_while_it_opens_goes_no_further_and_the_next_start_begins_anew(
+    harness: StoreHarness,
+) -> None:
+    harness.open_queue().publish(publications(1, 3))
+    harness.sync()
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
+    next(store.opening)
+    store.close()
+    assert list(store.opening) == []
+    assert not store.is_open
+    harness.start()
+    assert counters(harness.open_queue().fetch(9, True)) == [1, 2, 3]
 
 
 def test_a_stub_that_was_never_written_leaves_a_nameless_queue(harness: StoreHarness) -> None:

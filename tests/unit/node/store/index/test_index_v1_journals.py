@@ -422,6 +422,37 @@ def test_of_two_records_in_a_segment_the_last_is_read(driver: V1Driver) -> None:
     assert len(driver.check()) == 24
 
 
+def test_a_segment_of_which_only_a_journal_has_something_is_written_anew(driver: V1Driver) -> None:
+    """All that its file has was acked, and one position was used again: a process died before that was moved."""
+    driver.publish(12)
+    driver.sync()
+    assert "0.idx" in files(driver)
+    for _ in range(3):
+        driver.sync()
+    driver.settle([8, 9, 10, 11])
+    driver.flush()
+    driver.publish_at({9: driver.message()})
+    driver.flush()
+    assert "1.idx" in files(driver)
+    driver.die()
+    driver.after_recovery(driver.verify_crash())
+    assert sorted(driver.live) == [*range(8), 9]
+    contents = driver.disk.snapshot()
+    assert len(contents[f"{DIRECTORY}/1.idx"]) * 3 < len(contents[f"{DIRECTORY}/0.idx"]), "of what was acked nothing"
+    driver.check()
+
+
+def test_what_a_journal_has_to_remember_is_counted_as_memory(driver: V1Driver) -> None:
+    empty = driver.index.memory_bytes
+    driver.publish(8)
+    driver.flush()
+    with_publishes = driver.index.memory_bytes
+    driver.settle(list(range(4)))
+    driver.flush()
+    assert with_publishes - empty > 8 * 50
+    assert with_publishes - driver.index.memory_bytes > 4 * 50
+
+
 def test_a_damaged_header_is_told(driver: V1Driver) -> None:
     driver.publish(12)
     for _ in range(3):

@@ -66,6 +66,18 @@ def test_the_next_flush_writes_the_slots_and_no_body_again(driver: IndexDriver) 
     assert sorted(driver.verify_crash()) == [1, 2, 3, 4, 5]
 
 
+def test_nothing_is_left_of_an_index_that_is_given_up_while_the_disk_is_full(driver: IndexDriver) -> None:
+    driver.publish(3)
+    driver.publish(2, big=True)
+    refuse_slots(driver, 1)
+    index = index_of(driver)
+    seen = [index.has_unflushed]
+    index.abandon()
+    assert [*seen, index.has_unflushed] == [True, False]
+    assert index.memory_bytes == IndexDriver(V2).index.memory_bytes
+    index.check_invariants()
+
+
 def test_only_what_reached_the_file_is_zeroed(driver: IndexDriver) -> None:
     driver.publish(3)
     driver.publish(2, big=True)

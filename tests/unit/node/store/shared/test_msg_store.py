@@ -124,7 +124,47 @@ def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) ->
     assert not node.store.recovery.clean
 
 
+def test_a_message_that_comes_twice_in_one_batch_is_written_once_and_counted_twice(node: SharedStoreNode) -> None:
+    node.write(1, 2, 1)
+    assert node.store.status().total_bytes == 2 * RECORD_BYTES
+    assert node.store.references_of(msg_id_of(1)) == 2
+    node.check()
+    node.release(1)
+    node.check()
+    node.release(1)
+    assert not node.store.contains(msg_id_of(1))
+
+
 # -- stop and start
+
+
+@pytest.mark.parametrize(("count", "body_bytes", "steps"), [(1000, 10, 3), (10, 300_000, 2), (3, 10, 0)])
+def test_a_scan_comes_in_bounded_steps(count: int, body_bytes: int, steps: int) -> None:
+    """So many records, or so many bytes, at a time; beside that the file is synced, and the names."""
+    node = SharedStoreNode(StoreConfig())
+    node.write(*range(count), body_bytes=body_bytes)
+    node.sync()
+    references = dict(+node.references)
+    node.store = MessageStore(
+        node.disk, STORE_DIRECTORY, GroupCommit(), node.config, references, opens_at_once=False, may_open_clean=False
+    )
+    taken = []
+    for job in node.store.opening:
+        taken.append(job is not None)
+        if job is not None:
+            job()
+    assert taken == [False] * steps + [True, True]
+    node.check()
+
+
+def test_tables_that_cannot_be_read_are_no_reason_not_to_start(node: SharedStoreNode) -> None:
+    node.write(1, 2)
+    node.stop()
+    node.disk.fail_reads = "clean.tables"
+    node.start()
+    node.disk.fail_reads = None
+    assert "clean.tables" in node.store.recovery.dirty_because
+    node.check()
 
 
 def test_a_clean_stop_is_followed_by_a_start_that_reads_no_message() -> None:

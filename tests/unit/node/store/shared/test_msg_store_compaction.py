@@ -350,6 +350,25 @@ def test_a_full_disk_stops_compaction_and_nothing_else() -> None:
         node.check()
 
 
+def test_a_file_that_cannot_be_deleted_lets_compaction_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ten_of_forty("holes")
+    node.release(*range(4, 41, 4))
+
+    def refused(_disk: SimulatedDisk, path: str) -> None:
+        raise StorageError(f"unlink of {path} failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedDisk, "unlink", refused)
+        assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
+    assert node.store.failure is None
+    for _ in range(PAUSE_TICKS):
+        assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
+        node.store.tick()
+    node.compact()
+    assert node.files() == ["4.rdq"]
+    node.check()
+
+
 def test_a_write_that_fails_inside_a_file_leaves_its_note_until_the_store_stops() -> None:
     node = ten_of_forty("holes")
     for _ in range(8):

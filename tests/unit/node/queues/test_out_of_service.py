@@ -1,0 +1,79 @@
+"""A queue whose files, or the disk under all queues, have failed: it does nothing any more, whatever is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from node.errors import StorageError
+from node.ids import SeqId
+from node.queues.local_replica import LocalReplica
+from node.queues.replica import SeqRange
+from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.stores import StoreHarness
+
+
+@pytest.fixture
+def harness() -> StoreHarness:
+    return StoreHarness()
+
+
+OPERATIONS: dict[str, Callable[[LocalReplica], object]] = {
+    "publish": lambda queue: queue.publish(publications(9, 1)),
+    "publish_delivered": lambda queue: queue.publish_delivered(publications(9, 1)),
+    "discard": lambda queue: queue.discard(publications(9, 1)),
+    "fetch": lambda queue: queue.fetch(1, ack_required=True),
+    "fetch without ack": lambda queue: queue.fetch(1, ack_required=False),
+    "drop": lambda queue: queue.drop(1),
+    "ack": lambda queue: queue.ack([SeqId(0)]),
+    "requeue": lambda queue: queue.requeue([SeqId(0)]),
+    "requeue_all": lambda queue: queue.requeue_all(),
+    "purge": lambda queue: queue.purge(),
+    "insert": lambda queue: queue.insert([SeqId(50)], [make_message(50)], [make_message(50).envelope()]),
+    "remove": lambda queue: queue.remove([SeqRange(SeqId(0), SeqId(9))]),
+    "advance_next_seq_id": lambda queue: queue.advance_next_seq_id(SeqId(99)),
+    "confirm_when_safe": lambda queue: queue.confirm_when_safe(msg_id_of(1), "again"),
+    "drain_confirmed": lambda queue: queue.drain_confirmed(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
+@pytest.mark.parametrize("failing", ["its own write", "the disk under all queues"])
+def test_out_of_service_every_operation_raises_and_changes_nothing(
+    harness: StoreHarness, operation: Callable[[LocalReplica], object], failing: str
+) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4))
+    queue.fetch(2, ack_required=True)
+    if failing == "its own write":
+        harness.disk.fail_writes = ".qs"
+        harness.store.flush_writes()
+    else:
+        harness.disk.fail_syncs = ".qs"
+        sync_round = harness.group_commit.begin()
+        assert sync_round is not None
+        with pytest.raises(StorageError) as caught:
+            sync_round.run()
+        harness.group_commit.fail(sync_round, caught.value)
+    before = (queue.status(), queue.origins(), queue.delivered_below)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"out of service: .* injected"):
+            operation(queue)
+    assert (queue.status(), queue.origins(), queue.delivered_below) == before
+    assert queue.engine.has_failed
+    assert not queue.engine.maintain()
+
+
+def test_a_requeue_for_which_a_body_cannot_be_read_takes_the_queue_out_of_service(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4))
+    harness.sync()
+    queue.fetch(2, ack_required=True)
+    queue.engine.paging._page_out_unacked(2)
+    harness.disk.fail_reads = ".qs"
+    with pytest.raises(StorageError, match="injected"):
+        queue.requeue_all()
+    harness.disk.fail_reads = None
+    with pytest.raises(StorageError, match="out of service"):
+        queue.fetch(1, ack_required=True)
