@@ -22,6 +22,7 @@ from cluster.metadata.commands import (
     RequestId,
     SetPermissions,
     SetPolicy,
+    TakeService,
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
 from cluster.metadata.events import Applied
@@ -180,6 +181,10 @@ def test_entries_that_are_no_commands_only_move_the_index() -> None:
         MoveMaster(QueueId(1), Epoch(True), N1),
         SetPolicy(PolicyRecord("/", "p", "^", [], 0, "all")),  # type: ignore[arg-type]
         AddUser("bob", "hash", ["administrator"]),  # type: ignore[arg-type]
+        TakeService(N1, ((QueueId(1),),)),  # type: ignore[arg-type]
+        TakeService(N1, ([QueueId(1), Epoch(1)],)),  # type: ignore[arg-type]
+        TakeService(N1, ((QueueId(1), Epoch(-1)),)),
+        TakeService(NodeName("n" * 70_000), ()),
     ],
 )
 def test_a_command_whose_fields_are_of_other_types_is_refused(cluster: StateUnderTest, command: Any) -> None:

@@ -147,6 +147,15 @@ def test_a_channel_forgets_a_deleted_queue(opened: EntryBench) -> None:
     assert opened.entry._used == {opened.channel.channel_id: {}}
 
 
+def test_what_happens_to_a_queue_that_nobody_here_has_used_is_no_concern(bench: EntryBench) -> None:
+    bench.moves("n3", 2)
+    bench.entry.queue_stopped(QUEUE)
+    bench.entry.reopen(QUEUE)
+    bench.accepts(1)
+    bench.queue_is_deleted()
+    assert (bench.told(), bench.emitted(), bench.entry.routed_queues()) == ([], [], [])
+
+
 def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> None:
     bench.publishes(1)
     bench.refuses(1)
