@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -72,6 +72,13 @@ def test_a_value_comes_back_with_its_type(value: Any) -> None:
     back = decode(encode(value))
     assert back == value
     assert type(back) is type(value)
+
+
+def test_a_time_is_a_moment_wherever_it_was_read_off_a_clock() -> None:
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    summer_time = timezone(timedelta(hours=2))
+    assert encode(datetime(2024, 5, 1, 14, tzinfo=summer_time)) == encode(noon)
+    assert encode(datetime(2024, 5, 1, 12)) == encode(noon)  # noqa: DTZ001 - without a zone it counts as UTC
 
 
 @pytest.mark.parametrize(
