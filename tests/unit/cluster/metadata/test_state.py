@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cluster.metadata.commands import (
@@ -211,6 +213,21 @@ def test_declaring_again_changes_nothing_and_a_difference_is_refused() -> None:
     refused = cluster.apply(ChangeTopology(DeclareQueue("/", "q", durable=False), N2))
     assert isinstance(refused.error, ChannelError)
     assert refused.error.reply_code == 406
+
+
+def test_whoever_changes_the_topology_is_given_what_came_of_it() -> None:
+    cluster = StateUnderTest("n1")
+    topology = cluster.state.topology
+
+    def result_of(command: TopologyCommand) -> Any:
+        return cluster.apply(ChangeTopology(command, N1)).result
+
+    assert result_of(DeclareExchange("/", "x", "topic")) == topology.exchange("/", "x")
+    queue = result_of(DeclareQueue("/", "q"))
+    assert queue == topology.queue("/", "q")
+    assert result_of(Bind("/", "x", "q", "queue", "#")) == topology.bindings_from("/", "x")[0]
+    assert result_of(DeleteQueue("/", "q")) == queue
+    assert result_of(DeleteQueue("/", "q")) is None
 
 
 def test_deleting_a_queue_is_announced_once() -> None:
