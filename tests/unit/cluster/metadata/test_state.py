@@ -421,7 +421,8 @@ def test_users_live_and_die() -> None:
     assert not users.may("alice", "/", "read", "a1")
     cluster.apply(ClearPermissions("/", "alice"))
     assert not users.may_enter("alice", "/")
-    cluster.apply(DeleteUser("alice"))
+    assert cluster.last.events == (), "who is connected may stay, with less"
+    assert cluster.apply(DeleteUser("alice")).events == (AccessEnded(),)
     assert users.user("alice") is None
 
 

@@ -253,8 +253,11 @@ def test_a_queue_here_answers_at_once() -> None:
     bench = EntryBench("n1")
     bench.masters_here(stored(message(1), message(2)))
     assert bench.proceeds(bench.asks(COUNTS)) == Answer(number=2)
-    with pytest.raises(ChannelError, match="PRECONDITION_FAILED"):
-        bench.proceeds(bench.asks(Question("delete_if", if_empty=True)))
+    assert bench.proceeds(bench.asks(CONSUME)) == Answer()
+    for conditions in (Question("delete_if", if_empty=True), Question("delete_if", if_unused=True)):
+        with pytest.raises(ChannelError, match="PRECONDITION_FAILED"):
+            bench.proceeds(bench.asks(conditions))
+    assert bench.proceeds(bench.asks(Question("delete_if"))) == Answer(number=2, epoch=1)
     assert (bench.told(), bench.emitted()) == ([], [])
 
 
