@@ -168,6 +168,16 @@ def test_requests_may_overtake_each_other() -> None:
     requests.check_invariants()
 
 
+def test_a_request_that_overtook_others_is_known_after_a_snapshot_and_they_are_not() -> None:
+    requests, restored = AppliedRequests(), AppliedRequests()
+    for counter in (1, 3):
+        assert requests.admit(request_id(counter))
+    restored.restore(requests.snapshot())
+    restored.check_invariants()
+    assert restored.snapshot() == requests.snapshot()
+    assert [restored.admit(request_id(counter)) for counter in (1, 2, 3, 4)] == [False, True, False, True]
+
+
 def test_a_new_incarnation_counts_from_one_and_ends_the_old() -> None:
     requests = AppliedRequests()
     assert requests.admit(request_id(7))
