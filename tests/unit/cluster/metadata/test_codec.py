@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -75,6 +75,13 @@ def test_a_value_comes_back_with_its_type(value: Any) -> None:
     assert type(back) is type(value)
 
 
+def test_a_time_is_a_moment_wherever_it_was_read_off_a_clock() -> None:
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    summer_time = timezone(timedelta(hours=2))
+    assert encode(datetime(2024, 5, 1, 14, tzinfo=summer_time)) == encode(noon)
+    assert encode(datetime(2024, 5, 1, 12)) == encode(noon)  # noqa: DTZ001 - without a zone it counts as UTC
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -125,15 +132,16 @@ def test_pieces_are_small_however_long_the_lists() -> None:
         list(encode_in_pieces([[object()]]))
 
 
-def test_long_lists_are_read_a_little_at_a_time() -> None:
-    for depth in range(3):
-        value: Any = [{"key": "k" * 100, "number": number} for number in range(1_000)]
-        for _ in range(depth):
-            value = [value]
-        data = encode(value)
-        reading = decode_in_pieces(data)
-        turns = sum(1 for _ in reading)
-        assert len(data) // (DECODED_PIECE_BYTES + 200) <= turns <= len(data) // DECODED_PIECE_BYTES
+@pytest.mark.parametrize("depth", range(5))
+@pytest.mark.parametrize("item", ["text" * 25, ["text" * 20, 7], {"key": "k" * 80}], ids=["text", "list", "table"])
+def test_long_lists_are_read_a_little_at_a_time(depth: int, item: Any) -> None:
+    """As deep as the longest lists of a snapshot are, whatever is in them."""
+    value: Any = [item] * 1_000
+    for _ in range(depth):
+        value = [value]
+    data = encode(value)
+    turns = sum(1 for _ in decode_in_pieces(data))
+    assert len(data) // (DECODED_PIECE_BYTES + 200) <= turns <= len(data) // DECODED_PIECE_BYTES
 
 
 def nested(depth: int) -> Any:

@@ -216,10 +216,11 @@ def test_an_unmirrored_transient_queue_dies_with_its_node() -> None:
     assert [event.queue.name for event in cluster.last.events if isinstance(event, QueueDeleted)] == ["q"]
 
 
-def test_exclusive_queues_go_with_the_node_of_their_connection() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_exclusive_queues_go_with_the_node_of_their_connection(durable: bool) -> None:
     cluster = StateUnderTest("n1", "n2", "n11")
-    cluster.declare("a", exclusive_owner="n1/7", durable=False)
-    cluster.declare("b", origin="n11", exclusive_owner="n11/7", durable=False)
+    cluster.declare("a", exclusive_owner="n1/7", durable=durable)
+    cluster.declare("b", origin="n11", exclusive_owner="n11/7", durable=durable)
     cluster.down("n1")
     assert not cluster.exists("a")
     assert cluster.exists("b"), "n11 is another node although its name begins the same"
@@ -323,9 +324,10 @@ def test_a_transient_mirror_that_restarted_unnoticed_begins_anew() -> None:
     assert show(cluster.record()) == "n1 | n3* n2 | epoch 1"
 
 
-def test_exclusive_queues_go_when_the_node_restarted_unnoticed() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_exclusive_queues_go_when_the_node_restarted_unnoticed(durable: bool) -> None:
     cluster = StateUnderTest("n1")
-    cluster.declare(exclusive_owner="n1/7", durable=False)
+    cluster.declare(exclusive_owner="n1/7", durable=durable)
     cluster.up("n1", 2)
     assert not cluster.exists()
 

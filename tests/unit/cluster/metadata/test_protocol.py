@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from cluster.metadata.codec import INTEGER_BYTES_MAX, MAX_DEPTH, decode
-from cluster.metadata.commands import AdmitNode, ForgetNode, NodeUp, RaiseProtocol, Request, RequestId
-from cluster.metadata.errors import OlderReleaseError, ProtocolNotRaisedError
+from cluster.metadata.codec import CodecError, decode
+from cluster.metadata.commands import (
+    AddUser,
+    AdmitNode,
+    ChangeTopology,
+    ForgetNode,
+    NodeUp,
+    RaiseProtocol,
+    Request,
+    RequestId,
+)
+from cluster.metadata.errors import MalformedCommandError, OlderReleaseError, ProtocolNotRaisedError
 from cluster.metadata.events import Applied
-from cluster.metadata.requests import MAX_OUTSTANDING_REQUESTS
+from cluster.metadata.requests import AppliedRequests
 from cluster.metadata.state import MetadataState
-from cluster.metadata.wellformed import ARGUMENTS_DEPTH_MAX, DECIMAL_EXPONENT_MAX, TEXT_BYTES_MAX
 from node.ids import Incarnation, NodeName
+from node.topology.commands import CreateVhost, DeclareQueue
 from tests.support.metadata_state import N1, N2, N3, StateUnderTest
 
 
@@ -131,9 +141,34 @@ def test_a_raise_that_is_refused_leaves_no_trace(command: Any) -> None:
 def test_what_decides_over_commands_is_the_same_in_every_release() -> None:
     """Golden values: a release that draws one of these lines elsewhere carries out what the others refuse, or forgets
     another request than they do, and holds another state from then on."""
-    assert (MAX_DEPTH, INTEGER_BYTES_MAX) == (80, 1024)
-    assert (TEXT_BYTES_MAX, ARGUMENTS_DEPTH_MAX, DECIMAL_EXPONENT_MAX) == (65_536, 65, 1000)
-    assert MAX_OUTSTANDING_REQUESTS == 1024
+    cluster = members(3)
+    cluster.apply(ChangeTopology(CreateVhost("/"), N1))
+    for last, beyond in (
+        (AddUser("u" * 65_536, "hash"), AddUser("u" * 65_537, "hash")),
+        (declaration({"k": Decimal("1e1000")}), declaration({"k": Decimal("1e1001")})),
+        (declaration(nested_tables(65)), declaration(nested_tables(66))),
+    ):
+        assert not isinstance(cluster.apply(last).error, MalformedCommandError)
+        assert isinstance(cluster.apply(beyond).error, MalformedCommandError)
+    for last_data, data_beyond in (
+        (b"l\x01" * 80 + b"N", b"l\x01" * 81 + b"N"),
+        (b"i" + b"\x80" * 1023 + b"\x01", b"i" + b"\x80" * 1024 + b"\x01"),
+    ):
+        decode(last_data)
+        with pytest.raises(CodecError):
+            decode(data_beyond)
+    for newest, is_heard in ((1024, True), (1025, False)):
+        requests = AppliedRequests()
+        requests.admit(RequestId(N1, Incarnation(1), newest))
+        assert requests.admit(RequestId(N1, Incarnation(1), 1)) is is_heard
+
+
+def declaration(arguments: dict[str, Any]) -> ChangeTopology:
+    return ChangeTopology(DeclareQueue("/", "q", arguments=arguments), N1)
+
+
+def nested_tables(depth: int) -> dict[str, Any]:
+    return {} if depth == 1 else {"k": nested_tables(depth - 1)}
 
 
 def test_a_raise_that_is_repeated_counts_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cluster.metadata.commands import (
@@ -166,6 +168,16 @@ def test_requests_may_overtake_each_other() -> None:
     requests.check_invariants()
 
 
+def test_a_request_that_overtook_others_is_known_after_a_snapshot_and_they_are_not() -> None:
+    requests, restored = AppliedRequests(), AppliedRequests()
+    for counter in (1, 3):
+        assert requests.admit(request_id(counter))
+    restored.restore(requests.snapshot())
+    restored.check_invariants()
+    assert restored.snapshot() == requests.snapshot()
+    assert [restored.admit(request_id(counter)) for counter in (1, 2, 3, 4)] == [False, True, False, True]
+
+
 def test_a_new_incarnation_counts_from_one_and_ends_the_old() -> None:
     requests = AppliedRequests()
     assert requests.admit(request_id(7))
@@ -211,6 +223,21 @@ def test_declaring_again_changes_nothing_and_a_difference_is_refused() -> None:
     refused = cluster.apply(ChangeTopology(DeclareQueue("/", "q", durable=False), N2))
     assert isinstance(refused.error, ChannelError)
     assert refused.error.reply_code == 406
+
+
+def test_whoever_changes_the_topology_is_given_what_came_of_it() -> None:
+    cluster = StateUnderTest("n1")
+    topology = cluster.state.topology
+
+    def result_of(command: TopologyCommand) -> Any:
+        return cluster.apply(ChangeTopology(command, N1)).result
+
+    assert result_of(DeclareExchange("/", "x", "topic")) == topology.exchange("/", "x")
+    queue = result_of(DeclareQueue("/", "q"))
+    assert queue == topology.queue("/", "q")
+    assert result_of(Bind("/", "x", "q", "queue", "#")) == topology.bindings_from("/", "x")[0]
+    assert result_of(DeleteQueue("/", "q")) == queue
+    assert result_of(DeleteQueue("/", "q")) is None
 
 
 def test_deleting_a_queue_is_announced_once() -> None:
@@ -404,7 +431,8 @@ def test_users_live_and_die() -> None:
     assert not users.may("alice", "/", "read", "a1")
     cluster.apply(ClearPermissions("/", "alice"))
     assert not users.may_enter("alice", "/")
-    cluster.apply(DeleteUser("alice"))
+    assert cluster.last.events == (), "who is connected may stay, with less"
+    assert cluster.apply(DeleteUser("alice")).events == (AccessEnded(),)
     assert users.user("alice") is None
 
 

@@ -22,6 +22,7 @@ from cluster.metadata.commands import (
     RequestId,
     SetPermissions,
     SetPolicy,
+    TakeService,
 )
 from cluster.metadata.errors import ChangeFailedError, MalformedCommandError, NoSuchUserError
 from cluster.metadata.events import Applied
@@ -180,6 +181,10 @@ def test_entries_that_are_no_commands_only_move_the_index() -> None:
         MoveMaster(QueueId(1), Epoch(True), N1),
         SetPolicy(PolicyRecord("/", "p", "^", [], 0, "all")),  # type: ignore[arg-type]
         AddUser("bob", "hash", ["administrator"]),  # type: ignore[arg-type]
+        TakeService(N1, ((QueueId(1),),)),  # type: ignore[arg-type]
+        TakeService(N1, ([QueueId(1), Epoch(1)],)),  # type: ignore[arg-type]
+        TakeService(N1, ((QueueId(1), Epoch(-1)),)),
+        TakeService(NodeName("n" * 70_000), ()),
     ],
 )
 def test_a_command_whose_fields_are_of_other_types_is_refused(cluster: StateUnderTest, command: Any) -> None:
@@ -268,29 +273,36 @@ def test_what_a_table_of_arguments_may_hold(cluster: StateUnderTest, value: Any,
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("kind", "about", "words"),
     [
-        (errors.NoSuchUserError("alice"), ["alice", "does not exist"]),
-        (errors.UserExistsError("alice"), ["alice", "already exists"]),
-        (errors.NoSuchVhostError("v"), ["'v'", "does not exist"]),
-        (errors.NoSuchPolicyError(), ["does not exist"]),
-        (errors.NodeStillUpError("n2"), ["n2", "must be stopped"]),
-        (errors.NoSuchNodeError("n2"), ["n2", "no member"]),
-        (errors.StillMemberError("n2"), ["n2", "a member of this cluster already"]),
-        (errors.ForgottenNodeError("n2"), ["n2", "delete its data directory and start it again"]),
-        (errors.AlreadyFoundedError(), ["every cluster has"]),
-        (errors.TooNewCommandError("NoteConsumer", 3, 2), ["NoteConsumer needs protocol 3", "has 2. "]),
-        (errors.TooNewCommandError("NoteConsumer", 3, 2, ["n1 is old", "n2 is old"]), ["has 2: n1 is old; n2 is old"]),
-        (errors.NewerReleaseError("the log", "protocol 9", 3), ["the log", "protocol 9", "3", "upgrade this node"]),
-        (errors.OlderReleaseError("n2", 2, 3), ["n2 speaks protocol 2", "needs 3", "start n2 with the release"]),
-        (errors.EarlierLifeError("n2", 5), ["n2", "start 5"]),
-        (errors.StillServedError("q", "n1"), ["'q'", "served by n1", "stop n1"]),
-        (errors.CompleteMasterError("q", "n1"), ["'q'", "n1 has everything", "stop n1 and try again"]),
-        (errors.NodeNotUpError("n2"), ["n2", "start it first"]),
+        (errors.NoSuchUserError, ("alice",), ["alice", "does not exist"]),
+        (errors.UserExistsError, ("alice",), ["alice", "already exists"]),
+        (errors.NoSuchVhostError, ("v",), ["'v'", "does not exist"]),
+        (errors.NoSuchPolicyError, (), ["does not exist"]),
+        (errors.NodeStillUpError, ("n2",), ["n2", "must be stopped"]),
+        (errors.NoSuchNodeError, ("n2",), ["n2", "no member"]),
+        (errors.StillMemberError, ("n2",), ["n2", "a member of this cluster already"]),
+        (errors.ForgottenNodeError, ("n2",), ["n2", "delete its data directory and start it again"]),
+        (errors.AlreadyFoundedError, (), ["every cluster has"]),
+        (errors.TooNewCommandError, ("NoteConsumer", 3, 2), ["NoteConsumer needs protocol 3", "has 2. "]),
+        (
+            errors.TooNewCommandError,
+            ("NoteConsumer", 3, 2, ["n1 is old", "n2 is old"]),
+            ["has 2: n1 is old; n2 is old"],
+        ),
+        (errors.NewerReleaseError, ("the log", "protocol 9", 3), ["the log", "protocol 9", "3", "upgrade this node"]),
+        (errors.OlderReleaseError, ("n2", 2, 3), ["n2 speaks protocol 2", "needs 3", "start n2 with the release"]),
+        (errors.EarlierLifeError, ("n2", 5), ["n2", "start 5"]),
+        (errors.StillServedError, ("q", "n1"), ["'q'", "served by n1", "stop n1"]),
+        (errors.CompleteMasterError, ("q", "n1"), ["'q'", "n1 has everything", "stop n1 and try again"]),
+        (errors.NodeNotUpError, ("n2",), ["n2", "start it first"]),
     ],
 )
-def test_a_refusal_names_what_it_is_about_and_what_would_help(error: WarrenError, words: list[str]) -> None:
-    assert [word for word in words if word not in str(error)] == []
+def test_a_refusal_names_what_it_is_about_and_what_would_help(
+    kind: type[WarrenError], about: tuple[Any, ...], words: list[str]
+) -> None:
+    told = str(kind(*about))
+    assert [word for word in words if word not in told] == []
 
 
 def test_a_mistake_of_ours_says_what_to_do() -> None:

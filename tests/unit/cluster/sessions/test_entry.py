@@ -108,7 +108,7 @@ def test_the_number_of_a_session_means_nothing_in_the_mouth_of_another_node(open
 @pytest.mark.parametrize("rejected", [False, True])
 def test_a_publish_is_answered_once(opened: EntryBench, rejected: bool) -> None:
     opened.publishes(2, 3)
-    for publish_seqs in ([2], [2, 3], [3]):
+    for publish_seqs in ([2], [2], [2, 3], [3]):
         opened.hears(SessionConfirm(QUEUE, 1, opened.channel.channel_id, publish_seqs, rejected))
     assert (opened.sink.rejected if rejected else opened.sink.confirmed) == [2, 3]
     assert (opened.sink.confirmed if rejected else opened.sink.rejected) == []
@@ -145,6 +145,15 @@ def test_a_channel_forgets_a_deleted_queue(opened: EntryBench) -> None:
     opened.publishes(1)
     opened.entry.queue_deleted(QUEUE)
     assert opened.entry._used == {opened.channel.channel_id: {}}
+
+
+def test_what_happens_to_a_queue_that_nobody_here_has_used_is_no_concern(bench: EntryBench) -> None:
+    bench.moves("n3", 2)
+    bench.entry.queue_stopped(QUEUE)
+    bench.entry.reopen(QUEUE)
+    bench.accepts(1)
+    bench.queue_is_deleted()
+    assert (bench.told(), bench.emitted(), bench.entry.routed_queues()) == ([], [], [])
 
 
 def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.sessions.messages import SessionCall, SessionConsumerCancelled, SessionReply
+from cluster.sessions.messages import SessionCall, SessionConsumerCancelled, SessionDeliver, SessionReply
 from cluster.sessions.ports import CallGoesOn
 from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, CallState, ConsumerKey
@@ -253,8 +253,11 @@ def test_a_queue_here_answers_at_once() -> None:
     bench = EntryBench("n1")
     bench.masters_here(stored(message(1), message(2)))
     assert bench.proceeds(bench.asks(COUNTS)) == Answer(number=2)
-    with pytest.raises(ChannelError, match="PRECONDITION_FAILED"):
-        bench.proceeds(bench.asks(Question("delete_if", if_empty=True)))
+    assert bench.proceeds(bench.asks(CONSUME)) == Answer()
+    for conditions in (Question("delete_if", if_empty=True), Question("delete_if", if_unused=True)):
+        with pytest.raises(ChannelError, match="PRECONDITION_FAILED"):
+            bench.proceeds(bench.asks(conditions))
+    assert bench.proceeds(bench.asks(Question("delete_if"))) == Answer(number=2, epoch=1)
     assert (bench.told(), bench.emitted()) == ([], [])
 
 
@@ -312,6 +315,16 @@ def test_early_deliveries_of_a_session_that_ended_are_not_told(opened: EntryBenc
     opened.delivers(2, "tag", b"a")
     opened.knows("tag")
     assert [session for session, _ in opened.sink.sources] == [2]
+
+
+def test_of_deliveries_that_do_not_fit_together_none_is_told(opened: EntryBench) -> None:
+    """Or a message would be settled under the position of another."""
+    opened.consumes(1, CONSUMER)
+    envelope = message(1, b"a").envelope()
+    for seq_ids, flags in (([SeqId(1), SeqId(2)], [False]), ([SeqId(1)], [False, True])):
+        with pytest.raises(ValueError, match="zip"):
+            opened.hears(SessionDeliver(QUEUE, 1, opened.channel.channel_id, "tag", seq_ids, flags, envelope))
+    assert opened.sink.delivered == []
 
 
 def test_deliveries_to_others_do_not_wait(opened: EntryBench) -> None:

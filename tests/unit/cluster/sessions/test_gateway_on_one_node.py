@@ -220,6 +220,19 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer(bench: Bench) ->
     assert not bench.node.has_files(queue_id)
 
 
+async def test_it_is_noted_that_an_auto_delete_queue_has_a_consumer_before_it_has_one(bench: Bench) -> None:
+    """Noted afterwards it would be unknown if the node died between."""
+    noted: list[tuple[str, int]] = []
+
+    async def note(queue: QueueRecord) -> None:
+        noted.append((queue.name, bench.node.process(queue.name).consumer_count))
+
+    bench.gateway.note_consumer = note
+    for name, auto_delete in (("stays", False), ("goes", True)):
+        await bench.gateway.consume(bench.channel, bench.declare(name, auto_delete=auto_delete), ACKED)
+    assert noted == [("goes", 0)]
+
+
 async def test_credit_is_used_up_while_the_disk_is_behind(bench: Bench) -> None:
     bench.flow.in_process, bench.flow.store = Credit(20, 5), Credit(40, 8)
     queue_id = bench.declare()
