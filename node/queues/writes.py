@@ -40,6 +40,7 @@ class Writes:
         "_group_commit",
         "_is_durable",
         "_last_generation",
+        "_late",
         "_storage",
         "_unflushed_bytes",
         "_unflushed_untracked",
@@ -61,6 +62,8 @@ class Writes:
         self.has_called_for_flush = False
         #: Generation that was open when the first of what is not flushed was collected.
         self._collected_generation = 0
+        #: (generation in which it was written, the earlier one in which it was collected), of what is not durable yet.
+        self._late: deque[tuple[int, int]] = deque()
         #: Generation of the last message written.
         self._last_generation = 0
         #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
@@ -123,6 +126,9 @@ class Writes:
         self.is_disk_full = False
         if written:
             self._last_generation = self._group_commit.open_generation
+            if self._collected_generation < self._last_generation:
+                self._forget_durable()
+                self._late.append((self._last_generation, self._collected_generation))
         if self._unflushed_untracked:
             self._untracked.append((self._last_generation, self._unflushed_untracked))
         self._unflushed_bytes = self._unflushed_untracked = 0
@@ -159,10 +165,21 @@ class Writes:
         if self._storage.index.has_unflushed_publishes:
             bound = group_commit.durable_generation if self._config.confirm_after_sync else self._generation_before()
             # Generations may have closed, and be durable, that had no room for what was collected in them.
-            return min(bound, self._collected_generation - 1)
-        if self._last_generation > self._durable_generation_of_writes():
-            return group_commit.durable_generation
+            return self._before_what_is_late(min(bound, self._collected_generation - 1))
+        durable = self._durable_generation_of_writes()
+        if self._last_generation > durable:
+            return self._before_what_is_late(durable)
         return group_commit.open_generation
+
+    def _before_what_is_late(self, generation: int) -> int:
+        """What was collected in a generation, and written in a later one, is not durable with the first."""
+        self._forget_durable()
+        return min([generation, *(collected - 1 for _, collected in self._late)])
+
+    def _forget_durable(self) -> None:
+        late, durable = self._late, self._durable_generation_of_writes()
+        while late and late[0][0] <= durable:
+            late.popleft()
 
     def _generation_before(self) -> int:
         """The generation before the open one: its writes are in the files."""
