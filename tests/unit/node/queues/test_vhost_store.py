@@ -90,6 +90,8 @@ def test_of_many_queues_a_bounded_number_writes_when_a_generation_closes() -> No
         harness.group_commit.complete(sync_round)
         confirmed.append([n for n, queue in enumerate(queues) if queue.drain_confirmed()])
         assert durable() == {n for each in confirmed for n in each}
+        is_complete = harness.group_commit.complete_generation >= collected_in
+        assert is_complete == (len(durable()) == len(queues)), "what was settled may be overwritten from then on"
     assert confirmed == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert changed == [3, 4, 5, 6, 7], "nobody was to look at them again when this generation is on disk"
     harness.crash()
