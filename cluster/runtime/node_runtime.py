@@ -152,6 +152,12 @@ class NodeRuntime:
         self.deletions = QueueDeletions(self.node, self.metadata, self.queues, self.background, self._cut_off_nodes)
         self.queues.on_deletion_open = self.deletions.settle
         files.on_vhost_wanted = self.queues.open_vhost
+        self._join_channels(surroundings)
+        self._join_parts(surroundings)
+
+    def _join_channels(self, surroundings: Surroundings) -> None:
+        """Channels here with queues anywhere, and queues here with channels anywhere."""
+        clock = surroundings.clock
         self.gateway = ClusterGateway(
             self.node,
             self.queues,
@@ -172,7 +178,6 @@ class NodeRuntime:
             per_turn=surroundings.slice_pieces,
         )
         self.effects.connect(self.gateway, self.sessions)
-        self._join_parts(surroundings)
 
     def _join_parts(self, surroundings: Surroundings) -> None:
         """Those that know the others."""

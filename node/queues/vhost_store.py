@@ -334,6 +334,11 @@ class VhostStore:
         """True if a queue collected something since the last `flush_writes`."""
         return bool(self._unflushed)
 
+    @property
+    def unflushed_since(self) -> int:
+        """Generation in which the first of them collected it: they are flushed in the order in which they called."""
+        return self._open[next(iter(self._unflushed))].engine.writes.collected_generation
+
     def flush_writes(self, at_most: int = ALL_QUEUES) -> int:
         """Push what so many queues collected into their files, with few writes; returns how many have written.
 

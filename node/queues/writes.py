@@ -33,17 +33,18 @@ class Writes:
     """See the module text."""
 
     __slots__ = (
-        "_collected_generation",
         "_config",
         "_durable_at_failure",
         "_failure",
         "_group_commit",
         "_is_durable",
         "_last_generation",
+        "_late",
         "_storage",
         "_unflushed_bytes",
         "_unflushed_untracked",
         "_untracked",
+        "collected_generation",
         "has_called_for_flush",
         "is_disk_full",
         "tokens",
@@ -60,7 +61,9 @@ class Writes:
         self._unflushed_untracked = 0
         self.has_called_for_flush = False
         #: Generation that was open when the first of what is not flushed was collected.
-        self._collected_generation = 0
+        self.collected_generation = 0
+        #: (generation in which it was written, the earlier one in which it was collected), of what is not durable yet.
+        self._late: deque[tuple[int, int]] = deque()
         #: Generation of the last message written.
         self._last_generation = 0
         #: (generation, persistent messages without a token written in it), generations ascending, not durable yet.
@@ -91,12 +94,12 @@ class Writes:
     def _note_generation(self) -> None:
         """Of what is collected, if nothing was before."""
         if not self.has_called_for_flush and not self.is_disk_full:
-            self._collected_generation = self._group_commit.open_generation
+            self.collected_generation = self._group_commit.open_generation
 
     @property
     def is_flush_late(self) -> bool:
         """Something was collected in a generation that has closed since."""
-        return self.has_called_for_flush and self._collected_generation < self._group_commit.open_generation
+        return self.has_called_for_flush and self.collected_generation < self._group_commit.open_generation
 
     def flush(self, next_seq_id: int) -> bool:
         """Write what was collected into the files; false if that was nothing.
@@ -123,14 +126,17 @@ class Writes:
         self.is_disk_full = False
         if written:
             self._last_generation = self._group_commit.open_generation
+            if self.collected_generation < self._last_generation:
+                self._forget_durable()
+                self._late.append((self._last_generation, self.collected_generation))
         if self._unflushed_untracked:
             self._untracked.append((self._last_generation, self._unflushed_untracked))
         self._unflushed_bytes = self._unflushed_untracked = 0
         self.tokens.flushed(self._last_generation)
         if storage.index.has_unflushed:
-            collected_generation = self._collected_generation
+            collected_generation = self.collected_generation
             self.call_for_flush()
-            self._collected_generation = collected_generation
+            self.collected_generation = collected_generation
         return has_work
 
     # -- what is durable
@@ -159,10 +165,21 @@ class Writes:
         if self._storage.index.has_unflushed_publishes:
             bound = group_commit.durable_generation if self._config.confirm_after_sync else self._generation_before()
             # Generations may have closed, and be durable, that had no room for what was collected in them.
-            return min(bound, self._collected_generation - 1)
-        if self._last_generation > self._durable_generation_of_writes():
-            return group_commit.durable_generation
+            return self._before_what_is_late(min(bound, self.collected_generation - 1))
+        durable = self._durable_generation_of_writes()
+        if self._last_generation > durable:
+            return self._before_what_is_late(durable)
         return group_commit.open_generation
+
+    def _before_what_is_late(self, generation: int) -> int:
+        """What was collected in a generation, and written in a later one, is not durable with the first."""
+        self._forget_durable()
+        return min([generation, *(collected - 1 for _, collected in self._late)])
+
+    def _forget_durable(self) -> None:
+        late, durable = self._late, self._durable_generation_of_writes()
+        while late and late[0][0] <= durable:
+            late.popleft()
 
     def _generation_before(self) -> int:
         """The generation before the open one: its writes are in the files."""

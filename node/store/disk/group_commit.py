@@ -38,6 +38,10 @@ class WriteBuffer(Protocol):
     def has_unflushed(self) -> bool:
         """True if `flush_writes` would write something."""
 
+    @property
+    def unflushed_since(self) -> int:
+        """Generation that was open when the first of what is unflushed was collected; asked if there is some."""
+
     def flush_writes(self, at_most: int, /) -> int:
         """Write what so many have collected into their files and mark those dirty; returns how many have written.
 
@@ -48,11 +52,13 @@ class WriteBuffer(Protocol):
 class SyncRound:
     """The files of one closed generation. `run` is the only method called off the loop's thread."""
 
-    __slots__ = ("files", "generation")
+    __slots__ = ("collected_below", "files", "generation")
 
-    def __init__(self, generation: int, files: Sequence[Syncable]) -> None:
+    def __init__(self, generation: int, files: Sequence[Syncable], collected_below: int) -> None:
         self.generation = generation
         self.files = files
+        #: Everything that was collected in generations below this is written in this one or before.
+        self.collected_below = collected_below
 
     def run(self) -> None:
         for file in self.files:
@@ -69,6 +75,8 @@ class GroupCommit:
         self.open_generation = 1
         #: Every write stamped with this or less is on disk.
         self.durable_generation = 0
+        #: Everything that was collected by the time this closed is on disk, also what was written in later ones.
+        self.complete_generation = 0
         #: Set once by `fail`; no generation becomes durable after it.
         self.failure: StorageError | None = None
         self._dirty: dict[int, Syncable] = {}
@@ -104,7 +112,10 @@ class GroupCommit:
         self._flush()
         if not self._dirty:
             return None
-        self._running = SyncRound(self.open_generation, list(self._dirty.values()))
+        collected_below = min(
+            [self.open_generation + 1, *(each.unflushed_since for each in self._buffers if each.has_unflushed)]
+        )
+        self._running = SyncRound(self.open_generation, list(self._dirty.values()), collected_below)
         self._dirty.clear()
         self.open_generation += 1
         return self._running
@@ -123,6 +134,7 @@ class GroupCommit:
         """The round has run: its generation is durable."""
         assert finished is self._running, "rounds finish in the order they began, one at a time"
         self.durable_generation = finished.generation
+        self.complete_generation = max(self.complete_generation, finished.collected_below - 1)
         self._running = None
 
     def fail(self, finished: SyncRound, error: StorageError) -> None:
@@ -132,4 +144,5 @@ class GroupCommit:
         self._running = None
 
     def check_invariants(self) -> None:
+        assert self.complete_generation <= self.durable_generation, "what is complete is on disk"
         assert self.durable_generation < self.open_generation, "what is still being written cannot be durable"

@@ -107,7 +107,7 @@ class StoreFiles:
 
     def is_durable(self, generation: int) -> bool:
         """Whether everything marked until ``generation`` is on disk (or this store does not care)."""
-        return self.is_transient or self._group_commit.durable_generation >= generation
+        return self.is_transient or self._group_commit.complete_generation >= generation
 
     @property
     def has_failed_sync(self) -> bool:

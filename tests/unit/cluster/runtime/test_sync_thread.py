@@ -162,6 +162,10 @@ class Pieces:
     def has_unflushed(self) -> bool:
         return bool(self.left)
 
+    @property
+    def unflushed_since(self) -> int:
+        return 1
+
     def flush_writes(self, _at_most: int) -> int:
         self.left -= 1
         if not self.left:

@@ -84,17 +84,52 @@ def test_of_many_queues_a_bounded_number_writes_when_a_generation_closes() -> No
     for queue in queues:
         queue.publish(publications(1, 1))
     confirmed: list[list[int]] = []
+
+    def durable() -> set[int]:
+        return {n for n, queue in enumerate(queues) if queue.durable_generation >= collected_in}
+
     while harness.store.has_unflushed:
-        harness.sync()
+        sync_round = harness.group_commit.begin()
+        assert sync_round is not None
+        assert durable() == {n for each in confirmed for n in each}, "nobody says so of what is merely written"
+        sync_round.run()
+        harness.group_commit.complete(sync_round)
         confirmed.append([n for n, queue in enumerate(queues) if queue.drain_confirmed()])
-        durable = {n for n, queue in enumerate(queues) if queue.durable_generation >= collected_in}
-        assert durable == {n for each in confirmed for n in each}, "nobody says that it is durable before"
+        assert durable() == {n for each in confirmed for n in each}
+        is_complete = harness.group_commit.complete_generation >= collected_in
+        assert is_complete == (len(durable()) == len(queues)), "what was settled may be overwritten from then on"
     assert confirmed == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert changed == [3, 4, 5, 6, 7], "nobody was to look at them again when this generation is on disk"
     harness.crash()
     ready = [harness.store.open_queue(QueueId(n), QueueName("/", f"q{n}"), durable=True).ready for n in range(7)]
     assert ready == [1] * 7
     harness.store.check_invariants()
+
+
+def test_what_found_no_space_is_durable_when_it_was_written_and_synced_not_when_its_generation_was(
+    harness: StoreHarness,
+) -> None:
+    """A mirror tells its master by the generation in which it has applied something."""
+    queue = harness.open_queue()
+    harness.sync()
+    applied_in = harness.group_commit.open_generation
+    queue.publish(publications(1, 1))
+    harness.disk.full_for = "queues"
+    other = harness.disk.create(f"{harness.store.directory}/other")
+    for _ in range(2):
+        harness.group_commit.mark_dirty(other)
+        harness.sync()
+    assert harness.group_commit.durable_generation >= applied_in
+    assert queue.durable_generation < applied_in
+    harness.disk.full_for = None
+    queue.engine.maintain()
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    assert not queue.is_disk_full
+    assert queue.durable_generation < applied_in, "it is in the file, and not on the disk"
+    sync_round.run()
+    harness.group_commit.complete(sync_round)
+    assert queue.durable_generation >= applied_in
 
 
 def test_a_deleted_queue_gives_its_messages_back(harness: StoreHarness) -> None:

@@ -26,6 +26,10 @@ class _Buffer:
         self.has_unflushed = False
         self.flushed_in: list[int] = []
 
+    @property
+    def unflushed_since(self) -> int:
+        return 1
+
     def flush_writes(self, at_most: int) -> int:
         assert at_most > 0
         self.has_unflushed = False
