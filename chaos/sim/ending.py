@@ -21,7 +21,7 @@ from chaos.sim.convergence import different_bytes, masters, why_not_converged
 from chaos.sim.stage import Stage, queue_name
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 #: So long a healed cluster must stay as it is: what was cut off just before the heal shows in silences of seconds only.
 STEADY_S = 3.0
 #: Clients that are stopped hang up meanwhile.
@@ -177,7 +177,6 @@ class Ending:
 
     def _hold_still(self, before: dict[int, tuple[str, int]]) -> bool:
         stage = self._stage
-        stage.cluster.compared = []
         end_s = stage.loop.now_s + SETTLING_LIMIT_S
         reason = "it was not looked at"
         while reason and stage.loop.now_s < end_s and not stage.violations:
