@@ -43,8 +43,6 @@ class SimulatedCluster:
         }
         #: By name; only those that run.
         self.nodes: dict[str, Node] = {}
-        #: Whose metadata was compared last and found equal, each with how much of the log it had applied.
-        self.compared: list[tuple[Node, int]] = []
         #: Node -> times at which a life of it ended, microseconds.
         self.deaths: dict[str, list[int]] = {name: [] for name in self.machines}
         #: Node -> times at which it lost what was not synced.

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from chaos.sim.cluster import SimulatedCluster
@@ -45,6 +45,8 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
     if len({node.raft.applied_index for node in nodes}) > 1:
         yield "nodes have applied different parts of the log"
     state = nodes[0].runtime.metadata.state
+    if len({node.runtime.metadata.state.snapshot() for node in nodes}) > 1:
+        yield "nodes have applied the same log and hold different metadata"
     lowest = min(machine.speaks_protocol for machine in cluster.machines.values())
     if state.protocol != lowest:
         yield f"the protocol is {state.protocol}, and every node speaks {lowest}"
@@ -56,18 +58,6 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
             yield f"{queue.queue_name} should be gone"
         for reason in _missing_of_queue(cluster, state, queue):
             yield f"{queue.queue_name} (id {queue.queue_id}): {reason}"
-    if _has_different_metadata(cluster, nodes):
-        yield "nodes have applied the same log and hold different metadata"
-
-
-def _has_different_metadata(cluster: SimulatedCluster, nodes: Sequence[Node]) -> bool:
-    """Metadata is written out to be compared, and once for each part of the log that all have applied."""
-    applied = [(node, node.raft.applied_index) for node in nodes]
-    if applied != cluster.compared:
-        if len({node.runtime.metadata.state.snapshot() for node in nodes}) > 1:
-            return True
-        cluster.compared = applied
-    return False
 
 
 def policy_of(state: MetadataState, queue: QueueRecord) -> dict[str, Any]:

@@ -7,7 +7,8 @@ operation, changes that one and leaves the others as they were.
 The operations of a seed are always as many; the time that they are spread over is drawn, too (`LENGTH_SHARES`). Most
 seeds do in a few seconds what a few do in the whole time: an idle second costs a cluster as much as some operations and
 finds nothing. In a short seed faults follow each other faster and last shorter; what takes many seconds (a peer that
-says nothing until its link is cut, a client that is given up) is for the long ones.
+says nothing until its link is cut, a client that is given up, a machine that is replaced) is for the long ones. Short
+is what takes little of `LONGEST_MS`, because it was drawn so or asked for.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
 LENGTH_SHARES = (0.2, 0.2, 0.3, 0.5, 1.0)
 SHORTEST_MS = 3_000
+LONGEST_MS = 20_000
+#: Machines are replaced in seeds that may be so long: it takes a dozen seconds.
+REPLACEMENT_LENGTH_MIN_MS = 10_000
 #: Faults do not follow each other faster than this because the seed is short.
 FAULT_PAUSE_MIN_MS = 400
 #: Which files a disk refuses to write, by a part of their paths.
@@ -470,8 +474,11 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     """The schedule of a seed: so many operations in ``length_ms`` or less. The same for ever, as long as this module
     stays as it is."""
     personality = draw_odd_ways(drawn_for(seed, "odd ways"), draw_personality(drawn_for(seed, "personality"), nodes))
-    share = drawn_for(seed, "length").choice(LENGTH_SHARES)
-    length_ms = max(int(length_ms * share), min(length_ms, SHORTEST_MS))
+    if length_ms < REPLACEMENT_LENGTH_MIN_MS:
+        personality = replace(personality, replacements=0)
+    drawn_ms = int(length_ms * drawn_for(seed, "length").choice(LENGTH_SHARES))
+    length_ms = max(drawn_ms, min(length_ms, SHORTEST_MS))
+    share = min(max(length_ms / LONGEST_MS, min(LENGTH_SHARES)), 1.0)
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)

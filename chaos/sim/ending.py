@@ -1,8 +1,7 @@
 """How a run ends: everything is healed, the cluster must converge, hold still, give up what it has, and serve again.
 
 1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers and `chaos.sim.convergence` nothing to
-   complain of, without a break and without a change of any master for a while: `STEADY_S`, drawn for the seed, because
-   quiet seconds cost much and seldom show anything. Masters are compared again when everything else is over.
+   complain of, without a break and without a change of any master for `STEADY_S`.
 2. *Drain.* The clients of the workload leave; what is left in the queues is taken out.
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
    A node's queues are tried side by side, on channels of one connection.
@@ -19,13 +18,12 @@ from chaos.history import Kind
 from chaos.sim.client import Channel, ClosedError, Delivered
 from chaos.sim.consumers import Settling
 from chaos.sim.convergence import different_bytes, masters, why_not_converged
-from chaos.sim.drawing import drawn_for
 from chaos.sim.stage import Stage, queue_name
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 
-LOOK_S = 0.25
-#: So long a healed cluster must stay as it is; most seeds take the shorter time.
-STEADY_S = (1.0, 1.0, 1.0, 3.0)
+LOOK_S = 0.5
+#: So long a healed cluster must stay as it is: what was cut off just before the heal shows in silences of seconds only.
+STEADY_S = 3.0
 #: Clients that are stopped hang up meanwhile.
 PARTING_S = 0.5
 DRAIN_LIMIT_S = 60.0
@@ -43,7 +41,6 @@ class Ending:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._probes = 0
-        self._steady_s = drawn_for(stage.schedule.seed, "steadiness").choice(STEADY_S)
 
     def run(self) -> bool:
         """Whether everything was as it must be, up to what the judge has to say."""
@@ -73,7 +70,7 @@ class Ending:
             now = {} if reason else masters(stage.cluster)
             if reason or now != known:
                 since_s, known = stage.loop.now_s, now
-            elif stage.loop.now_s - since_s >= self._steady_s:
+            elif stage.loop.now_s - since_s >= STEADY_S:
                 if different := different_bytes(stage.cluster):
                     stage.violate("replicas", different)
                 return not stage.violations
@@ -180,7 +177,6 @@ class Ending:
 
     def _hold_still(self, before: dict[int, tuple[str, int]]) -> bool:
         stage = self._stage
-        stage.cluster.compared = []
         end_s = stage.loop.now_s + SETTLING_LIMIT_S
         reason = "it was not looked at"
         while reason and stage.loop.now_s < end_s and not stage.violations:

@@ -94,7 +94,7 @@ class RaftCore:
         self._votes: dict[NodeName, bool] = {}
         #: When the leader was last heard; meaningful while `leader` is set.
         self._leader_heard_ms = now_ms
-        #: True after `peer_down` of the leader, or `found`, until another one is known: elections are retried quickly.
+        #: True after `peer_down` of the leader until another one is known: elections are retried quickly.
         self._is_leader_gone = False
         self._election_deadline_ms = 0
         self._reset_election_timer()
@@ -206,7 +206,6 @@ class RaftCore:
         self.term = max(self.term, 1)
         self.log.append(founding_entries(voters))
         self.log.commit = self.log.last_index
-        self._is_leader_gone = True  # nobody leads, and nobody else stands: there is nothing to wait for
         self._reset_election_timer()
 
     def propose_add_voter(self, now_ms: int, node: NodeName, identity: str = "") -> None:

@@ -115,6 +115,8 @@ class Link:
             self.close(str(error) or repr(error))
             return
         self._is_dialed = True
+        for stream in self._outgoing.values():
+            self._spawn(self._watch(stream))
         self._become_up_if_complete()
 
     async def _hear(self, stream: OutgoingStream) -> Challenge | Verdict:
@@ -169,7 +171,6 @@ class Link:
         self.up_or_closed.set()
         for kind, stream in self._outgoing.items():
             self._spawn(self._write(kind, stream))
-            self._spawn(self._watch(stream))
         self._on_up(self)
 
     # --- life ---
@@ -214,7 +215,7 @@ class Link:
         self._beat = loop.call_later(rest_s, self._look_at_silence)
 
     async def _watch(self, stream: OutgoingStream) -> None:
-        """The peer answers with nothing but the end."""
+        """The peer answers with nothing more but the end; also before the link is up, if it cannot dial back."""
         await stream.read()
         self.close("ended by the peer")
 

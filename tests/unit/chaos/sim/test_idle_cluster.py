@@ -1,4 +1,4 @@
-"""What a cluster does that nobody asks for anything: hardly anything, and it is founded without a wait."""
+"""What a cluster does that nobody asks for anything: hardly anything."""
 
 from __future__ import annotations
 
@@ -35,10 +35,3 @@ def test_a_follower_without_its_leader_pauses_when_it_is_time(lab: Lab) -> None:
     assert driver.pause is None
     lab.pass_time(0.5 + 0.05)
     assert driver.pause is not None
-
-
-def test_a_founded_group_elects_at_once(lab: Lab) -> None:
-    lab.start(*NAMES)
-    shortest_ms = lab.cluster.machines["n1"].config.raft_election_timeout_ms
-    lab.pass_time(0.9 * shortest_ms / 1000)
-    assert [name for name in NAMES if lab.cluster.nodes[name].raft.core.is_leader]
