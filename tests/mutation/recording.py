@@ -1,9 +1,10 @@
 """Which test executes which line: a plugin of pytest.
 
-``python -m pytest -p tests.mutation.recording ...`` with ``MUTATION_RECORD`` naming a directory writes one file there
-for each process. Every statement within a function of the recorded packages is preceded by a mark in a byte array, put
-there when the module is imported, and looked at after each test: that costs less than a tracing function, in time
-(about a third more) and in dependencies (none). Tests that fail are not recorded.
+``PYTEST_PLUGINS=tests.mutation.recording python -m pytest ...`` (not ``-p``, which processes that xdist starts read too
+late) with ``MUTATION_RECORD`` naming a directory writes one file there for each process. Every statement within a
+function of the recorded packages is preceded by a mark in a byte array, put there when the module is imported, and
+looked at after each test: that costs less than a tracing function, in time (about a third more) and in dependencies
+(none). Tests that fail are not recorded.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class LineNumbers:
         firsts = [*self._first.values(), self.total]
         first = self._first[path]
         return range(first, min(each for each in firsts if each > first))
+
+    def package_of(self, path: str) -> list[str]:
+        """The modules in the same folder, this one included."""
+        return [each for each in self._first if each.rpartition("/")[0] == path.rpartition("/")[0]]
 
 
 def marked(tree: ast.Module, first: int) -> ast.Module:
@@ -154,8 +159,11 @@ def as_bits(marks: bytes | bytearray) -> str:
 _DIGITS = bytes([ord("0"), ord("1"), *[ord("1")] * 254])
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if DIRECTORY_VARIABLE not in os.environ or config.pluginmanager.has_plugin("mutation-recorder"):
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before a conftest imports what is to be marked."""
+    manager = early_config.pluginmanager
+    if DIRECTORY_VARIABLE not in os.environ or manager.has_plugin("mutation-recorder"):
         return
     packages = os.environ[PACKAGES_VARIABLE].split()
     prefixes = tuple(package.replace("/", ".") for package in packages)
@@ -167,4 +175,4 @@ def pytest_configure(config: pytest.Config) -> None:
     recorder = Recorder(numbers)
     setattr(builtins, MARKS, recorder.marks)
     sys.meta_path.insert(0, _MarkingFinder(numbers))
-    config.pluginmanager.register(recorder, "mutation-recorder")
+    manager.register(recorder, "mutation-recorder")

@@ -151,7 +151,7 @@ def test_what_is_on_disk_of_queues_is_listed_without_those_that_are_known(harnes
     harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     harness.store.flush_writes()
     assert harness.store.queues_on_disk() == [(QUEUE_ID, QUEUE_NAME), (OTHER_ID, OTHER_NAME)]
-    assert harness.store.queues_on_disk(known=[QUEUE_ID]) == [(OTHER_ID, OTHER_NAME)]
+    assert list(harness.store.unknown_queues([QUEUE_ID])) == [(OTHER_ID, OTHER_NAME)]
     assert harness.store.queue_file_count(QUEUE_ID) == len(harness.disk.list(harness.queue_directory))
 
 
