@@ -196,7 +196,7 @@ def test_a_mirror_that_lacks_something_takes_over_only_where_it_may(monkeypatch:
 
 
 def test_confirms_that_come_before_the_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where the configuration says so, only what was unsynced may go."""
+    """By one of some seeds: three disks must lose the same. Where the configuration says so, what was unsynced may go."""
     original = StoreConfig.__init__
 
     def hasty(self: StoreConfig, *args: Any, **kwargs: Any) -> None:
@@ -206,7 +206,7 @@ def test_confirms_that_come_before_the_sync_are_found(monkeypatch: pytest.Monkey
     steps: list[tuple[Any, ...]] = [publish(at_ms, 3) for at_ms in range(100, 900, 20)]
     steps += [(901, "power", "n1", "n2", "n3"), *((1000, "start", node) for node in ("n1", "n2", "n3"))]
     slow: dict[str, Any] = {"sync_ms": (50, 100), "consumers": 0, "lasts_ms": 4000}
-    assert found(schedule(*steps, **slow)).startswith("lost")
+    assert any(found(replace(schedule(*steps, **slow), seed=seed)).startswith("lost") for seed in range(1, 9))
     assert found(schedule(*steps, is_flush=True, **slow)) == ""
 
 
