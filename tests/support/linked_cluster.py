@@ -103,6 +103,9 @@ class LinkedCluster(LiveCluster):
         self.links.heal()
         self.all_up()
         self.wait_whole()
+        with self.admin() as client:
+            for row in client.list_queues("/", ["name"]).as_dicts():
+                client.delete_queue("/", row["name"])
 
 
 @contextmanager

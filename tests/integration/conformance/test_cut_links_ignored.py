@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.conformance.scenes import declare, promised_survive, write_through_all
+from tests.integration.conformance.conftest import WriteThroughAll
+from tests.integration.conformance.scenes import declare, promised_survive
 from tests.support.countdown_clients import Producer
 from tests.support.linked_cluster import LinkedCluster, run_linked_cluster
 from tests.support.live_cluster import numbered, publish_confirmed
@@ -57,18 +58,22 @@ def test_n1_ignore_keeps_the_clients_of_a_minority_and_promises_them_nothing(clu
     connection.close()
 
 
-def test_n8_no_false_promises_mirrored_under_the_other_mode(cluster: LinkedCluster) -> None:
+def test_n8_no_false_promises_mirrored_under_the_other_mode(
+    cluster: LinkedCluster, write_through_all: WriteThroughAll
+) -> None:
     queue = declare(cluster, "ha.n8")
-    writers = write_through_all(cluster, queue)
+    writers = write_through_all(queue)
     cluster.links.isolate("n1")
     wait_taken_over(cluster, queue)
     writers.wait_progress("n2", "n3")
     promised_survive(cluster, writers, queue, "n1")
 
 
-def test_n9_no_false_promises_unmirrored_under_the_other_mode(cluster: LinkedCluster) -> None:
+def test_n9_no_false_promises_unmirrored_under_the_other_mode(
+    cluster: LinkedCluster, write_through_all: WriteThroughAll
+) -> None:
     queue = declare(cluster, "plain.n9", mirror_count=0)
-    writers = write_through_all(cluster, queue)
+    writers = write_through_all(queue)
     cluster.links.isolate("n1")
     eventually(lambda: cluster.status("n2").get("running_nodes") == ["n2", "n3"], "the others go on without n1")
     cluster.links.heal()
@@ -76,9 +81,11 @@ def test_n9_no_false_promises_unmirrored_under_the_other_mode(cluster: LinkedClu
     promised_survive(cluster, writers, queue, "n2")
 
 
-def test_n17_of_a_partial_cut_nobody_pauses_under_ignore(cluster: LinkedCluster) -> None:
+def test_n17_of_a_partial_cut_nobody_pauses_under_ignore(
+    cluster: LinkedCluster, write_through_all: WriteThroughAll
+) -> None:
     queue = declare(cluster, "ha.n17")
-    writers = write_through_all(cluster, queue)
+    writers = write_through_all(queue)
     cluster.links.cut("n1", "n2")
     eventually(lambda: cluster.status("n3").get("partitions"), "the cut is known")
     before = writers.counts()
