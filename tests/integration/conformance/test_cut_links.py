@@ -80,6 +80,7 @@ def test_n6_no_false_promises_mirrored(cluster: LinkedCluster, write_through_all
     queue = declare(cluster, "ha.n6")
     writers = write_through_all(queue)
     cluster.links.isolate("n1")
+    cluster.wait_running("n2", "n3")  # until then n1 would be asked where the queue is
     cluster.wait_queue(queue, lambda view: view.master != "n1" and view.state == "running", "moved", node="n2")
     writers.wait_progress("n2", "n3")
     promised_survive(cluster, writers, queue, "n1")
