@@ -8,7 +8,9 @@ test of it expects to fail.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from tests.conformance.ha.on_processes import ON_PROCESSES
 
 HERE = "conformance/ha/"
 
@@ -557,13 +559,21 @@ PARTITIONS: Mapping[str, Case] = {
     ),
 }
 
+
+def _also_on_processes(cases: Mapping[str, Case]) -> Mapping[str, Case]:
+    return {
+        case_id: replace(case, tests=(*case.tests, ON_PROCESSES[case_id])) if case_id in ON_PROCESSES else case
+        for case_id, case in cases.items()
+    }
+
+
 #: Suite -> its cases.
 SUITES: Mapping[str, Mapping[str, Case]] = {
-    "simple_ha": SIMPLE,
-    "dynamic_ha": DYNAMIC,
+    "simple_ha": _also_on_processes(SIMPLE),
+    "dynamic_ha": _also_on_processes(DYNAMIC),
     "sync_detection, eager_sync, many_node_ha": SYNCHRONISATION,
-    "priority_queue (mirror cases)": PRIORITY,
-    "partitions": PARTITIONS,
+    "priority_queue (mirror cases)": _also_on_processes(PRIORITY),
+    "partitions": _also_on_processes(PARTITIONS),
     "gm, sync throttling, queue_master_location, crashing_queues, the oracles": PARTS,
 }
 CASES: Mapping[str, Case] = {case_id: case for suite in SUITES.values() for case_id, case in suite.items()}

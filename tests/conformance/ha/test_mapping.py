@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.conformance.ha import table
 from tests.conformance.ha.cases import CASES, HERE
+from tests.conformance.ha.on_processes import ON_PROCESSES, REAL
 from tests.conformance.ha.revived import MODULES, SEEDED
 from tests.conformance.ha.runs import simulate
 
@@ -59,6 +60,17 @@ def test_whatever_was_given_up_as_flaky_is_a_function_of_a_seed() -> None:
     revived = {case_id for case_id, case in CASES.items() if case.is_revived}
     assert len(revived) == 33
     assert revived <= seeded <= set(CASES)
+
+
+def test_whatever_was_given_up_as_flaky_runs_on_real_processes_too() -> None:
+    assert set(ON_PROCESSES) == {case_id for case_id, case in CASES.items() if case.is_revived}
+    there = {
+        f"{REAL}{path.name}::{name}"
+        for path in sorted((TESTS / REAL).glob("test_*.py"))
+        for name in functions(REAL + path.name)
+        if name.startswith("test_")
+    }
+    assert there == set(ON_PROCESSES.values())
 
 
 def test_the_same_seed_does_the_same() -> None:
