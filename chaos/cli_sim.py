@@ -220,7 +220,7 @@ def _seeds_behind(ctx: click.Context, path: Path, size: Size, seconds: float | N
     if size.scenario or seconds is None:
         raise click.UsageError("a campaign for --ledger has --seconds, and no --scenario")
     try:
-        first = ledger.next_seed(ledger.read(path), size.nodes)
+        first = ledger.next_seed(ledger.read(path), size.nodes, size.operations, size.length_s)
     except ledger.LedgerError as error:
         raise click.UsageError(str(error)) from error
     return range(first, first + ENDLESS)

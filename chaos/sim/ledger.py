@@ -51,8 +51,9 @@ class Entry(NamedTuple):
         return cls(**fields | {"commit": summary["commit"] or "", "seeds": seeds})
 
     @property
-    def seeds_a_core_second(self) -> float:
-        return self.seeds / (self.seconds * self.jobs) if self.seconds else 0.0
+    def size(self) -> tuple[int, int | None, float | None]:
+        """With another one the same seed is another world."""
+        return self.nodes, self.operations, self.length_s
 
 
 def read(path: Path) -> list[Entry]:
@@ -76,26 +77,30 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
     unfinished.replace(path)
 
 
-def next_seed(entries: Sequence[Entry], nodes: int) -> int:
-    """The first that no campaign with so many nodes has come to."""
-    return max([FIRST_SEED, *(entry.next_seed for entry in entries if entry.nodes == nodes)])
+def next_seed(
+    entries: Sequence[Entry], nodes: int, operations: int | None = None, length_s: float | None = None
+) -> int:
+    """The first that no campaign of this size has come to."""
+    size = nodes, operations, length_s
+    return max([FIRST_SEED, *(entry.next_seed for entry in entries if entry.size == size)])
 
 
 def table(entries: Sequence[Entry]) -> list[str]:
-    """As Markdown: a line for each commit and number of nodes, in the order of the first of each, and the sums."""
-    groups: dict[tuple[str, int], list[Entry]] = {}
+    """As Markdown: a line for each commit and size, in the order of the first of each, and the sums."""
+    groups: dict[tuple[str, tuple[int, int | None, float | None]], list[Entry]] = {}
     for entry in entries:
-        groups.setdefault((entry.commit, entry.nodes), []).append(entry)
+        groups.setdefault((entry.commit, entry.size), []).append(entry)
     lines = [
-        "| commit | nodes | seeds | failed | seeds a second, each core | which failed |",
-        "|---|---|---|---|---|---|",
+        "| commit | nodes | size | seeds | failed | seeds a second, each core | which failed |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for (commit, nodes), group in groups.items():
+    for (commit, (nodes, operations, length_s)), group in groups.items():
+        size = f"{operations or '-'}, {'-' if length_s is None else f'{length_s:g} s'}"
         failed = ", ".join(seed for entry in group for seed in entry.failed_seeds)
         rate = _sum(group, "seeds") / max(sum(entry.seconds * entry.jobs for entry in group), 0.1)
         sums = f"{_sum(group, 'seeds'):,} | {_sum(group, 'failures')}"
-        lines.append(f"| {_short(commit)} | {nodes} | {sums} | {rate:.1f} | {failed} |")
-    lines.append(f"| in all | | {_sum(entries, 'seeds'):,} | {_sum(entries, 'failures')} | | |")
+        lines.append(f"| {_short(commit)} | {nodes} | {size} | {sums} | {rate:.1f} | {failed} |")
+    lines.append(f"| in all | | | {_sum(entries, 'seeds'):,} | {_sum(entries, 'failures')} | | |")
     return lines
 
 

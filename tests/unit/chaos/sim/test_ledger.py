@@ -43,12 +43,19 @@ def summary(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_a_campaign_begins_behind_those_with_as_many_nodes() -> None:
-    entries = [Entry.of_summary(summary()), Entry.of_summary(summary(nodes=5, next_seed=FIRST_SEED + 7))]
+def test_a_campaign_begins_behind_those_of_its_size() -> None:
+    """The same seed of another size is another world."""
+    entries = [
+        Entry.of_summary(summary()),
+        Entry.of_summary(summary(nodes=5, next_seed=FIRST_SEED + 7)),
+        Entry.of_summary(summary(operations=60, length_s=7.0, next_seed=FIRST_SEED + 9)),
+    ]
     assert next_seed([], 3) == FIRST_SEED
     assert next_seed(entries, 3) == FIRST_SEED + 120
     assert next_seed(entries, 5) == FIRST_SEED + 7
     assert next_seed(entries, 4) == FIRST_SEED
+    assert next_seed(entries, 3, 60, 7) == FIRST_SEED + 9
+    assert next_seed(entries, 3, 60) == FIRST_SEED
 
 
 def test_only_seeds_that_are_not_run_again_are_counted() -> None:
@@ -79,11 +86,13 @@ def test_campaigns_of_one_commit_are_one_row() -> None:
         Entry.of_summary(summary()),
         Entry.of_summary(summary(commit="fedcba9876543210+", failures=1, failed_seeds={"10007": "lost: ..."})),
         Entry.of_summary(summary(jobs=2, seconds=30.0)),
+        Entry.of_summary(summary(operations=60, length_s=7.0)),
     ]
     assert table(entries)[2:] == [
-        "| 0123456 | 3 | 240 | 0 | 2.0 |  |",
-        "| fedcba9+ | 3 | 120 | 1 | 2.0 | 10007 |",
-        "| in all | | 360 | 1 | | |",
+        "| 0123456 | 3 | -, - | 240 | 0 | 2.0 |  |",
+        "| fedcba9+ | 3 | -, - | 120 | 1 | 2.0 | 10007 |",
+        "| 0123456 | 3 | 60, 7 s | 120 | 0 | 2.0 |  |",
+        "| in all | | | 480 | 1 | | |",
     ]
 
 
@@ -91,7 +100,7 @@ def test_the_document_keeps_what_is_around_the_table() -> None:
     document = f"# Campaigns\n\n{TABLE_BEGINS}\nold\n{TABLE_ENDS}\n\nFound.\n"
     changed = with_table(document, [Entry.of_summary(summary())])
     assert changed.startswith(f"# Campaigns\n\n{TABLE_BEGINS}\n\n| commit |")
-    assert changed.endswith(f"| in all | | 120 | 0 | | |\n\n{TABLE_ENDS}\n\nFound.\n")
+    assert changed.endswith(f"| in all | | | 120 | 0 | | |\n\n{TABLE_ENDS}\n\nFound.\n")
     assert "old" not in changed
     with pytest.raises(LedgerError):
         with_table("no marks", [])
