@@ -104,10 +104,11 @@ sim: install ## Whole clusters in the simulator, one for each of SEEDS
 # A third of the time as usual, a third with small worlds, a third with five nodes; an interrupted run is entered, too.
 .PHONY: campaign
 campaign: install ## Many seeds behind those of all campaigns before, for MINUTES: docs/campaigns.md
-	@for size in "--nodes 3" "--nodes 3 --operations 60 --length 7" "--nodes 5 --operations 60 --length 7"; do \
+	@status=0; trap 'exit 130' INT; \
+	for size in "--nodes 3" "--nodes 3 --operations 60 --length 7" "--nodes 5 --operations 60 --length 7"; do \
 	    echo "warren sim $$size"; \
-	    $(BIN)/warren sim --ledger docs/campaigns.json $$size --seconds $$(( $(MINUTES) * 20 )) --shrink-runs 200 || exit; \
-	done
+	    $(BIN)/warren sim --ledger docs/campaigns.json $$size --seconds $$(( $(MINUTES) * 20 )) --shrink-runs 200 || status=1; \
+	done; exit $$status
 
 # How long, and how many; a run that ends early is gone on with by the next. Others: MUTANT_OPTIONS="--packages raft".
 MINUTES ?= 60
