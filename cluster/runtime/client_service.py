@@ -98,7 +98,8 @@ class ClientService:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def stop(self) -> None:
-        """Close all connections and the listener, for good."""
+        """Close all connections and the listener, for good. Nobody is let in while the last connections end."""
+        self._is_serving = False
         for task in list(self._tasks):
             task.cancel()
         if self._server is not None:

@@ -6,6 +6,10 @@ import asyncio
 
 import pytest
 
+from chaos.sim.client import Connection
+from chaos.sim.convergence import why_not_converged
+from chaos.sim.machine import AMQP_PORT
+from chaos.sim.sockets import connect
 from cluster.metadata.commands import ChangeTopology
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
@@ -67,3 +71,16 @@ def test_a_leader_whose_heirs_do_not_answer_stops_all_the_same(lab: Lab) -> None
         lab.cluster.pause_end(other)
     lab.pass_time(5)
     assert lab.leader() != leader
+
+
+def test_a_cluster_has_not_converged_while_a_node_that_stops_waits_for_a_client(lab: Lab) -> None:
+    lab.found()
+    stranger = lab.loop.start_process("stranger", lambda: 0.0001)
+    # Half-open: the node takes it for a client that says nothing, and waits.
+    lab.cluster.cut("n3", "stranger")
+    stranger.create_task(connect(lab.cluster.network, stranger, "stranger", ("n3", AMQP_PORT), Connection))
+    lab.pass_time(0.1)
+    lab.cluster.stop("n3")
+    lab.pass_time(1)
+    assert "n3" in lab.cluster.nodes, "it still waits"
+    assert why_not_converged(lab.cluster) == "n3 does not serve clients"

@@ -27,6 +27,9 @@ class Server:
         self.said = self.refused = ""
         self.is_running = False
         self.objections: list[str | None] = []
+        #: `stop` waits for it, as for clients that are slow to answer.
+        self.all_closed = asyncio.Event()
+        self.all_closed.set()
 
     async def start(self, host: str, port: int) -> None:
         await asyncio.sleep(0)
@@ -40,6 +43,7 @@ class Server:
     async def stop(self, text: str = "shutdown") -> None:
         self.is_running = False
         self.said = text
+        await self.all_closed.wait()
 
     def close_objectionable(self, objection: Callable[[str, str], str | None]) -> None:
         self.objections.append(objection("u", "v"))
@@ -132,6 +136,19 @@ async def test_nobody_is_served_after_the_end() -> None:
     bench.ending.stop()
     await bench.service.open(None)
     assert not bench.servers
+
+
+async def test_nobody_is_served_by_a_node_that_waits_for_its_last_connections_to_close() -> None:
+    bench = Bench()
+    await bench.service.open(None)
+    bench.servers[0].all_closed.clear()
+    stopping = asyncio.create_task(bench.service.stop())
+    await asyncio.sleep(0)
+    assert (bench.running(), bench.service.is_serving) == ([False], False)
+    bench.servers[0].all_closed.set()
+    await stopping
+    assert not bench.service.is_serving
+    bench.service.check_invariants()
 
 
 async def test_the_first_failure_counts() -> None:
