@@ -26,6 +26,11 @@ to the same channel in the same session, is a settlement. The message must not c
 begun since, or a master sends it that has not heard yet that its own epoch is over: a node that stood still, or is cut
 off, serves those who are connected to it until it knows.
 
+**What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
+next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
+predecessor had room, and a full queue stays full (RabbitMQ's case S14). Who publishes it anew makes a repetition, as at
+least once allows.
+
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
 destroys the disks of all complete copies (`chaos.sim.schedule`).
 """
@@ -110,6 +115,8 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     for key, story in stories(events).items():
         findings = findings_of_attempt(story)
         wrong = [name for name in _ALWAYS_WRONG if findings[name]]
+        if findings["refused_but_delivered"] and _is_refused_by_another(story, epochs.get(key[0], ())):
+            wrong.remove("refused_but_delivered")
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
         if is_missing and not _is_excused(key, story, circumstances, entries):
             wrong += is_missing
@@ -194,6 +201,16 @@ def _was_unsynced(confirmed_us: int, circumstances: Circumstances) -> bool:
         )
         for node, times in circumstances.powers.items()
         for power_us in times
+    )
+
+
+def _is_refused_by_another(story: Sequence[Event], epochs: Sequence[int]) -> bool:
+    """It was delivered by a master that died with the message, and refused by a later one, whose copy is full."""
+    refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
+    if refused_us is None:
+        return False
+    return all(
+        any(event.t_lo_us <= at_us <= refused_us for at_us in epochs) for event in story if event.kind == Kind.DELIVER
     )
 
 

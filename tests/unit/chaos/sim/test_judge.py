@@ -221,6 +221,16 @@ def test_what_was_refused_is_never_delivered(refusal: Kind) -> None:
     assert kinds(story) == ["refused_but_delivered"]
 
 
+def test_the_next_master_may_refuse_what_the_one_before_had_delivered() -> None:
+    """It has reached its limit, and knows nothing of that message."""
+    delivered = Story().tell(Kind.PUB_INVOKE, Kind.DELIVER, Kind.ACK_SENT)
+    assert kinds(delivered.promote().tell(Kind.NACK)) == []
+    at_once = Story().tell(Kind.PUB_INVOKE, Kind.DELIVER, Kind.NACK)
+    assert kinds(at_once.promote().tell(Kind.ACK_SENT)) == ["refused_but_delivered"], "by the same one"
+    after = Story().tell(Kind.PUB_INVOKE, Kind.DELIVER).promote().tell(Kind.NACK, Kind.DELIVER)
+    assert kinds(after.tell(Kind.ACK_SENT)) == ["duplicates_unflagged", "refused_but_delivered"], "nor ever after it"
+
+
 def test_what_was_returned_is_confirmed_and_gone() -> None:
     assert kinds(Story().tell(Kind.PUB_INVOKE, Kind.RETURN, Kind.CONFIRM)) == []
 
