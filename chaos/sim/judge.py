@@ -23,8 +23,7 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 **What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
 its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
 to the same channel in the same session, is a settlement. The message must not come again unless another epoch has
-begun since, or a master sends it that has not heard yet that its own epoch is over: a node that stood still, or is cut
-off, serves those who are connected to it until it knows.
+begun since.
 
 **What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
 next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
@@ -84,8 +83,6 @@ class Circumstances:
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
     settled: Mapping[AttemptKey, tuple[int, int]] = field(default_factory=dict)
-    #: How often attempts were handed out by a master that had not heard yet that its epoch was over.
-    outdated: Mapping[AttemptKey, int] = field(default_factory=dict)
     #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
     deaths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     powers: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -217,7 +214,7 @@ def _is_refused_by_another(story: Sequence[Event], epochs: Sequence[int]) -> boo
 def _has_come_back(
     key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
 ) -> bool:
-    """Sent out after it was settled for sure, in the same epoch, and not by a master whose epoch was over.
+    """Sent out after it was settled for sure, and in the same epoch.
 
     A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
     from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
@@ -226,13 +223,12 @@ def _has_come_back(
     if settled is None:
         return False
     acked_us, _proven_us = settled
-    late = sum(
+    return any(
         event.kind == Kind.DELIVER
         and event.t_lo_us > acked_us
         and not any(acked_us <= at_us <= event.t_hi_us for at_us in epochs)
         for event in story
     )
-    return late > circumstances.outdated.get(key, 0)
 
 
 def tell(key: AttemptKey, story: Sequence[Event]) -> str:

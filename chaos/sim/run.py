@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
 from chaos.sim.checks import Checks
 from chaos.sim.client import ProtocolError
@@ -119,7 +118,6 @@ class Run:
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
             moment=stage.node_moment,
-            outdated=self._outdated,
         )
         self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)
@@ -165,20 +163,13 @@ class Run:
         """These have left their queue legally."""
         if kind == Kind.DROP and self.schedule.personality.overflow == "reject-publish":
             self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
-        for queue, publisher, number, attempt in self._attempts(dropped):
-            self._limits.record(kind, queue_id=queue, pub_id=publisher, seq=number, attempt=attempt)
-
-    def _outdated(self, handed_out: Sequence[Message]) -> None:
-        """A master of an epoch that is over sends these to its consumers."""
-        self.world.outdated.update(self._attempts(handed_out))
-
-    def _attempts(self, messages: Sequence[Message]) -> Iterator[AttemptKey]:
-        """Whose they are; nothing of those that are none of the workload's."""
-        for each in messages:
+        for each in dropped:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
-                yield queue, message.pub_id, message.seq, message.attempt
+                self._limits.record(
+                    kind, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
+                )
 
     def _session_of(self, entry: int, queue: int) -> SessionMark | None:
         """Identity of the session between a node that clients ask and the master in service of a queue."""
@@ -294,7 +285,6 @@ class Run:
             requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
             settled=self.world.settled,
-            outdated=self.world.outdated,
             deaths=self.cluster.deaths,
             powers=self.cluster.powers,
             syncs={name: machine.syncs for name, machine in self.cluster.machines.items()},

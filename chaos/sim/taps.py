@@ -120,12 +120,10 @@ class Listener:
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[..., None],
-        outdated: Callable[[Sequence[Message]], None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
         (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``look``, of
-        whose metadata something has become; ``moment``, which one it is of which node, and about which other;
-        ``outdated``, what a master hands out that has not heard yet that its epoch is over."""
+        whose metadata something has become; ``moment``, which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -139,7 +137,6 @@ class Listener:
         self._is_something_wrong = is_something_wrong
         self._votes = votes
         self._moment = moment
-        self._outdated = outdated
 
     @contextmanager
     def laid(self) -> Iterator[None]:
@@ -259,12 +256,10 @@ class Listener:
         self._dropped(Kind.EXPIRE, [publication.message for publication in publications])
 
     def _fetched(
-        self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
+        self, _queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
         if not is_ack_required and deliveries and not self._is_getting:
             self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
-        if deliveries and queue.record.epoch < self._records.epochs.get(queue.record.queue_id, 0):
-            self._outdated([delivery.message for delivery in deliveries])
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:

@@ -11,7 +11,7 @@ behaves alike otherwise. Consumers: `chaos.sim.consumers`; transactions and queu
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
@@ -87,8 +87,6 @@ class Surroundings:
         self.transient: set[AttemptKey] = set()
         #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
         self.settled: dict[AttemptKey, tuple[int, int]] = {}
-        #: How often attempts were handed out by a master that did not know yet that another one serves.
-        self.outdated: Counter[AttemptKey] = Counter()
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
         self.session_of: Callable[[int, int], SessionMark | None] = lambda _entry, _queue: None
         #: Hears what has just happened to some client and queue: "confirm" or "deliver".

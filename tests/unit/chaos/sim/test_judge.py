@@ -209,10 +209,6 @@ def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
     assert kinds(story().tell(Kind.DELIVER, redelivered=True)) == [], "an acknowledgement alone proves nothing"
     again = story().promote().tell(Kind.DELIVER, redelivered=True)
     assert kinds(again, settled=settled) == [], "the next master may not have heard of it"
-    once = story().tell(Kind.DELIVER, redelivered=True)
-    assert kinds(once, settled=settled, outdated={KEY: 1}) == [], "nor may the one before have heard of the next"
-    twice = story().tell(Kind.DELIVER, redelivered=True).tell(Kind.DELIVER, redelivered=True)
-    assert kinds(twice, settled=settled, outdated={KEY: 1}) == ["resurrected"], "each excuse is for one"
 
 
 @pytest.mark.parametrize("refusal", [Kind.NACK, Kind.RETURN])
