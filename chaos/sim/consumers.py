@@ -19,6 +19,8 @@ from chaos.sim.workload import (
     RECONNECT_PAUSE_S,
     TROUBLE,
     Client,
+    SessionMark,
+    Settlement,
     Surroundings,
 )
 from chaos.workload.message_id import MessageId, decode_body
@@ -43,7 +45,7 @@ class Settling:
         self._entry = entry
         self._queue = queue
         #: Not proven yet: what, when, and in which session.
-        self._sent: list[tuple[AttemptKey, int, object]] = []
+        self._sent: list[tuple[AttemptKey, int, SessionMark]] = []
 
     def __bool__(self) -> bool:
         return bool(self._sent)
@@ -55,16 +57,17 @@ class Settling:
             key = (self._queue, message.pub_id, message.seq, message.attempt)
             self._sent.append((key, self._log.now_us(), session))
 
-    def ask(self) -> list[tuple[AttemptKey, int, object]]:
+    def ask(self) -> list[tuple[AttemptKey, int, SessionMark]]:
         """A question follows; give what comes back here to `answered`."""
         asked, self._sent = self._sent, []
         return asked
 
-    def answered(self, asked: list[tuple[AttemptKey, int, object]]) -> None:
+    def answered(self, asked: list[tuple[AttemptKey, int, SessionMark]]) -> None:
         session = self._world.session_of(self._entry, self._queue)
         for key, at_us, session_then in asked:
             if session_then == session:
-                self._world.settled.setdefault(key, (at_us, self._log.now_us()))
+                settlement = Settlement(at_us, self._log.now_us(), session_then.epoch)
+                self._world.settled.setdefault(key, settlement)
 
 
 class Consumer(Client):

@@ -23,7 +23,9 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 **What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
 its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
 to the same channel in the same session, is a settlement. The message must not come again unless another epoch has
-begun since.
+begun since, or a master of an earlier epoch that has not heard of its successor hands it out: it stood still, or is cut
+off, and serves what it knows until it finds itself too old (`cluster.runtime.standing`). What such a master does is
+seen where it happens (`chaos.sim.taps`), and each time that it hands a message out excuses one delivery.
 
 **What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
 next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
@@ -44,6 +46,7 @@ from typing import NamedTuple
 from chaos.analysis.reference import AttemptKey, findings_of_attempt, incomplete_logs, inversions, stories
 from chaos.history import Event, Kind
 from chaos.sim.record_watch import Holders, Ignorance, outlives
+from chaos.sim.workload import Settlement
 
 
 class Violation(NamedTuple):
@@ -56,6 +59,14 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
+
+
+class Late(NamedTuple):
+    """A message was handed out by a master after the cluster had begun a later epoch than its own."""
+
+    at_us: int
+    #: Of that master.
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,10 @@ class Circumstances:
     requests: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()
-    #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
-    settled: Mapping[AttemptKey, tuple[int, int]] = field(default_factory=dict)
+    #: Attempts that were settled for sure.
+    settled: Mapping[AttemptKey, Settlement] = field(default_factory=dict)
+    #: Attempts -> each time that a master which was none any more has handed them out, in the order of time.
+    late: Mapping[AttemptKey, Sequence[Late]] = field(default_factory=dict)
     #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
     deaths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     powers: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -214,7 +227,7 @@ def _is_refused_by_another(story: Sequence[Event], epochs: Sequence[int]) -> boo
 def _has_come_back(
     key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
 ) -> bool:
-    """Sent out after it was settled for sure, and in the same epoch.
+    """Sent out after it was settled for sure, and not by a master of another epoch.
 
     A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
     from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
@@ -222,12 +235,17 @@ def _has_come_back(
     settled = circumstances.settled.get(key)
     if settled is None:
         return False
-    acked_us, _proven_us = settled
-    return any(
-        event.kind == Kind.DELIVER
-        and event.t_lo_us > acked_us
-        and not any(acked_us <= at_us <= event.t_hi_us for at_us in epochs)
+    sent_us = sorted(
+        event.t_lo_us
         for event in story
+        if event.kind == Kind.DELIVER
+        and event.t_lo_us > settled.acked_us
+        and not any(settled.acked_us <= at_us <= event.t_hi_us for at_us in epochs)
+    )
+    # Each of them needs one of its own that came before it.
+    late_us = [late.at_us for late in circumstances.late.get(key, ()) if late.epoch < settled.epoch]
+    return len(sent_us) > len(late_us) or any(
+        late > sent for sent, late in zip(sent_us, late_us[: len(sent_us)], strict=True)
     )
 
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
+from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
 from chaos.sim.checks import Checks
 from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
-from chaos.sim.judge import Circumstances, Violation, judge
+from chaos.sim.judge import Circumstances, Late, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
@@ -109,11 +110,13 @@ class Run:
         stage.master_of = self.records.master_of
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
+        self._late: dict[AttemptKey, list[Late]] = {}
         self._listener = Listener(
             self.records,
             note,
             loop=self.loop,
             dropped=self._dropped,
+            late=self._handed_out_late,
             look=self._look,
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
@@ -163,13 +166,22 @@ class Run:
         """These have left their queue legally."""
         if kind == Kind.DROP and self.schedule.personality.overflow == "reject-publish":
             self.stage.violate("dropped", f"{len(dropped)} messages of a queue that only refuses what is new")
-        for each in dropped:
+        for queue, pub_id, seq, attempt in self._attempts(dropped):
+            self._limits.record(kind, queue_id=queue, pub_id=pub_id, seq=seq, attempt=attempt)
+
+    def _handed_out_late(self, epoch: int, messages: Sequence[Message]) -> None:
+        """By a master whose successor the cluster has named already."""
+        at_us = self._limits.now_us()
+        for key in self._attempts(messages):
+            self._late.setdefault(key, []).append(Late(at_us, epoch))
+
+    def _attempts(self, messages: Sequence[Message]) -> Iterator[AttemptKey]:
+        """Which these are, of those that are of the workload."""
+        for each in messages:
             message, _ = decode_body(self.world.run_tag, each.body)
             queue = queue_number(each.routing_key)
             if message is not None and queue is not None:
-                self._limits.record(
-                    kind, queue_id=queue, pub_id=message.pub_id, seq=message.seq, attempt=message.attempt
-                )
+                yield queue, message.pub_id, message.seq, message.attempt
 
     def _session_of(self, entry: int, queue: int) -> SessionMark | None:
         """Identity of the session between a node that clients ask and the master in service of a queue."""
@@ -285,6 +297,7 @@ class Run:
             requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
             settled=self.world.settled,
+            late=self._late,
             deaths=self.cluster.deaths,
             powers=self.cluster.powers,
             syncs={name: machine.syncs for name, machine in self.cluster.machines.items()},

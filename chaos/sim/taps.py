@@ -116,20 +116,23 @@ class Listener:
         *,
         loop: SimulatedLoop,
         dropped: Callable[[Kind, Sequence[Message]], None],
+        late: Callable[[Epoch, Sequence[Message]], None],
         look: Callable[[Process], object],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[..., None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
-        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``look``, of
-        whose metadata something has become; ``moment``, which one it is of which node, and about which other."""
+        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``late``, what
+        a master has handed out, and its epoch, though the cluster is in a later one; ``look``, of whose metadata
+        something has become; ``moment``, which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
         #: Process, queue and number of every session that a node has begun with a master -> when.
         self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
+        self._late = late
         self._look = look
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
@@ -256,8 +259,11 @@ class Listener:
         self._dropped(Kind.EXPIRE, [publication.message for publication in publications])
 
     def _fetched(
-        self, _queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
+        self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
+        record = queue.record
+        if deliveries and record.epoch < self._records.epochs.get(record.queue_id, record.epoch):
+            self._late(record.epoch, [delivery.message for delivery in deliveries])
         if not is_ack_required and deliveries and not self._is_getting:
             self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
 

@@ -72,6 +72,15 @@ class SessionMark(NamedTuple):
     began_s: float
 
 
+class Settlement(NamedTuple):
+    """An acknowledgement that the master in service has taken for sure. Times in microseconds."""
+
+    acked_us: int
+    proven_us: int
+    #: Of that master.
+    epoch: int
+
+
 class Surroundings:
     """What every client needs of the world."""
 
@@ -85,8 +94,8 @@ class Surroundings:
         self.channel_ids = count(1)
         #: Attempts whose messages were not persistent.
         self.transient: set[AttemptKey] = set()
-        #: Attempts that were settled for sure -> when the acknowledgement was sent, and when it was proven.
-        self.settled: dict[AttemptKey, tuple[int, int]] = {}
+        #: Attempts that were settled for sure.
+        self.settled: dict[AttemptKey, Settlement] = {}
         #: Which session the node at a position has with the master in service of a queue; ``None``: with none.
         self.session_of: Callable[[int, int], SessionMark | None] = lambda _entry, _queue: None
         #: Hears what has just happened to some client and queue: "confirm" or "deliver".

@@ -25,7 +25,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations
-from cluster.mirroring.messages import Attach, AttachRefused, MirrorMessage
+from cluster.mirroring.messages import Attach, AttachRefused, MirrorMessage, Ops
 from cluster.mirroring.progress import RECEIVING, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
 from cluster.mirroring.published import PublishedTurns
@@ -143,7 +143,7 @@ class MirroredQueue:
 
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """Take an answer of a mirror, or what an older or newer master of this queue sends."""
-        if isinstance(message, Attach):
+        if isinstance(message, Attach | Ops):
             self._other_master(node, message)
             return
         if isinstance(message, AttachRefused):
@@ -153,11 +153,11 @@ class MirroredQueue:
         if self._conversations.receive(node, message):
             self._answers_changed()
 
-    def _other_master(self, node: NodeName, attach: Attach) -> None:
-        if attach.epoch < self.record.epoch:
-            self._conversations.say(node, AttachRefused(attach.queue_id, attach.epoch, self.record.epoch))
-        elif attach.epoch > self.record.epoch:
-            self._fence(AttachRefused(attach.queue_id, self.record.epoch, attach.epoch))
+    def _other_master(self, node: NodeName, said: Attach | Ops) -> None:
+        if said.epoch < self.record.epoch:
+            self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
+        elif said.epoch > self.record.epoch:
+            self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
 
     def _fence(self, refusal: AttachRefused) -> None:
         if refusal.known_epoch > self.record.epoch and not self.is_fenced:

@@ -143,7 +143,7 @@ class AttachReply:
 
 @dataclass(frozen=True, slots=True)
 class AttachRefused:
-    """Mirror to master: a higher epoch is known here; the sender is fenced."""
+    """Answer to an attach or to operations of a master of the past: a higher epoch is known here, so it is fenced."""
 
     queue_id: QueueId
     epoch: Epoch

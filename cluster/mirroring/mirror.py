@@ -97,9 +97,13 @@ class MirrorReplica:
 
     def receive(self, node: NodeName, message: MirrorMessage) -> None:
         """Take what the master on ``node`` sends."""
-        if isinstance(message, Attach):
+        if not isinstance(message, Attach | Ops):
+            return
+        if message.epoch < self.epoch:
+            self._outbox.append((node, AttachRefused(self.queue_id, message.epoch, self.epoch)))
+        elif isinstance(message, Attach):
             self._attach(node, message)
-        elif isinstance(message, Ops):
+        else:
             self._apply(message)
 
     def link_lost(self) -> None:
@@ -115,9 +119,6 @@ class MirrorReplica:
     # --- attach -------------------------------------------------------------------------------------------------------
 
     def _attach(self, node: NodeName, attach: Attach) -> None:
-        if attach.epoch < self.epoch:
-            self._outbox.append((node, AttachRefused(self.queue_id, attach.epoch, self.epoch)))
-            return
         if attach.epoch == self._heard_epoch and attach.attach_id <= self._attach_id:
             return
         self.epoch = attach.epoch

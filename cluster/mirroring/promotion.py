@@ -16,9 +16,9 @@
    master that cannot get commits cannot shed a copy, so it confirms nothing the copy lacks. Nobody else's commit does
    it, so what the cluster wrongly believes of life and death cannot either (`cluster.metadata.mastership`).
 4. An election is a commit with a higher epoch and names a copy the record calls complete. It has everything confirmed
-   (2). From its first attach on, every mirror that hears the new epoch refuses the old master; and the elected node
-   itself was a holding mirror of the old master and answers it no more. So the old master confirms nothing after the
-   elected one has taken service, whatever it believes, except what that one had before.
+   (2). From its first attach on, every mirror that hears the new epoch refuses the old master, and says so to whatever
+   that one sends; the elected node itself was a holding mirror of the old master, and does the same. So the old master
+   confirms nothing after the elected one has taken service, whatever it believes, except what that one had before.
 5. Service by any other copy (``ha-promote-on-failure = always``, or an operator's word) may lose what it lacks; the
    metadata group counts it (`MastershipRecord.lossy_promotions`). That is the only way to lose.
 

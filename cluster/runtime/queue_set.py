@@ -436,7 +436,7 @@ class QueueSet:
             self._link_news.catch_up(queue_id)
         role = self.roles.get(queue_id)
         if isinstance(role, MasterRole):
-            # An attach comes from another master: of the past, and is refused, or of the future, and fences us.
+            # Attaches and operations are another master's: of the past, and refused, or of the future, and fence us.
             with self._guarded(queue_id):
                 role.mirrored.receive(node, message)
             if isinstance(message, Attach | Ops) and message.epoch > role.record.epoch:

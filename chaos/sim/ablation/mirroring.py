@@ -160,15 +160,15 @@ def extras_are_kept(patches: Patches) -> None:
 
 def older_masters_are_heard(patches: Patches) -> None:
     """A mirror takes an attach of an older epoch than it knows of."""
-    attach = MirrorReplica._attach
+    receive = MirrorReplica.receive
 
-    def take(self: MirrorReplica, node: Any, message: Attach) -> None:
-        if message.epoch < self.epoch:
+    def take(self: MirrorReplica, node: Any, message: Any) -> None:
+        if isinstance(message, Attach) and message.epoch < self.epoch:
             self.epoch = message.epoch
             self._heard_epoch = None
-        attach(self, node, message)
+        receive(self, node, message)
 
-    patches.setattr(MirrorReplica, "_attach", take)
+    patches.setattr(MirrorReplica, "receive", take)
     patches.setattr(MirrorReplica, "adopt_epoch", lambda _self, _epoch: None)
 
 

@@ -163,3 +163,28 @@ def test_queues_that_come_and_go(kind: str) -> None:
 def test_a_deletion_may_have_a_condition(condition: str) -> None:
     """Not drawn yet; the step is there."""
     kept((1500, "delete_if", 0, condition))
+
+
+def test_a_master_that_stood_still_may_hand_out_what_its_successor_has_settled() -> None:
+    """It cannot know: it is cut off, and not yet so old that it pauses."""
+    links = [(one, other) for node in ("n1", "n2") for one, other in ((node, "n3"), ("n3", node))]
+    outcome = run_schedule(
+        schedule(
+            publish(100, 1),
+            (300, "policy", {"ha-mode": "nodes", "ha-params": ["n3"]}),
+            (800, "policy", {"ha-mode": "all", "ha-sync-mode": "automatic"}),
+            (1300, "pause", "n3"),
+            *((1310, "cut", *link) for link in links),
+            (1400, "policy", {"ha-mode": "nodes", "ha-params": ["n1"]}),
+            *((at_ms, "get_in_transaction", 0, 0) for at_ms in (1800, 1900, 2000)),  # sessions begin
+            *((at_ms, "get_in_transaction", 0, 1) for at_ms in (2200, 2210, 2220)),
+            (2500, "pause_end", "n3"),
+            *((at_ms, "get_in_transaction", 0, 0) for at_ms in (2520, 2530, 2540, 2550)),
+            *((3500, "cut_end", *link) for link in links),
+            consumers=0,
+        )
+    )
+    assert "an acknowledgement was proven" in outcome.sightings
+    of_it = [event.kind for event in outcome.events if event.pub_id == 0 and event.seq == 1]
+    assert Kind.DELIVER in of_it[of_it.index(Kind.ACK_SENT) :], "by the old master"
+    assert outcome.violations == []

@@ -9,10 +9,10 @@ import pytest
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
-from chaos.sim.judge import Circumstances, judge
+from chaos.sim.judge import Circumstances, Late, judge
 from chaos.sim.loop import simulated_loop
 from chaos.sim.record_watch import Holders, Ignorance, outlives
-from chaos.sim.workload import MemoryHistory
+from chaos.sim.workload import MemoryHistory, Settlement
 
 
 class Story:
@@ -193,6 +193,10 @@ def test_without_syncs_before_confirms_only_what_was_unsynced_may_go() -> None:
 # --- repetitions
 
 
+#: In `Story`, what was delivered after three seconds and acknowledged after four, to the master of epoch 2.
+SETTLED = Settlement(4_000_001, 4_500_000, 2)
+
+
 def test_a_message_may_come_twice_if_the_second_time_says_so() -> None:
     story = confirmed().tell(Kind.DELIVER)
     assert kinds(story.tell(Kind.DELIVER, redelivered=True).tell(Kind.ACK_SENT)) == []
@@ -200,7 +204,7 @@ def test_a_message_may_come_twice_if_the_second_time_says_so() -> None:
 
 
 def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
-    settled = {KEY: (4_000_001, 4_500_000)}
+    settled = {KEY: SETTLED}
 
     def story() -> Story:
         return confirmed().tell(Kind.DELIVER, Kind.ACK_SENT)
@@ -209,6 +213,29 @@ def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
     assert kinds(story().tell(Kind.DELIVER, redelivered=True)) == [], "an acknowledgement alone proves nothing"
     again = story().promote().tell(Kind.DELIVER, redelivered=True)
     assert kinds(again, settled=settled) == [], "the next master may not have heard of it"
+
+
+@pytest.mark.parametrize(
+    ("late", "found"),
+    [
+        ([Late(4_500_000, 1)], []),
+        ([Late(3_500_000, 1)], []),
+        ([], ["resurrected"]),
+        ([Late(5_500_000, 1)], ["resurrected"]),
+        ([Late(4_500_000, 2)], ["resurrected"]),
+    ],
+    ids=["afterwards", "on its way", "never", "later than it came", "by the master that took the acknowledgement"],
+)
+def test_a_master_that_has_not_heard_of_its_successor_may_hand_out_what_that_one_has_settled(
+    late: list[Late], found: list[str]
+) -> None:
+    story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
+    assert kinds(story, settled={KEY: SETTLED}, late={KEY: late}) == found
+
+
+def test_each_time_that_such_a_master_hands_a_message_out_excuses_one_delivery() -> None:
+    story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, Kind.DELIVER, redelivered=True)
+    assert kinds(story, settled={KEY: SETTLED}, late={KEY: [Late(4_500_000, 1)]}) == ["resurrected"]
 
 
 @pytest.mark.parametrize("refusal", [Kind.NACK, Kind.RETURN])

@@ -312,6 +312,18 @@ def test_a_silent_mirror_is_reported() -> None:
 # --- epochs and promotion ---------------------------------------------------------------------------------------------
 
 
+def test_an_old_master_that_goes_on_with_its_stream_is_told_that_it_is_none_any_more() -> None:
+    """It stood still while another was elected, and nothing but its mirrors may be able to tell it."""
+    pair = Pair().up().quiet()
+    pair.mirror.adopt_epoch(Epoch(2))
+    pair.master.publish(publications(1, 1))
+    pair.to_mirror()
+    assert pair.mirror_local.ready == 0
+    pair.quiet()
+    assert pair.master.take_reports() == [ReportFenced(Epoch(2))]
+    assert pair.master.fetch(1, ack_required=True) == []
+
+
 def test_a_mirror_refuses_an_older_epoch_and_the_old_master_stops() -> None:
     pair = Pair().up()
     pair.mirror.adopt_epoch(Epoch(2))

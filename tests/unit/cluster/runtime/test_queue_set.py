@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.mirroring.master import MirroringSettings
-from cluster.mirroring.messages import Attach, AttachRefused
+from cluster.mirroring.messages import Attach, AttachRefused, Ops
 from cluster.mirroring.reports import ReportFenced, ReportSynchronised
 from cluster.runtime.drain_turns import TURN_S
 from node.errors import DiskFullError
@@ -147,12 +147,16 @@ def test_a_master_that_hears_of_a_later_one_stops_before_the_commit_reaches_it()
     assert network[N1].depth(Q) == network[N2].depth(Q) == 1
 
 
-def test_a_master_refuses_the_attach_of_an_earlier_one() -> None:
+@pytest.mark.parametrize(
+    "old",
+    [Attach(Q.queue_id, Epoch(2), 1, 1, NOWHERE, NOWHERE, {}, ()), Ops(Q.queue_id, Epoch(2), 1, 2, ())],
+    ids=["attach", "stream"],
+)
+def test_a_master_refuses_what_an_earlier_one_says(old: Attach | Ops) -> None:
     network = pair()
     network[N1].queues.follow(Q, mastership(Q, N1, N2, epoch=3))
     network[N1].turn()
     network.wires.clear()
-    old = Attach(Q.queue_id, Epoch(2), 1, 1, NOWHERE, NOWHERE, {}, ())
     network[N1].queues.receive(N2, old)
     network[N1].turn()
     sent = [message for message in network.wires[N1, N2] if isinstance(message, AttachRefused)]
