@@ -196,7 +196,7 @@ def test_a_mirror_that_lacks_something_takes_over_only_where_it_may(monkeypatch:
 
 
 def test_confirms_that_come_before_the_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one of some seeds: three disks must lose the same. Where the configuration says so, what is unsynced may go."""
+    """By one of some seeds: three disks must lose the same. Where the configuration says so, that may go."""
     original = StoreConfig.__init__
 
     def hasty(self: StoreConfig, *args: Any, **kwargs: Any) -> None:
