@@ -26,6 +26,7 @@ from cluster.metadata.commands import (
     SetPolicy,
     SetUserTags,
 )
+from cluster.metadata.errors import NodeStillUpError
 from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
@@ -227,6 +228,8 @@ class NodeAdmin:
 
     async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
         name = NodeName(node)
+        if name in self._runtime.links.linked_nodes():
+            raise NodeStillUpError(name)  # also while it joins, and nobody has committed yet that it is up
         deleted = await self._change(ForgetNode(name, name in self._runtime.metadata.consensus.voters))
         for queue in deleted or ():
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)

@@ -337,3 +337,19 @@ def test_what_an_empty_disk_has_free_is_what_its_node_measures(lab: Lab) -> None
     lab.cluster.wipe_end("n3")
     lab.until_converged()
     assert machine.probe.free_disk_bytes() > 1_000_000, "what ailed it ended while it was elsewhere"
+
+
+def test_a_node_that_joins_cannot_be_forgotten_before_it_is_stopped(lab: Lab) -> None:
+    """Nobody has committed yet that it is up. It would not hear of it: it waited for ever."""
+    lab.found()
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.start("n3")
+    runtime = lab.cluster.nodes["n1"].runtime
+    while NodeName("n3") not in runtime.links.linked_nodes():
+        lab.pass_time(0.001)
+    assert NodeName("n3") not in runtime.metadata.state.members, "it has not announced itself"
+    with pytest.raises(NodeStillUpError):
+        lab.forget("n3", at="n1")
+    lab.until_converged()
