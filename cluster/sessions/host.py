@@ -186,7 +186,7 @@ class SessionHost:
         self._turns.go_on()
 
     def _release_next(self) -> bool:
-        """Of the sessions that ended, the first."""
+        """Of the sessions that ended, one of the first node."""
         for node, sessions in list(self._ended.items()):
             if sessions:
                 queue_id, session = sessions.popitem()
