@@ -204,6 +204,25 @@ def test_a_peer_that_lags_behind_ends_nobody() -> None:
     assert not n2.gate.may_answer(N3), "as long as its log means another"
 
 
+def test_a_member_that_has_yet_to_carry_out_its_log_again_ends_no_newer_directory() -> None:
+    """n3 was forgotten and let in twice; n1 has both in its log, and has carried out the first as yet."""
+    n1, _, n3 = founded()
+    fresh = Node(N3)
+    fresh.file.bind(n1.file.current.group)
+    others = [voter for voter in n1.core.log.configuration if voter.name != N3]
+    fresh.found([*others, Voter(N3, fresh.identity)])
+    for node, before in ((n1, n3.identity), (fresh, fresh.identity)):
+        removed = Entry(4, 2, EntryKind.REMOVE_VOTER, Voter(N3, before).pack())
+        node.core.log.append([removed, Entry(5, 2, EntryKind.ADD_VOTER, Voter(N3, fresh.identity).pack())])
+    n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+    for first in (None, AdmitNode(N3, "first", "n3:1")):
+        if first is not None:
+            n1.state.admissions.admit(first, None)
+        n1.meets(fresh)
+        assert fresh.refusals == []
+        assert n1.gate.may_answer(N3)
+
+
 def test_an_older_copy_of_a_directory_is_refused() -> None:
     n1, _, n3 = founded()
     n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
