@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -17,6 +17,7 @@ from cluster.raft.config import RaftConfig, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Entry, EntryKind, Voter
 from cluster.runtime.admission import Admission
+from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
 from cluster.transport.mesh_port import HandshakeError
 from node.errors import ConfigError, StorageError
@@ -322,3 +323,43 @@ def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_start
     fresh.gate.join(fresh)
     n1.meets(fresh)
     assert fresh.file.current.group == n1.file.current.group
+
+
+class Bystander:
+    """Takes down what is asked of the voters and the links of a node, and does nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self.core = node.core
+        self.applied_index = 0
+        self.peers = (N3,)
+        self.asked: list[str] = []
+
+    def add_voter(self, voter: Voter) -> None:
+        self.asked.append(f"add {voter.name}")
+
+    def remove_voter(self, node: NodeName) -> None:
+        self.asked.append(f"remove {node}")
+
+    def set_learners(self, learners: Collection[Voter]) -> None:
+        self.asked.append(f"teach {len(learners)}")
+
+    def add_peer(self, name: NodeName, *addresses: str) -> None:
+        self.asked.append(f"link {name}")
+
+    def remove_peer(self, name: NodeName) -> None:
+        self.asked.append(f"unlink {name}")
+
+
+def test_a_leader_whose_records_are_behind_its_log_takes_vote_and_link_from_nobody() -> None:
+    n1 = Node(N1, members=(N1,))
+    n1.core.tick(60_000)
+    while n1.core.has_work:
+        n1.core.appended(n1.core.take_ready())
+    assert n1.core.is_leader
+    n1.core.log.append([Entry(n1.core.log.last_index + 1, n1.core.term, EntryKind.ADD_VOTER, Voter(N3, "new").pack())])
+    n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+    group = Bystander(n1)
+    members = GroupMembers(N1, n1.state, {N3: "n3:1"}, lambda: n1.identity, {N3: "new"}, lambda _peers: None)
+    members.join(group, group)
+    members.follow()
+    assert group.asked == ["link n3"]
