@@ -52,7 +52,7 @@ from cluster.metadata.commands import AdmitNode
 from cluster.metadata.state import MetadataState
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
-from cluster.runtime.group_members import group_members, meant_identity
+from cluster.runtime.group_members import are_records_behind, group_members, meant_identity
 from cluster.runtime.identity import IdentityFile, ways_out
 from cluster.transport.mesh_port import HandshakeError, Spoken
 from cluster.wire.convert_handshake import Credentials
@@ -189,15 +189,14 @@ class Admission:
         admitted = self._state.admissions.admitted.get(peer)
         if record is None:
             return admitted.after_incarnation if admitted is not None else Incarnation(0)
-        is_of_log = self._group.applied_index >= self._group.core.log.configuration_index
-        return record.incarnation if is_of_log else Incarnation(0)
+        return Incarnation(0) if are_records_behind(self._group) else record.incarnation
 
     def _meant(self, peer: NodeName) -> str | None:
-        return meant_identity(self._group.core, self._state, peer)
+        return meant_identity(self._group, self._state, peer)
 
     @property
     def _group_members(self) -> tuple[NodeName, ...]:
-        return group_members(self._group.core, self._state)
+        return group_members(self._group, self._state)
 
     def spoken(self) -> Spoken:
         return Spoken(self._state.protocol, self._spoken)

@@ -4,6 +4,11 @@ The leader brings the voters into agreement with the records, one change at a ti
 who was let in is taught the log and gets the vote once it has it, and a group of a release without identities notes
 those of its voters. Every node keeps links with the members that its log and its records name, and with no others.
 Where they are they have announced themselves (`NodeUp`); the configuration is believed where nobody is found there.
+
+**Records behind the log.** After a start a node carries out again what its log has had for long, and meanwhile its
+records tell of the past: that a member is forgotten which has come back since, or of the directory that it had then.
+What a configuration of the log follows from stands before it, so until the records have reached it, the log is right
+about whom it names, and the leader changes nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +28,20 @@ from node.ids import NodeName
 log = logging.getLogger(__name__)
 
 
-class Voting(Protocol):
-    """The group as its leader changes it (`cluster.runtime.raft_driver.RaftDriver`). Raises `ProposalRefusedError`."""
+class Group(Protocol):
+    """The metadata group of this node (`cluster.runtime.raft_driver.RaftDriver`)."""
 
     @property
     def core(self) -> RaftCore:
         """To be looked at."""
+
+    @property
+    def applied_index(self) -> int:
+        """As far as the records are."""
+
+
+class Voting(Group, Protocol):
+    """The group as its leader changes it. Raises `ProposalRefusedError`."""
 
     def add_voter(self, voter: Voter) -> None: ...
 
@@ -48,18 +61,26 @@ class PeerLinks(Protocol):
     def remove_peer(self, name: NodeName) -> None: ...
 
 
-def meant_identity(core: RaftCore, state: MetadataState, node: NodeName) -> str | None:
+def are_records_behind(group: Group) -> bool:
+    """What the newest configuration of the log follows from is not all in the records yet."""
+    return group.applied_index < group.core.log.configuration_index
+
+
+def meant_identity(group: Group, state: MetadataState, node: NodeName) -> str | None:
     """By which directory the group means a node; empty if by any, ``None`` if it is none of the group."""
+    named = group.core.log.identity_of(node)
+    if named is not None and are_records_behind(group):
+        return named
     admitted = state.admissions.admitted.get(node)
     if admitted is not None:
         return admitted.identity
-    return None if node in state.admissions.forgotten else core.log.identity_of(node)
+    return None if node in state.admissions.forgotten else named
 
 
-def group_members(core: RaftCore, state: MetadataState) -> tuple[NodeName, ...]:
+def group_members(group: Group, state: MetadataState) -> tuple[NodeName, ...]:
     """Who votes, or is going to; not who is going to be removed."""
-    admissions = state.admissions
-    voters = (voter for voter in core.log.voters if not admissions.is_forgotten(voter))
+    admissions, is_behind = state.admissions, are_records_behind(group)
+    voters = (voter for voter in group.core.log.voters if is_behind or not admissions.is_forgotten(voter))
     return tuple(dict.fromkeys((*voters, *admissions.admitted)))
 
 
@@ -106,8 +127,8 @@ class GroupMembers:
             return
         if self._node in core.log.voters:
             self._votes.set()
-        self._follow_links(tuple(name for name in group_members(core, self._state) if name != self._node))
-        if core.is_leader:
+        self._follow_links(tuple(name for name in group_members(self._group, self._state) if name != self._node))
+        if core.is_leader and not are_records_behind(self._group):
             with suppress(ProposalRefusedError):  # the change before is not committed yet, for instance
                 self._change_voters(core)
         self.on_followed()

@@ -37,6 +37,9 @@ class Group(Protocol):
     def core(self) -> RaftCore:
         """To be looked at."""
 
+    @property
+    def applied_index(self) -> int: ...
+
 
 class Joining:
     """See the top of this module."""
@@ -90,7 +93,7 @@ class Joining:
     # --- this node ---
 
     def _members(self) -> tuple[NodeName, ...]:
-        return group_members(self._group.core, self._state)
+        return group_members(self._group, self._state)
 
     def _address_of(self, name: NodeName) -> str:
         member = self._state.members.get(name)

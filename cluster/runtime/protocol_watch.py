@@ -43,6 +43,9 @@ class Group(Protocol):
     def core(self) -> RaftCore:
         """To be looked at."""
 
+    @property
+    def applied_index(self) -> int: ...
+
 
 class Links(Protocol):
     """`cluster.transport.mesh.Mesh`."""
@@ -121,7 +124,7 @@ class ProtocolWatch:
 
     def _members(self) -> list[NodeName]:
         """All that have a say or follow the log, the known members among them."""
-        return list(dict.fromkeys((*sorted(self._state.members), *group_members(self._group.core, self._state))))
+        return list(dict.fromkeys((*sorted(self._state.members), *group_members(self._group, self._state))))
 
     def _newest_of_all(self) -> int:
         """What all members speak, each in the start that the cluster knows as up; 0 if somebody is away."""

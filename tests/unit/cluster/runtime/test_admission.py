@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -17,6 +17,7 @@ from cluster.raft.config import RaftConfig, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Entry, EntryKind, Voter
 from cluster.runtime.admission import Admission
+from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
 from cluster.transport.mesh_port import HandshakeError
 from node.errors import ConfigError, StorageError
@@ -204,6 +205,25 @@ def test_a_peer_that_lags_behind_ends_nobody() -> None:
     assert not n2.gate.may_answer(N3), "as long as its log means another"
 
 
+def test_a_member_that_has_yet_to_carry_out_its_log_again_ends_no_newer_directory() -> None:
+    """n3 was forgotten and let in twice; n1 has both in its log, and has carried out the first as yet."""
+    n1, _, n3 = founded()
+    fresh = Node(N3)
+    fresh.file.bind(n1.file.current.group)
+    others = [voter for voter in n1.core.log.configuration if voter.name != N3]
+    fresh.found([*others, Voter(N3, fresh.identity)])
+    for node, before in ((n1, n3.identity), (fresh, fresh.identity)):
+        removed = Entry(4, 2, EntryKind.REMOVE_VOTER, Voter(N3, before).pack())
+        node.core.log.append([removed, Entry(5, 2, EntryKind.ADD_VOTER, Voter(N3, fresh.identity).pack())])
+    n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+    for first in (None, AdmitNode(N3, "first", "n3:1")):
+        if first is not None:
+            n1.state.admissions.admit(first, None)
+        n1.meets(fresh)
+        assert fresh.refusals == []
+        assert n1.gate.may_answer(N3)
+
+
 def test_an_older_copy_of_a_directory_is_refused() -> None:
     n1, _, n3 = founded()
     n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
@@ -303,3 +323,43 @@ def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_start
     fresh.gate.join(fresh)
     n1.meets(fresh)
     assert fresh.file.current.group == n1.file.current.group
+
+
+class Bystander:
+    """Takes down what is asked of the voters and the links of a node, and does nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self.core = node.core
+        self.applied_index = 0
+        self.peers = (N3,)
+        self.asked: list[str] = []
+
+    def add_voter(self, voter: Voter) -> None:
+        self.asked.append(f"add {voter.name}")
+
+    def remove_voter(self, node: NodeName) -> None:
+        self.asked.append(f"remove {node}")
+
+    def set_learners(self, learners: Collection[Voter]) -> None:
+        self.asked.append(f"teach {len(learners)}")
+
+    def add_peer(self, name: NodeName, *addresses: str) -> None:
+        self.asked.append(f"link {name}")
+
+    def remove_peer(self, name: NodeName) -> None:
+        self.asked.append(f"unlink {name}")
+
+
+def test_a_leader_whose_records_are_behind_its_log_takes_vote_and_link_from_nobody() -> None:
+    n1 = Node(N1, members=(N1,))
+    n1.core.tick(60_000)
+    while n1.core.has_work:
+        n1.core.appended(n1.core.take_ready())
+    assert n1.core.is_leader
+    n1.core.log.append([Entry(n1.core.log.last_index + 1, n1.core.term, EntryKind.ADD_VOTER, Voter(N3, "new").pack())])
+    n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+    group = Bystander(n1)
+    members = GroupMembers(N1, n1.state, {N3: "n3:1"}, lambda: n1.identity, {N3: "new"}, lambda _peers: None)
+    members.join(group, group)
+    members.follow()
+    assert group.asked == ["link n3"]
