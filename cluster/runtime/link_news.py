@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from node.ids import NodeName, QueueId
+from node.pieces import InTurns
 
 #: So much of a turn goes to the news.
 TURN_S = 0.002
@@ -31,15 +32,12 @@ class LinkNews:
         per_turn: int,
     ) -> None:
         self._tell = tell
-        self._call_soon = call_soon
-        self._clock = clock
-        self._per_turn = per_turn
+        self._turns = InTurns(self._tell_next, TURN_S, call_soon, clock, per_turn)
         #: What each queue has yet to hear, in its order: who, and whether the link came up. (Also looked at by who asks
         #: whether there is anything.)
         self.pending: dict[QueueId, list[tuple[NodeName, bool]]] = {}
         #: In which they hear it. Some may have caught up.
         self._order: deque[QueueId] = deque()
-        self._is_scheduled = False
 
     def came(self, node: NodeName, queue_ids: Iterable[QueueId], *, is_up: bool) -> None:
         """These are to hear of the link to ``node``."""
@@ -47,8 +45,7 @@ class LinkNews:
         for queue_id in queue_ids:
             pending.setdefault(queue_id, []).append((node, is_up))
             self._order.append(queue_id)
-        if not self._is_scheduled:
-            self._turn()
+        self._turns.go_on()
 
     def catch_up(self, queue_id: QueueId) -> None:
         """This queue hears now what it has yet to hear."""
@@ -59,18 +56,12 @@ class LinkNews:
         """There is nobody to hear it any more."""
         self.pending.pop(queue_id, None)
 
-    def _turn(self) -> None:
-        self._is_scheduled = False
-        end_s = self._clock() + TURN_S
-        left = self._per_turn
-        while self._order:
-            if not left or self._clock() >= end_s:
-                self._is_scheduled = True
-                self._call_soon(self._turn)
-                return
-            left -= 1
-            self.catch_up(self._order.popleft())
+    def _tell_next(self) -> bool:
+        if not self._order:
+            return False
+        self.catch_up(self._order.popleft())
+        return True
 
     def check_invariants(self) -> None:
-        assert not self.pending or self._is_scheduled, "what is to be told has a turn coming"
+        assert not self.pending or self._turns.is_under_way, "what is to be told has a turn coming"
         assert self.pending.keys() <= set(self._order), "and a place in it"

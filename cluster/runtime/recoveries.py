@@ -4,8 +4,9 @@ What takes no reading (a new queue, one that was closed cleanly) is opened at on
 worked on for `SLICE_S` of a turn, until it is done; syncs are done by a worker meanwhile (`node.store.steps`). So the
 node goes on to answer its peers and operators, and to serve its other queues, however long it takes.
 
-**Order.** The shared store of a vhost comes before its queues. Among those that are ready the smallest comes
-first, also before a big one that has begun. While one waits for a sync the next has its turn, up to `BEGUN_MAX`.
+**Order.** The shared store of a vhost comes before its queues. When it is open, they are all asked how large they are, a
+few in each slice (ten thousand take a seventh of a second). Among those that are ready the smallest comes first, also
+before a big one that has begun. While one waits for a sync the next has its turn, up to `BEGUN_MAX`.
 
 **A queue that is being opened** plays no role on this node yet, as if the record had not come: who masters it has not
 taken service, a mirror has not answered the attach. Nobody loses by that but time: to be up and complete does not take
@@ -16,6 +17,7 @@ Giving one up (`forget`, `close`) leaves its files to the next opening, as a cra
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -111,6 +113,9 @@ class Recoveries:
         self._clock = clock
         self._vhosts: dict[str, _Vhost] = {}
         self._queues: dict[QueueId, _Queue] = {}
+        #: Those whose vhost has opened since they came: nobody has looked yet how large they are. Some may have been
+        #: forgotten, or prepared.
+        self._unprepared: deque[_Queue] = deque()
         #: Those whose vhost is open and that have not begun, smallest first; some may have been forgotten.
         self._ready: list[tuple[int, int, _Queue]] = []
         self._ready_count = 0
@@ -159,6 +164,7 @@ class Recoveries:
         """The node stops."""
         for queue_id in list(self._queues):
             self.forget(queue_id)
+        self._unprepared.clear()
         self._ready.clear()
         self._vhosts.clear()  # the storage closes them
 
@@ -202,6 +208,11 @@ class Recoveries:
         for vhost in self._vhosts.values():
             if not vhost.waits_for_job:
                 return vhost
+        unprepared = self._unprepared
+        while unprepared:
+            if self._is_known(unprepared[0]) and unprepared[0].steps is None:
+                return unprepared[0]
+            unprepared.popleft()
         ready = self._ready
         while ready and (not self._is_known(ready[0][2]) or ready[0][2].queue.queue_id in self._begun):
             heappop(ready)
@@ -219,8 +230,11 @@ class Recoveries:
 
     def _step(self, item: _Vhost | _Queue, error: BaseException | None) -> bool:
         """``error``: of the job before. False if there is no further step."""
+        if isinstance(item, _Queue) and item.steps is None:
+            self._prepare(item)
+            return True
         steps = item.steps
-        assert steps is not None, "the vhost is open"
+        assert steps is not None, "what was prepared has steps"
         if isinstance(item, _Queue):
             self._begun[item.queue.queue_id] = item
         try:
@@ -260,8 +274,7 @@ class Recoveries:
         if isinstance(result, Exception):
             self._vhost_failed(item.name, result)
             return
-        for waiting in self._waiting_for(item.name):
-            self._prepare(waiting)
+        self._unprepared.extend(self._waiting_for(item.name))
 
     def _vhost_failed(self, vhost: str, error: Exception) -> None:
         self._files.vhost_failed(vhost)
@@ -273,9 +286,11 @@ class Recoveries:
         return [item for item in self._queues.values() if item.steps is None and item.queue.vhost == vhost]
 
     def check_invariants(self) -> None:
+        unprepared = {item.queue.queue_id for item in self._unprepared}
         for queue_id, item in self._queues.items():
             assert item.queue.queue_id == queue_id, "an opening is filed under its queue"
-            assert (item.steps is None) == (item.queue.vhost in self._vhosts), "the shared store comes first"
+            is_waiting = item.queue.vhost in self._vhosts or queue_id in unprepared
+            assert (item.steps is None) == is_waiting, "the shared store comes first"
         assert len(self._begun) <= BEGUN_MAX, "few are under way"
         assert self._begun.keys() <= self._queues.keys(), "what has begun is wanted"
         assert self._is_scheduled or self._choose() is None, "what can go on has a turn coming"

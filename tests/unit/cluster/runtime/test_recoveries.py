@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from cluster.runtime import recoveries
+from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.runtime.recoveries import BEGUN_MAX
 from node.errors import StorageError
 from node.pieces import at_once
@@ -114,6 +115,31 @@ def test_what_needs_no_reading_is_open_at_once_while_another_recovers() -> None:
     assert node.role(OTHER_VHOST) == "master"
     assert node.began == []
     assert not is_master(node)
+
+
+def test_queues_that_waited_for_the_shared_store_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = QueueSetNetwork(N1)[N1]
+    many = [queue_record(number) for number in range(20, 50)]
+    for queue in many:
+        node.queues.follow(queue, mastership(queue, N1))
+        node.publish(queue, 1, 1)
+    node.sync()
+    crash(node)
+    looked_at: list[str] = []
+    look = NodeQueueFiles.queue_file_count
+    monkeypatch.setattr(
+        NodeQueueFiles, "queue_file_count", lambda files, queue: looked_at.append(queue.name) or look(files, queue)
+    )
+    for queue in many:
+        node.queues.follow(queue, mastership(queue, N1))
+    in_a_turn = []
+    while node.pending:
+        before = len(looked_at)
+        one_turn(node)
+        in_a_turn.append(len(looked_at) - before)
+    assert sum(in_a_turn) == len(many)
+    assert max(in_a_turn) == 1
+    assert all(node.depth(queue) == 1 for queue in many)
 
 
 def test_a_smaller_queue_comes_before_a_big_one_that_has_begun() -> None:
