@@ -139,14 +139,8 @@ class UntrustedOrigins:
 
     def is_duplicate(self, msg_id: MsgId) -> bool:
         """As `BackingQueue.is_duplicate`."""
-        origin, counter = split_msg_id(msg_id)
-        trusted = self._trusted.get(origin)
-        if trusted is None:
+        if not self._is_between(msg_id):
             return self._local.is_duplicate(msg_id)
-        if counter <= trusted:
-            return True
-        if counter > self._claimed[origin]:
-            return False
         if msg_id in self._taken:
             return True
         if self._live is None:

@@ -4,7 +4,7 @@ What takes no reading (a new queue, one that was closed cleanly) is opened at on
 worked on for `SLICE_S` of a turn, until it is done; syncs are done by a worker meanwhile (`node.store.steps`). So the
 node goes on to answer its peers and operators, and to serve its other queues, however long it takes.
 
-**Order.** The shared store of a vhost comes before its queues. When it is open, they are all asked how large they are, a
+**Order.** The shared store of a vhost comes before its queues. When it is open they are asked how large they are, a
 few in each slice (ten thousand take a seventh of a second). Among those that are ready the smallest comes first, also
 before a big one that has begun. While one waits for a sync the next has its turn, up to `BEGUN_MAX`.
 

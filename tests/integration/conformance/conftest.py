@@ -1,4 +1,4 @@
-"""Writers that end with their test, however it ends."""
+"""What a test leaves is gone with it, however it ends: links that were cut, and writers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from tests.support.linked_cluster import LinkedCluster
 
 #: Gives writers of a queue through every node, all of which have been confirmed something.
 WriteThroughAll = Callable[[str], Writers]
+
+
+@pytest.fixture
+def cluster(running: LinkedCluster) -> Iterator[LinkedCluster]:
+    """That of the module, whole."""
+    running.repair()
+    yield running
+    running.links.heal()
 
 
 @pytest.fixture

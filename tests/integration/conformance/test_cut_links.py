@@ -39,13 +39,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedCluster]
         yield cluster
 
 
-@pytest.fixture
-def cluster(running: LinkedCluster) -> Iterator[LinkedCluster]:
-    running.repair()
-    yield running
-    running.links.heal()
-
-
 # --- who stops, who goes on ---
 
 

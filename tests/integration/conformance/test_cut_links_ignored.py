@@ -28,13 +28,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedCluster]
         yield cluster
 
 
-@pytest.fixture
-def cluster(running: LinkedCluster) -> Iterator[LinkedCluster]:
-    running.repair()
-    yield running
-    running.links.heal()
-
-
 def wait_taken_over(cluster: LinkedCluster, queue: str) -> None:
     cluster.wait_running("n2", "n3")  # until then n1 would be asked where the queue is
     cluster.wait_queue(queue, lambda view: view.master != "n1" and view.state == "running", "moved", node="n2")

@@ -20,13 +20,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedCluster]
         yield cluster
 
 
-@pytest.fixture
-def cluster(running: LinkedCluster) -> Iterator[LinkedCluster]:
-    running.repair()
-    yield running
-    running.links.heal()
-
-
 def test_n5_of_five_exactly_a_majority_goes_on_when_links_are_cut(cluster: LinkedCluster) -> None:
     cluster.links.isolate("n1", "n2")
     cluster.wait_only_these_serve("n3", "n4", "n5")
