@@ -73,6 +73,13 @@ class Lab:
         """As an operator has it done, to the end; raises what it is refused with."""
         self.ask(at, lambda admin: admin.forget_cluster_node(name))
 
+    def replace_disk(self, name: str, at: str) -> None:
+        """What was there is lost, the others notice and forget it, and it starts as a new node."""
+        self.lose_disk(name)
+        self.pass_time(10)
+        self.forget(name, at)
+        self.start(name)
+
     def declare(self, at: str, *names: str) -> None:
         """Durable queues, one after the other."""
         node, process = self.cluster.nodes[at], self.cluster.machines[at].process

@@ -200,10 +200,7 @@ def test_who_has_lost_its_disk_is_forgotten_and_joins_as_a_new_node(lab: Lab, vi
 @pytest.mark.parametrize("after_ms", few_fast((3, 8, 20, 60, 120, 200), 2))
 def test_who_loses_its_disk_again_while_it_learns_is_taught_from_the_beginning(lab: Lab, after_ms: int) -> None:
     lab.found()
-    lab.lose_disk("n3")
-    lab.pass_time(10)
-    lab.forget("n3", at="n1")
-    lab.start("n3")
+    lab.replace_disk("n3", at="n1")
     lab.pass_time(after_ms / 1000)
     lab.lose_disk("n3")
     lab.start("n3")
@@ -221,10 +218,7 @@ def test_who_loses_its_disk_again_while_it_learns_is_taught_from_the_beginning(l
 def test_a_disk_whose_place_another_has_taken_before_it_voted_gets_no_vote(lab: Lab) -> None:
     """It learns under the name of the other, as a majority that is away decides about both when it is back."""
     lab.found()
-    lab.lose_disk("n3")
-    lab.pass_time(10)
-    lab.forget("n3", at="n1")
-    lab.start("n3")
+    lab.replace_disk("n3", at="n1")
     while not lab.is_let_in("n3"):
         lab.pass_time(0.001)
     lab.cluster.kill("n2")
@@ -249,10 +243,7 @@ def test_a_disk_whose_place_another_has_taken_before_it_voted_gets_no_vote(lab: 
 
 def test_a_cluster_goes_on_with_the_new_node_when_an_old_one_dies(lab: Lab) -> None:
     lab.found()
-    lab.lose_disk("n3")
-    lab.pass_time(10)
-    lab.forget("n3", at="n1")
-    lab.start("n3")
+    lab.replace_disk("n3", at="n1")
     lab.until_converged()
     lab.pass_time(5)
     lab.cluster.kill("n1")
@@ -288,10 +279,7 @@ def test_a_forgotten_node_that_returns_is_told_what_to_do(lab: Lab) -> None:
 def test_two_of_three_nodes_that_lost_their_disks_are_replaced_one_after_the_other(lab: Lab) -> None:
     lab.found()
     for victim in ("n2", "n3"):
-        lab.lose_disk(victim)
-        lab.pass_time(10)
-        lab.forget(victim, at="n1")
-        lab.start(victim)
+        lab.replace_disk(victim, at="n1")
         lab.until_converged()
         lab.pass_time(5)
     lab.cluster.kill("n1")
@@ -342,10 +330,7 @@ def test_what_an_empty_disk_has_free_is_what_its_node_measures(lab: Lab) -> None
 def test_a_node_that_joins_cannot_be_forgotten_before_it_is_stopped(lab: Lab) -> None:
     """Nobody has committed yet that it is up. It would not hear of it: it waited for ever."""
     lab.found()
-    lab.lose_disk("n3")
-    lab.pass_time(10)
-    lab.forget("n3", at="n1")
-    lab.start("n3")
+    lab.replace_disk("n3", at="n1")
     runtime = lab.cluster.nodes["n1"].runtime
     while NodeName("n3") not in runtime.links.linked_nodes():
         lab.pass_time(0.001)
