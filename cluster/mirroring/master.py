@@ -328,8 +328,6 @@ class MirroredQueue:
     # --- BackingQueue -------------------------------------------------------------------------------------------------
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        if self._untrusted:
-            publications = self._without_duplicates(publications)
         if self._is_plain:
             self.local.publish(publications)
             self._vouch(publications)
@@ -339,10 +337,6 @@ class MirroredQueue:
         self._note_published(first_seq_id, publications)
 
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
-        if self._untrusted:
-            publications = self._without_duplicates(publications)
-        if not publications:
-            return []
         assert not self._is_ending, "it was said that nothing is delivered any more"
         assert self.local.ready == 0, "only an empty queue may be bypassed"
         first_seq_id = self.local.next_seq_id
@@ -382,17 +376,6 @@ class MirroredQueue:
     def _vouch(self, publications: Sequence[Publication]) -> None:
         if self._untrusted:
             self._untrusted.published(publication.message for publication in publications)
-
-    def _without_duplicates(self, publications: Sequence[Publication]) -> Sequence[Publication]:
-        """Look at each message: here, unlike elsewhere, a duplicate may follow a new message of the same origin."""
-        fresh: list[Publication] = []
-        for publication in publications:
-            msg_id = publication.message.msg_id
-            if not self.is_duplicate(msg_id):
-                fresh.append(publication)
-            elif publication.token is not None:
-                self.confirm_when_safe(msg_id, publication.token)
-        return fresh
 
     def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
         if self.is_fenced or self._is_ending or not self._service.may_deliver:
@@ -484,6 +467,10 @@ class MirroredQueue:
         if self._untrusted:
             return self._untrusted.is_duplicate(msg_id)
         return self.local.is_duplicate(msg_id)
+
+    @property
+    def knows_out_of_order(self) -> bool:
+        return bool(self._untrusted)
 
     def confirm_when_safe(self, msg_id: MsgId, token: Hashable) -> None:
         if self._is_plain:

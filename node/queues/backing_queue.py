@@ -124,8 +124,14 @@ class BackingQueue(Protocol):
     def is_duplicate(self, msg_id: MsgId) -> bool:
         """True if this publish was accepted before (a publisher's node sends again after a failover).
 
-        Decided by the high-water counter of the id's origin: ids of one origin arrive in growing order.
+        Decided by the high-water counter of the id's origin: ids of one origin arrive in growing order, so what follows
+        a new message is new. `knows_out_of_order` tells when that does not hold.
         """
+
+    @property
+    def knows_out_of_order(self) -> bool:
+        """A duplicate may follow a new message of its origin: of some origins only the messages that are here are known
+        for sure, and not all that came before them."""
 
     def confirm_when_safe(self, msg_id: MsgId, token: Hashable) -> None:
         """Return ``token`` when the earlier copy of this duplicate is safe (at once if it is settled)."""

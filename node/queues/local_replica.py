@@ -112,6 +112,11 @@ class LocalReplica:
         return len(self._content.unacked)
 
     @property
+    def knows_out_of_order(self) -> bool:
+        """See `BackingQueue.knows_out_of_order`."""
+        return False
+
+    @property
     def in_flight_messages(self) -> int:
         """See `BackingQueue.in_flight_messages`."""
         return self._writes.in_flight_messages

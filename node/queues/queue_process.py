@@ -196,6 +196,8 @@ class QueueProcess:
 
         The ids of one origin grow (`BackingQueue.is_duplicate`): if the first of a batch is new, so are the others.
         """
+        if self._backing_queue.knows_out_of_order:
+            return True
         first = messages[0].msg_id
         return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
 

@@ -383,23 +383,6 @@ def test_a_mirror_that_heard_nothing_of_the_last_epoch_flags_everything() -> Non
     assert all(delivery.redelivered for delivery in promoted.fetch(count, ack_required=True))
 
 
-def test_an_incomplete_mirror_does_not_swallow_the_second_sending_of_what_it_lacks() -> None:
-    """Message 3 reaches the mirror by the live stream while 1 and 2 are still missing; then the master dies."""
-    pair = Pair()
-    pair.master.publish(publications(1, 2))
-    pair.up().to_mirror()
-    pair.master.publish(publications(3, 1))
-    pair.to_mirror()
-    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
-    assert [promoted.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3)] == [False, False, True]
-    promoted.publish(publications(1, 4))
-    assert sorted(delivery.message.msg_id for delivery in promoted.fetch(9, ack_required=True)) == [
-        msg_id_of(counter) for counter in (1, 2, 3, 4)
-    ]
-    pair.mirror_disk.sync()
-    assert sorted(promoted.drain_confirmed()) == [1, 2, 3, 4]  # type: ignore[type-var]
-
-
 def test_a_complete_mirror_recognises_what_was_settled_as_a_duplicate() -> None:
     pair = Pair().up().quiet()
     pair.master.publish(publications(1, 2))

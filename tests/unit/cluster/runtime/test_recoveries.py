@@ -18,6 +18,7 @@ from node.pieces import at_once
 from node.queues.options import QueueOptions
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import ENTRIES_PER_STEP
+from node.topology.records import QueueRecord
 from tests.support.amounts import few_fast, slow
 from tests.support.messages import make_message
 from tests.support.queue_sets import CLIENT, N1, N2, QueueSetNetwork, QueueSetNode, mastership, pair, queue_record
@@ -127,9 +128,12 @@ def test_queues_that_waited_for_the_shared_store_are_looked_at_one_by_one(monkey
     crash(node)
     looked_at: list[str] = []
     look = NodeQueueFiles.queue_file_count
-    monkeypatch.setattr(
-        NodeQueueFiles, "queue_file_count", lambda files, queue: looked_at.append(queue.name) or look(files, queue)
-    )
+
+    def note_and_look(files: NodeQueueFiles, queue: QueueRecord) -> int:
+        looked_at.append(queue.name)
+        return look(files, queue)
+
+    monkeypatch.setattr(NodeQueueFiles, "queue_file_count", note_and_look)
     for queue in many:
         node.queues.follow(queue, mastership(queue, N1))
     in_a_turn = []

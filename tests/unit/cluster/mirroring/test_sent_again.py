@@ -1,0 +1,77 @@
+"""A replica that was promoted with gaps: its publishers send again what nobody has confirmed, some of which is here."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.metadata.records import MastershipRecord
+from node.ids import Epoch
+from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
+from node.queues.options import queue_options
+from node.queues.queue_process import QueueProcess
+from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.mirror_pair import N2, QUEUE, Pair
+from tests.support.queue_bench import channel, queue_record
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """Message 3 reached the mirror by the live stream while 1 and 2 were still missing; then the master died."""
+    pair = Pair()
+    pair.master.publish(publications(1, 2))
+    pair.up().to_mirror()
+    pair.master.publish(publications(3, 1))
+    pair.to_mirror()
+    return pair
+
+
+def promoted(pair: Pair, **policy: object) -> QueueProcess:
+    queue = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    options = queue_options({}, {name.replace("_", "-"): value for name, value in policy.items()})
+    return QueueProcess(queue_record(), queue, options)
+
+
+def send_again(process: QueueProcess) -> None:
+    """The first three, and one more."""
+    messages = [make_message(counter) for counter in (1, 2, 3, 4)]
+    process.publish(channel(1), messages, [1, 2, 3, 4], is_resent=True)
+
+
+def answers(effects: list[QueueEffect]) -> tuple[list[int], list[int]]:
+    """Confirmed and refused."""
+    confirmed = [seq for effect in effects if isinstance(effect, ConfirmPublished) for seq in effect.publish_seqs]
+    refused = [seq for effect in effects if isinstance(effect, RejectPublished) for seq in effect.publish_seqs]
+    return sorted(confirmed), sorted(refused)
+
+
+def delivered(effects: list[QueueEffect]) -> list[bytes]:
+    return [each.message.msg_id for effect in effects if isinstance(effect, Deliver) for each in effect.deliveries]
+
+
+def test_what_is_missing_is_taken_and_what_is_here_only_confirmed(pair: Pair) -> None:
+    process = promoted(pair)
+    known = [process.backing_queue.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3)]
+    assert known == [False, False, True]
+    send_again(process)
+    assert process.ready == 4
+    process.drain()
+    pair.mirror_disk.sync()
+    assert answers(process.drain()) == ([1, 2, 3, 4], [])
+
+
+def test_a_full_queue_refuses_what_is_missing_and_confirms_what_it_has(pair: Pair) -> None:
+    process = promoted(pair, max_length=1, overflow="reject-publish")
+    send_again(process)
+    assert process.ready == 1
+    effects = process.drain()
+    pair.mirror_disk.sync()
+    assert answers(effects + process.drain()) == ([3], [1, 2, 4])
+
+
+def test_a_consumer_without_acks_is_not_given_a_second_time_what_was_here(pair: Pair) -> None:
+    process = promoted(pair)
+    process.consume(channel(2), ConsumerSpec("c", no_ack=True, exclusive=False))
+    ids = delivered(process.drain())
+    send_again(process)
+    ids += delivered(process.drain())
+    assert sorted(ids) == [msg_id_of(counter) for counter in (1, 2, 3, 4)]
