@@ -16,13 +16,21 @@ from tests.support.server_client import Basic, Channel, Client, Connection, Queu
 from tests.support.small_world import SmallWorld, small_config
 
 
-@pytest.fixture
-async def small() -> SmallWorld:
-    return SmallWorld()
+class WorldWithClients(SmallWorld):
+    """They go with their test: a node that stops would give them ten seconds to answer its farewell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clients: list[Client] = []
 
 
 @pytest.fixture
-async def node(small: SmallWorld) -> AsyncIterator[Node]:
+async def small() -> WorldWithClients:
+    return WorldWithClients()
+
+
+@pytest.fixture
+async def node(small: WorldWithClients) -> AsyncIterator[Node]:
     node = compose_node(small_config(), small.world)
     await (await node.start())
     for vhost in ("a", "b"):
@@ -32,19 +40,22 @@ async def node(small: SmallWorld) -> AsyncIterator[Node]:
         for vhost in ("a", "b"):
             await node.admin.set_permissions(vhost, user, ".*", ".*", ".*")
     yield node
+    for client in small.clients:
+        client.transport.abort()
     await node.close()
 
 
-async def logged_in(small: SmallWorld, user: str) -> Client:
+async def logged_in(small: WorldWithClients, user: str) -> Client:
     """The login is accepted, nothing more."""
     client = Client(cast(Any, SimpleNamespace(listener=small.listeners[-1])))
+    small.clients.append(client)
     client.shell.data_received(PROTOCOL_HEADER)
     names = await client.send(Connection.StartOk({}, "PLAIN", f"\0{user}\0secret"), channel=0)
     assert names[-1] == "Connection.Tune"
     return client
 
 
-async def entered(small: SmallWorld, user: str, vhost: str) -> Client:
+async def entered(small: WorldWithClients, user: str, vhost: str) -> Client:
     client = await logged_in(small, user)
     names = await client.send(Connection.TuneOk(100, 131_072, 0), Connection.Open(vhost), channel=0)
     assert names == ["Connection.OpenOk"]
@@ -62,7 +73,7 @@ async def farewell(client: Client) -> tuple[int | None, str] | None:
     return closes[0].reply_code, closes[0].reply_text
 
 
-async def test_the_connections_of_a_deleted_user_are_closed_and_no_others(node: Node, small: SmallWorld) -> None:
+async def test_the_connections_of_a_deleted_user_are_closed_and_no_others(node: Node, small: WorldWithClients) -> None:
     ann = [await entered(small, "ann", vhost) for vhost in ("a", "b")]
     bob = await entered(small, "bob", "a")
     await node.admin.delete_user("ann")
@@ -70,7 +81,7 @@ async def test_the_connections_of_a_deleted_user_are_closed_and_no_others(node: 
     assert await farewell(bob) is None
 
 
-async def test_so_is_one_that_has_only_logged_in(node: Node, small: SmallWorld) -> None:
+async def test_so_is_one_that_has_only_logged_in(node: Node, small: WorldWithClients) -> None:
     client = await logged_in(small, "ann")
     await node.admin.delete_user("ann")
     await node.admin.add_user("ann", "another secret", ())
@@ -79,14 +90,14 @@ async def test_so_is_one_that_has_only_logged_in(node: Node, small: SmallWorld) 
     assert client.state() is ConnectionState.CLOSED
 
 
-async def test_the_connections_to_a_deleted_vhost_are_closed_and_no_others(node: Node, small: SmallWorld) -> None:
+async def test_the_connections_to_a_deleted_vhost_are_closed_and_no_others(node: Node, small: WorldWithClients) -> None:
     inside, outside = await entered(small, "ann", "a"), await entered(small, "ann", "b")
     await node.admin.delete_vhost("a")
     assert await farewell(inside) == (320, "CONNECTION_FORCED - vhost 'a' is deleted")
     assert await farewell(outside) is None
 
 
-async def test_what_a_snapshot_no_longer_knows_is_gone_too(node: Node, small: SmallWorld) -> None:
+async def test_what_a_snapshot_no_longer_knows_is_gone_too(node: Node, small: WorldWithClients) -> None:
     """A node that was cut off gets the changes of that time all at once."""
     client = await entered(small, "ann", "a")
     group = node.runtime.metadata
@@ -100,7 +111,7 @@ async def test_what_a_snapshot_no_longer_knows_is_gone_too(node: Node, small: Sm
     assert await farewell(client) == (320, "CONNECTION_FORCED - user 'ann' is deleted")
 
 
-async def test_permissions_count_from_the_next_operation_on(node: Node, small: SmallWorld) -> None:
+async def test_permissions_count_from_the_next_operation_on(node: Node, small: WorldWithClients) -> None:
     client = await entered(small, "ann", "a")
     publish = publish_bytes(1, exchange="amq.direct")
     assert await client.send(data=publish) == []
@@ -114,7 +125,7 @@ async def test_permissions_count_from_the_next_operation_on(node: Node, small: S
     assert await client.send(data=publish) == ["Channel.Close"]
 
 
-async def test_a_consumer_names_its_channel_as_the_list_of_channels_does(node: Node, small: SmallWorld) -> None:
+async def test_a_consumer_names_its_channel_as_the_list_of_channels_does(node: Node, small: WorldWithClients) -> None:
     client = await entered(small, "ann", "a")
     await client.send(Channel.Open(), channel=2)
     await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), channel=2)
