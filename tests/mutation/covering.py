@@ -52,13 +52,15 @@ class Covering:
         """The tests that can notice it, the quickest first.
 
         What is run when a module is imported, a function that is called then included, concerns every test that
-        executes a line of this module; if there are none, since it only declares, every one of its package."""
-        masks = [self._mask_of([mutant.path]), self._mask_of(self._numbers.package_of(mutant.path))]
+        executes a line of this module, and after them every one of its package: others may use its constants."""
         if mutant.is_in_function:
             first = self._numbers.first(mutant.path)
             assert first is not None
-            masks.insert(0, 1 << (first + mutant.line))
-        return next((tests for mask in masks if (tests := self._with_any_of(mask))), [])
+            if tests := self._with_any_of(1 << (first + mutant.line)):
+                return tests
+        own = self._with_any_of(self._mask_of([mutant.path]))
+        package = self._with_any_of(self._mask_of(self._numbers.package_of(mutant.path)))
+        return list(dict.fromkeys((*own, *package)))
 
     def _mask_of(self, paths: Iterable[str]) -> int:
         ranges = map(self._numbers.range_of, paths)

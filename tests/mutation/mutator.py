@@ -33,8 +33,8 @@ COMPARISONS: dict[type[ast.cmpop], Sequence[type[ast.cmpop]]] = {
     ast.NotIn: (ast.In,),
 }
 OPPOSITE_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-#: Their bodies are not the product's behaviour.
-LEFT_ALONE_FUNCTIONS = {"check_invariants", "__repr__", "__str__"}
+#: Their bodies are not the product's behaviour: two of them are parts of the metadata's `check_invariants`.
+LEFT_ALONE_FUNCTIONS = {"check_invariants", "check_record", "check_together", "__repr__", "__str__"}
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 #: Calls whose order of arguments is a declaration.
 DECLARING_CALLS = {"NewType", "TypeVar", "Struct", "namedtuple", "cast", "isinstance", "issubclass"}

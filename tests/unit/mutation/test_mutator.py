@@ -61,6 +61,7 @@ def test_a_mistake_is_one_replacement(code: str, expected: set[str]) -> None:
         "x = f'{a < b} and {not c}'",
         "x = g(a, b.c)",  # of different forms: the type checker's
         "def check_invariants(self):\n    assert_that(1 < 2)",
+        "def check_together(a, b):\n    assert_that(a < b)",
         "def __repr__(self):\n    return a + 1",
         "x = isinstance(a, b)",
         "x = y",  # a local name that is missing is noticed by whoever runs it

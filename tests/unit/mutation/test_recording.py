@@ -64,7 +64,8 @@ def test_tests_are_found_by_the_line_that_they_execute_the_quickest_first(tmp_pa
     names = {mutant.after: [test.name for test in covering.of(mutant)] for mutant in mutants_of("p/b.py", source)}
     assert names["True"] == ["t.py::quick", "t.py::slow"]
     assert names["None"] == ["t.py::slow"]
-    assert names["8"] == ["t.py::quick", "t.py::slow"], "a constant concerns whoever runs anything of its module"
+    own, package = ["t.py::quick", "t.py::slow"], ["t.py::other"]
+    assert names["8"] == own + package, "a constant concerns whoever runs anything of its module, then of its package"
 
 
 def test_a_function_that_is_called_by_the_import_concerns_whoever_runs_anything_of_its_module(tmp_path: Path) -> None:
