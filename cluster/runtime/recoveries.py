@@ -286,11 +286,13 @@ class Recoveries:
         return [item for item in self._queues.values() if item.steps is None and item.queue.vhost == vhost]
 
     def check_invariants(self) -> None:
-        unprepared = {item.queue.queue_id for item in self._unprepared}
+        unprepared = {id(item) for item in self._unprepared}
         for queue_id, item in self._queues.items():
             assert item.queue.queue_id == queue_id, "an opening is filed under its queue"
-            is_waiting = item.queue.vhost in self._vhosts or queue_id in unprepared
-            assert (item.steps is None) == is_waiting, "the shared store comes first"
+            if item.queue.vhost in self._vhosts:
+                assert item.steps is None, "the shared store comes first"
+            elif item.steps is None:
+                assert id(item) in unprepared, "what waits for no shared store is looked at"
         assert len(self._begun) <= BEGUN_MAX, "few are under way"
         assert self._begun.keys() <= self._queues.keys(), "what has begun is wanted"
         assert self._is_scheduled or self._choose() is None, "what can go on has a turn coming"

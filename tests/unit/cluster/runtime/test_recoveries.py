@@ -146,6 +146,25 @@ def test_queues_that_waited_for_the_shared_store_are_looked_at_one_by_one(monkey
     assert all(node.depth(queue) == 1 for queue in many)
 
 
+def test_one_that_is_forgotten_and_taken_back_while_it_waits_to_be_looked_at_is_opened_once() -> None:
+    node = QueueSetNetwork(N1)[N1]
+    many = [queue_record(number) for number in range(20, 24)]
+    for queue in many:
+        node.queues.follow(queue, mastership(queue, N1))
+        node.publish(queue, 1, 1)
+    node.sync()
+    crash(node)
+    for queue in many:
+        node.queues.follow(queue, mastership(queue, N1))
+    recovery = node.queues._recoveries
+    turns_until(node, lambda: bool(recovery._unprepared))
+    last = many[-1]
+    node.queues._forget_opening(last.queue_id)
+    node.queues.follow(last, mastership(last, N1))
+    node.turn()
+    assert all(node.depth(queue) == 1 for queue in many)
+
+
 def test_a_smaller_queue_comes_before_a_big_one_that_has_begun() -> None:
     node = QueueSetNetwork(N1)[N1]
     node.queues.follow(Q, mastership(Q, N1))
