@@ -63,6 +63,7 @@ from node.queues.length_limits import (
 )
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_flow import QueueFlow
+from node.queues.refusals import Refusals
 from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
@@ -97,6 +98,7 @@ class QueueProcess:
         self._outgoing: list[Consumer] = []
         self._confirmed: list[Token] = []
         self._rejected: list[Token] = []
+        self._refusals = Refusals()
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
         #: A deletion is being decided on.
@@ -208,13 +210,14 @@ class QueueProcess:
         return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
 
     def _without_duplicates(self, publications: Sequence[Publication]) -> list[Publication]:
-        backing_queue = self._backing_queue
+        backing_queue, refused_before = self._backing_queue, self._refusals.take
         fresh = []
         for publication in publications:
-            if not backing_queue.is_duplicate(publication.message.msg_id):
+            msg_id = publication.message.msg_id
+            if refused_before(msg_id) or not backing_queue.is_duplicate(msg_id):
                 fresh.append(publication)
             elif publication.token is not None:
-                backing_queue.confirm_when_safe(publication.message.msg_id, publication.token)
+                backing_queue.confirm_when_safe(msg_id, publication.token)
         return fresh
 
     def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
@@ -258,6 +261,7 @@ class QueueProcess:
         self._store(fitting, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
+        self._refusals.add([each.message.msg_id for each in publications])
         self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
 
     # --- delivering ---
@@ -571,6 +575,7 @@ class QueueProcess:
         self._consumers.check_invariants()
         self.flow.check_invariants()
         self._returns.check_invariants()
+        self._refusals.check_invariants()
         self._holdings.check_invariants(self.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
