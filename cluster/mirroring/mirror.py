@@ -317,6 +317,8 @@ class MirrorReplica:
         """
         assert self.may_promote(record), "a later master was heard already"
         local = self.local
+        # What an earlier master has refused is below the counters, too, and was said to nobody here.
+        is_trusted = self._is_complete and not (settings is not None and settings.refuses_publishes)
         local.drain_confirmed()
         local.requeue_all()
         delivered_below = possibly_delivered_below(
@@ -329,7 +331,7 @@ class MirrorReplica:
             record,
             settings,
             delivered_below=delivered_below,
-            trusted_origins=self._streamed_origins if self._is_complete else {},
+            trusted_origins=self._streamed_origins if is_trusted else {},
             has_old_tokens=True,
             attach_id_base=attach_id_base,
         )

@@ -22,6 +22,8 @@ class MirroringSettings:
 
     #: False for a non-durable queue: its persistent messages need only be applied.
     is_durable: bool = True
+    #: The queue refuses what comes while it is full: a high-water mark of an origin may cover what was refused.
+    refuses_publishes: bool = False
     #: ``ha-sync-mode = automatic``: fill every mirror without being asked.
     sync_automatically: bool = False
     sync_batch_messages: int = SYNC_BATCH_MESSAGES

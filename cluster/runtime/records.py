@@ -47,6 +47,7 @@ class Records:
         policy = self._policy(queue)
         return MirroringSettings(
             is_durable=queue.durable,
+            refuses_publishes=self.queue_options(queue).refuses_publishes,
             sync_automatically=policy.get("ha-sync-mode") == "automatic",
             sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self._config.mirroring_sync_batch_size),
             sync_throughput_bytes=self._config.mirroring_sync_max_throughput_bytes,

@@ -49,8 +49,8 @@ _DONE = Answer()
 
 
 def must_wait(process: QueueProcess, verb: str) -> bool:
-    """True if it has to be known first whether the queue is deleted (`QueueProcess.when_unsealed`)."""
-    return process.is_sealed and verb in _WAITING_FOR_SEAL
+    """True if it has to be known first whether the queue is deleted, or goes on here (`QueueProcess.when_unsealed`)."""
+    return process.is_closed and verb in _WAITING_FOR_SEAL
 
 
 def carry_out(

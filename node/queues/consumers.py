@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from node.ids import ChannelKey
-from node.queues.backing_queue import Delivery
+from node.queues.backing_queue import Delivery, Publication
 from node.queues.events import DELIVERY_WINDOW_BYTES, DELIVERY_WINDOW_MESSAGES, ConsumerSpec
 
 
@@ -233,3 +233,14 @@ class ConsumerSet:
 def deal(deliveries: Sequence[Delivery], consumers: int, position: int) -> Sequence[Delivery]:
     """The deliveries for the consumer at ``position`` when they are dealt out one by one."""
     return deliveries if consumers == 1 else deliveries[position::consumers]
+
+
+def until_bytes(publications: list[Publication], bytes_max: int) -> list[Publication]:
+    """The first of them, up to the one that makes it ``bytes_max`` bytes of bodies."""
+    if sum([len(publication[0].body) for publication in publications]) > bytes_max:
+        total = 0
+        for at, publication in enumerate(publications, 1):
+            total += len(publication[0].body)
+            if total >= bytes_max:
+                return publications[:at]
+    return publications

@@ -60,6 +60,11 @@ class QueueOptions:
     def is_limited(self) -> bool:
         return self.max_length is not None or self.max_length_bytes is not None
 
+    @property
+    def refuses_publishes(self) -> bool:
+        """It does so when it is full."""
+        return self.is_limited and self.rejects_overflow
+
 
 def queue_settings(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]:
     """What holds for a queue: its arguments and the definition of its policy merged, by the names of a policy.

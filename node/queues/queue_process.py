@@ -20,7 +20,8 @@ grouped, one effect per channel and drain.
 Deleting takes two steps, because the decision must be agreed on by the cluster: `seal_for_delete` checks the
 conditions and holds back later publishes, so that the answer stays true; then the queue is deleted (`delete`), or it is
 known that it will not be (`unseal`) and the held publishes go on as if nothing had been. Who wants to use the queue
-meanwhile waits for the outcome, too (`when_unsealed`).
+meanwhile waits for the outcome, too (`when_unsealed`). A mastership that ends is closed to further use likewise, but by
+nobody who wants the queue deleted (`hold`).
 
 Credit. What a channel may publish is granted by `QueueFlow`: a batch counts as processed when `publish` has taken it,
 and the grants wait while the store or a mirror is behind. Publishes that the seal holds back are not processed.
@@ -40,7 +41,7 @@ from node.flow.credit import FlowControl
 from node.ids import ORIGIN_BYTES, ChannelKey, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
-from node.queues.consumers import Consumer, ConsumerSet, Turn, deal
+from node.queues.consumers import Consumer, ConsumerSet, Turn, deal, until_bytes
 from node.queues.events import (
     CancelConsumer,
     ConfirmPublished,
@@ -62,6 +63,7 @@ from node.queues.length_limits import (
 )
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_flow import QueueFlow
+from node.queues.refusals import Refusals
 from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
@@ -96,14 +98,20 @@ class QueueProcess:
         self._outgoing: list[Consumer] = []
         self._confirmed: list[Token] = []
         self._rejected: list[Token] = []
+        self._refusals = Refusals()
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
+        #: A deletion is being decided on.
         self._is_sealed = False
+        #: This mastership ends.
+        self._is_held = False
+        #: One of the two. (A field: every batch asks.)
+        self._is_closed = False
         #: The last dispatch ended at its bounds, not for want of messages or consumers.
         self._may_dispatch_more = False
         #: There may be more to drop for the length limits.
         self._is_over_limit = False
-        #: Publishes that wait for the fate of a sealed queue; bounded by the credit of the publishers.
+        #: Publishes that wait for the fate of a closed queue; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         #: Others who wait for it.
         self._waiting: list[Callable[[], None]] = []
@@ -154,7 +162,7 @@ class QueueProcess:
         """
         if not messages:
             return
-        if self._is_sealed:
+        if self._is_closed:
             self._held_back.append((channel, messages, publish_seqs, is_resent))
             return
         self._take(channel, messages, publish_seqs, is_resent)
@@ -202,13 +210,14 @@ class QueueProcess:
         return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
 
     def _without_duplicates(self, publications: Sequence[Publication]) -> list[Publication]:
-        backing_queue = self._backing_queue
+        backing_queue, refused_before = self._backing_queue, self._refusals.take
         fresh = []
         for publication in publications:
-            if not backing_queue.is_duplicate(publication.message.msg_id):
+            msg_id = publication.message.msg_id
+            if refused_before(msg_id) or not backing_queue.is_duplicate(msg_id):
                 fresh.append(publication)
             elif publication.token is not None:
-                backing_queue.confirm_when_safe(publication.message.msg_id, publication.token)
+                backing_queue.confirm_when_safe(msg_id, publication.token)
         return fresh
 
     def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
@@ -222,7 +231,7 @@ class QueueProcess:
             turn = consumers.take_turn(len(publications) - taken)
             if turn is None:
                 break
-            chunk = _until_bytes(publications[taken : taken + turn.messages], turn.bytes_max)
+            chunk = until_bytes(publications[taken : taken + turn.messages], turn.bytes_max)
             if turn.no_ack:
                 backing_queue.discard(chunk)
                 deliveries = [Delivery(UNSTORED_SEQ_ID, publication[0], False) for publication in chunk]
@@ -252,6 +261,7 @@ class QueueProcess:
         self._store(fitting, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
+        self._refusals.add([each.message.msg_id for each in publications])
         self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
 
     # --- delivering ---
@@ -262,7 +272,7 @@ class QueueProcess:
         backing_queue = self._backing_queue
         consumers = self._consumers
         self._may_dispatch_more = False
-        if self._is_sealed or self._returns.is_under_way:
+        if self._is_closed or self._returns.is_under_way:
             return
         bytes_max = DISPATCH_BYTES_MAX
         while (available := backing_queue.ready) > 0:
@@ -329,7 +339,7 @@ class QueueProcess:
 
         Raises `ChannelError` 403 if exclusive use stands against it, 404 if the queue is being deleted.
         """
-        self._refuse_if_sealed()
+        self._refuse_if_closed()
         consumers = self._consumers
         excluded = spec.exclusive and (len(consumers) > 0 or self._options.single_active_consumer)
         if excluded or consumers.has_exclusive():
@@ -369,7 +379,7 @@ class QueueProcess:
 
         Raises `ChannelError` 404 if the queue is being deleted.
         """
-        self._refuse_if_sealed()
+        self._refuse_if_closed()
         if self._returns.is_under_way:
             return None
         deliveries = self._backing_queue.fetch(1, not no_ack)
@@ -458,7 +468,7 @@ class QueueProcess:
             raise ChannelError(406, f"{self._description} in use")
         if if_empty and self.ready:
             raise ChannelError(406, f"{self._description} is not empty")
-        self._is_sealed = True
+        self._is_sealed = self._is_closed = True
         return self.ready
 
     @property
@@ -466,18 +476,26 @@ class QueueProcess:
         """A deletion is being decided on."""
         return self._is_sealed
 
+    @property
+    def is_closed(self) -> bool:
+        """Whoever wants to use the queue has to wait: it is sealed, or its mastership ends."""
+        return self._is_closed
+
     def when_unsealed(self, go_on: Callable[[], None]) -> None:
-        """Call this when it is known that the queue is not deleted. If it is, nobody is called."""
-        assert self._is_sealed, "there is nothing to wait for"
+        """Call this when the queue is closed no longer. If it is deleted, or goes elsewhere, nobody is called."""
+        assert self._is_closed, "there is nothing to wait for"
         self._waiting.append(go_on)
 
     def hold(self) -> None:
         """This mastership ends in a moment, in an orderly way: deliver nothing any more, hold back what comes."""
-        self._is_sealed = True
+        self._is_held = self._is_closed = True
 
     def unseal(self) -> None:
-        """The deletion did not come about, and cannot any more: go on."""
+        """The deletion did not come about, and cannot any more: go on, unless the mastership ends."""
         self._is_sealed = False
+        if self._is_held:
+            return
+        self._is_closed = False
         held_back, self._held_back = self._held_back, []
         for channel, messages, publish_seqs, is_resent in held_back:
             self.publish(channel, messages, publish_seqs, is_resent=is_resent)
@@ -488,7 +506,7 @@ class QueueProcess:
     def delete(self) -> list[QueueEffect]:
         """The queue is deleted: its last effects. Consumers are cancelled, what is unconfirmed counts as confirmed."""
         backing_queue = self._backing_queue
-        self._is_sealed = True
+        self._is_sealed = self._is_closed = True
         for channel, _, publish_seqs, _ in self._held_back:
             self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
         self._held_back = []
@@ -549,29 +567,20 @@ class QueueProcess:
     def _description(self) -> str:
         return describe_queue(self.record.vhost, self.record.name)
 
-    def _refuse_if_sealed(self) -> None:
-        if self._is_sealed:
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
             raise ChannelError(404, f"no {self._description}")
 
     def check_invariants(self) -> None:
         self._consumers.check_invariants()
         self.flow.check_invariants()
         self._returns.check_invariants()
+        self._refusals.check_invariants()
         self._holdings.check_invariants(self.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
-        assert self._is_sealed or not (self._held_back or self._waiting), "only the seal holds anything back"
-
-
-def _until_bytes(publications: list[Publication], bytes_max: int) -> list[Publication]:
-    """The first of them, up to the one that makes it ``bytes_max`` bytes of bodies."""
-    if sum([len(publication[0].body) for publication in publications]) > bytes_max:
-        total = 0
-        for at, publication in enumerate(publications, 1):
-            total += len(publication[0].body)
-            if total >= bytes_max:
-                return publications[:at]
-    return publications
+        assert self._is_closed == (self._is_sealed or self._is_held), "the field says what it stands for"
+        assert self._is_closed or not (self._held_back or self._waiting), "only a closed queue holds anything back"
 
 
 def _group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from node.ids import Epoch
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
 from node.queues.options import queue_options
@@ -25,8 +26,11 @@ def pair() -> Pair:
     return pair
 
 
-def promoted(pair: Pair, **policy: object) -> QueueProcess:
-    queue = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+def promoted(pair: Pair, settings: MirroringSettings | None = None, **policy: object) -> QueueProcess:
+    return process_of(pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2), settings), **policy)
+
+
+def process_of(queue: MirroredQueue, **policy: object) -> QueueProcess:
     options = queue_options({}, {name.replace("_", "-"): value for name, value in policy.items()})
     return QueueProcess(queue_record(), queue, options)
 
@@ -75,3 +79,20 @@ def test_a_consumer_without_acks_is_not_given_a_second_time_what_was_here(pair: 
     send_again(process)
     ids += delivered(process.drain())
     assert sorted(ids) == [msg_id_of(counter) for counter in (1, 2, 3, 4)]
+
+
+def test_what_the_last_master_refused_is_not_confirmed_by_the_next() -> None:
+    """The mirror is complete, and has accepted message 3 after 2, which nobody has."""
+    pair = Pair().up().quiet()
+    limits: dict[str, object] = {"max_length": 1, "overflow": "reject-publish"}
+    master = process_of(pair.master, **limits)
+    master.publish(channel(1), [make_message(1), make_message(2)], [1, 2])
+    assert answers(master.drain()) == ([], [2])
+    master.purge()
+    master.publish(channel(1), [make_message(3)], [3])
+    pair.quiet()
+    process = promoted(pair, MirroringSettings(refuses_publishes=True), **limits)
+    process.publish(channel(1), [make_message(2), make_message(3)], [2, 3], is_resent=True)
+    effects = process.drain()
+    pair.mirror_disk.sync()
+    assert answers(effects + process.drain()) == ([3], [2])

@@ -60,7 +60,7 @@ def test_a_master_that_ends_delivers_nothing_any_more() -> None:
     network.pump()
     role = network[N1].queues.roles[Q.queue_id]
     assert isinstance(role, MasterRole)
-    assert (role.process.ready, role.process.is_sealed) == (3, True), "what comes is held back for the next master"
+    assert (role.process.ready, role.process.is_closed) == (3, True), "what comes is held back for the next master"
     assert role.mirrored.fetch(1, ack_required=True) == []
 
 

@@ -247,6 +247,46 @@ async def test_a_copy_that_went_out_of_service_sealed_is_sealed_when_it_returns(
     assert not exists(bench, queue_id)
 
 
+async def test_a_master_that_stops_deletes_nothing_that_it_has_not_sealed_for_it(bench: RuntimeBench) -> None:
+    """The client of a deletion under a condition is gone before it hears that the condition fails, so its node does not
+    know what became of it. The master holds everything back, but for another reason."""
+    queue_id = declare(bench)
+    process_of(bench, queue_id).publish(next_channel(bench), [make_message(1)], [1])
+    bench.runtime.queues.begin_end()
+    receive = bench.runtime.switchboard.on_queue_frames
+    receive(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
+    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", if_empty=True), SessionCall(queue_id, 5, 2, "unseal")])
+    await bench.settle()
+    assert exists(bench, queue_id)
+    assert process_of(bench, queue_id).ready == 1
+
+
+async def test_a_refused_deletion_lets_a_master_that_stops_hold_back_what_comes(
+    bench: RuntimeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_id = declare(bench)
+    refusal = asyncio.Event()
+
+    async def refuse(_payload: bytes, _request_id: RequestId) -> None:
+        await refusal.wait()
+        raise ChangeFailedError("", TypeError("a mistake of ours"))
+
+    monkeypatch.setattr(bench.log, "propose", refuse)
+    process = process_of(bench, queue_id)
+    process.consume(next_channel(bench), CONSUMER)
+    deleting = asyncio.create_task(delete(bench, queue_id))
+    await bench.settle()
+    process.publish(next_channel(bench), [make_message(1)], [1])
+    bench.runtime.queues.begin_end()
+    refusal.set()
+    with pytest.raises(ConnectionFailure, match="a mistake of ours"):
+        await deleting
+    await bench.settle()
+    process.publish(next_channel(bench), [make_message(2)], [2])
+    assert (process_of(bench, queue_id) is process, process.is_sealed, process.ready) == (True, False, 0)
+    assert process.drain() == []
+
+
 # --- auto-delete ---
 
 

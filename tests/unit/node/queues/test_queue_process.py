@@ -558,7 +558,7 @@ def test_a_mastership_that_ends_delivers_nothing_any_more() -> None:
     bench.publish(2)
     bench.consume(1)
     bench.process.hold()
-    assert bench.process.is_sealed
+    assert bench.process.is_closed
     bench.publish(1)
     assert bench.drain() == ["confirm 1 2"]
     with pytest.raises(ChannelError):
