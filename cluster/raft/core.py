@@ -266,12 +266,13 @@ class RaftCore:
             delay = self._rng.randint(0, self.config.peer_down_delay_max_ms)
             self._election_deadline_ms = self._now_ms + delay
 
-    def snapshot_of(self, index: int, data: bytes) -> Snapshot:
+    def snapshot_of(self, index: int, data: bytes, *, says_configuration: bool = True) -> Snapshot:
         """The state machine's state after the applied entry ``index``, newer than the last snapshot, is ``data``.
 
         The shell writes it, and says `compact` then; its loss in a crash costs nothing but replaying.
+        ``says_configuration``: see `RaftLog.snapshot_of`.
         """
-        return self.log.snapshot_of(index, data)
+        return self.log.snapshot_of(index, data, says_configuration=says_configuration)
 
     def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
         """``snapshot`` is written: forget the entries before its end."""

@@ -23,6 +23,7 @@ always carries entries as well, covers them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cluster.raft.messages import Entry, EntryKind, Snapshot, Voter
 from node.ids import NodeName
@@ -30,6 +31,21 @@ from node.ids import NodeName
 #: Entries kept behind a snapshot, so that a follower slower by that many needs no snapshot. Metadata commands are
 #: rare (declares, failovers), so this is minutes of history and at most some MB.
 RETAINED_ENTRIES = 1000
+
+
+class _Configuration(NamedTuple):
+    """Who votes, by the entry ``(made_at, made_in_term)``."""
+
+    made_at: int
+    made_in_term: int
+    voters: tuple[Voter, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Configuration:
+        """Where the snapshot does not say which entry it was, its end stands for it, which is not before."""
+        if snapshot.configuration_index:
+            return cls(snapshot.configuration_index, snapshot.configuration_term, snapshot.configuration)
+        return cls(snapshot.index, snapshot.term, snapshot.configuration)
 
 
 class RaftLog:
@@ -61,8 +77,8 @@ class RaftLog:
         self.handed_out = self.stable = self.last_index
         self.commit = max(snapshot.index, min(commit, self.last_index))
         self.applied = snapshot.index
-        #: (index of the entry that made it, voters as of that entry), ascending; the first is the snapshot's.
-        self._configurations: list[tuple[int, tuple[Voter, ...]]] = [(snapshot.index, snapshot.configuration)]
+        #: Ascending; the first is that of the entry ``base_index``, and may be much older.
+        self._configurations = [_Configuration.of(snapshot)]
         #: Names of those who vote: the newest configuration in the log, committed or not.
         self.voters: tuple[NodeName, ...] = snapshot.voters
         #: Number of the `Ready` that carries the newest truncation; confirmations of earlier ones say nothing.
@@ -85,20 +101,25 @@ class RaftLog:
     @property
     def configuration_index(self) -> int:
         """Index of the entry that made `voters`."""
-        return self._configurations[-1][0]
+        return self._configurations[-1].made_at
+
+    @property
+    def configuration_term(self) -> int:
+        """Term of that entry."""
+        return self._configurations[-1].made_in_term
 
     @property
     def configuration(self) -> tuple[Voter, ...]:
         """`voters` with their identities."""
-        return self._configurations[-1][1]
+        return self._configurations[-1].voters
 
     def identity_of(self, voter: NodeName) -> str | None:
         """Under which identity it votes; empty if any will do (see `Voter`), ``None`` if it does not vote."""
         return next((identity for name, identity in self.configuration if name == voter), None)
 
-    def configuration_at(self, index: int) -> tuple[Voter, ...]:
+    def _configuration_at(self, index: int) -> _Configuration:
         """Who votes as of the entry ``index``."""
-        return next(voters for made_at, voters in reversed(self._configurations) if made_at <= index)
+        return next(step for step in reversed(self._configurations) if step.made_at <= index)
 
     def term_at(self, index: int) -> int | None:
         """Term of an entry, ``None`` if it was compacted away or does not exist."""
@@ -180,7 +201,7 @@ class RaftLog:
     def _truncate_to(self, index: int, next_ready: int) -> None:
         assert index >= self.commit, "committed entries are never cut off"
         del self._entries[index - self.base_index :]
-        while len(self._configurations) > 1 and self._configurations[-1][0] > index:
+        while len(self._configurations) > 1 and self._configurations[-1].made_at > index:
             self._configurations.pop()
         self._take_newest_configuration()
         self.handed_out = min(self.handed_out, index)
@@ -195,7 +216,7 @@ class RaftLog:
             configuration = tuple(voter for voter in self.configuration if voter.name != changed.name)
             if entry.kind is EntryKind.ADD_VOTER:
                 configuration = (*configuration, changed)
-            self._configurations.append((entry.index, configuration))
+            self._configurations.append(_Configuration(entry.index, entry.term, configuration))
             self._take_newest_configuration()
 
     def _take_newest_configuration(self) -> None:
@@ -228,20 +249,25 @@ class RaftLog:
         self.snapshot = snapshot
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self._entries = []
-        self._configurations = [(snapshot.index, snapshot.configuration)]
+        self._configurations = [_Configuration.of(snapshot)]
         self._take_newest_configuration()
         self.commit = self.applied = self.handed_out = self.stable = snapshot.index
         self._cut_at_ready = next_ready
 
-    def snapshot_of(self, index: int, data: bytes) -> Snapshot:
-        """``data`` is the state after the applied entry ``index``."""
+    def snapshot_of(self, index: int, data: bytes, *, says_configuration: bool = True) -> Snapshot:
+        """``data`` is the state after the applied entry ``index``.
+
+        ``says_configuration``: which entry made the configuration is to be in it; earlier releases cannot read such a
+        one (`cluster.raft.storage`).
+        """
         assert self.snapshot.index < index <= self.applied, "only what is applied can be in a snapshot"
         term = self.term_at(index)
         assert term is not None, "an applied entry above the last snapshot is still in the log"
-        configuration = self.configuration_at(index)
-        names = tuple(voter.name for voter in configuration)
-        identities = tuple(voter.identity for voter in configuration)
-        return Snapshot(index, term, names, data, identities if any(identities) else ())
+        made_index, made_term, voters = self._configuration_at(index)
+        made_by = (made_index, made_term) if says_configuration else (0, 0)
+        names = tuple(voter.name for voter in voters)
+        identities = tuple(voter.identity for voter in voters)
+        return Snapshot(index, term, names, data, identities if any(identities) else (), *made_by)
 
     def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
         """Replace the prefix by a snapshot of this log (`snapshot_of`), keep ``retained_entries`` before its end."""
@@ -253,8 +279,8 @@ class RaftLog:
         assert base_term is not None, "the new base is an entry we have"
         del self._entries[: new_base - self.base_index]
         self.base_index, self.base_term = new_base, base_term
-        current = self.configuration_at(new_base)
-        self._configurations = [(new_base, current), *(step for step in self._configurations if step[0] > new_base)]
+        current = self._configuration_at(new_base)
+        self._configurations = [current, *(step for step in self._configurations if step.made_at > new_base)]
 
     def check_invariants(self) -> None:
         assert self.base_index <= self.snapshot.index, "what is compacted is in the snapshot"
@@ -265,6 +291,9 @@ class RaftLog:
         assert self.commit <= self.last_index, "nothing unknown counts as committed"
         assert self.voters == tuple(voter.name for voter in self.configuration), "the newest configuration counts"
         assert len(set(self.voters)) == len(self.voters), "nobody votes under two identities"
+        made_at = [step.made_at for step in self._configurations]
+        assert made_at[0] <= self.base_index, "who votes as of the first entry is known"
+        assert made_at == sorted(set(made_at)), "each configuration follows from an entry of its own"
         terms = [entry.term for entry in self._entries]
         assert terms == sorted(terms), "terms never fall along the log"
         indexes = [entry.index for entry in self._entries]

@@ -79,6 +79,9 @@ class Snapshot:
     data: bytes = b""
     #: Of ``voters``, one for each, or none at all if nothing is known of them (see `Voter`).
     identities: tuple[str, ...] = ()
+    #: The entry by which ``voters`` are who they are; zeros if whoever made the snapshot did not say.
+    configuration_index: int = 0
+    configuration_term: int = 0
 
     @property
     def configuration(self) -> tuple[Voter, ...]:

@@ -11,8 +11,12 @@ item      1  index u64  term u64  kind u8  length u32  payload       an entry; r
           2  term u64  commit u64  length u16  voted_for             hard state (empty name: no vote)
           3  index u64  term u64                                     first item of a file: the snapshot it continues
 snapshot  "WRs1"  crc u32  index u64  term u64  voters u16  (length u16  voter) *  data
+          "WRs2"  crc u32  index u64  term u64  index u64  term u64  voters u16  (length u16  voter) *  data
 ```
 All numbers big-endian. A voter is a name, or a name, a zero and an identity (`cluster.raft.messages.Voter`).
+
+The second format of a snapshot says which entry made the configuration, too, and its checksum covers the first four
+bytes. Releases of protocol 2 do not read it, so a snapshot says that only if none of them may (`SnapshotTaker`).
 
 **Torn or damaged?** Batches that were written and not yet synced may reach the disk in part and in any order, so a bad
 batch near the end is the normal result of a crash and is cut off with everything behind it. ``durable`` tells that
@@ -44,9 +48,9 @@ _ENTRY = struct.Struct(">BQQBI")
 _HARD_STATE = struct.Struct(">BQQH")
 _BASE = struct.Struct(">BQQ")
 _ITEM_ENTRY, _ITEM_HARD_STATE, _ITEM_BASE = 1, 2, 3
-_SNAPSHOT_MAGIC = b"WRs1"
 _SNAPSHOT_HEADER = struct.Struct(">4sI")
-_SNAPSHOT_BODY = struct.Struct(">QQH")
+#: And (index, term) of the snapshot; in the second format, of the entry that made the configuration; number of voters.
+_SNAPSHOT_BODIES = {b"WRs1": struct.Struct(">QQH"), b"WRs2": struct.Struct(">QQQQH")}
 _NAME_LENGTH = struct.Struct(">H")
 
 
@@ -204,27 +208,34 @@ def _entries_behind(snapshot: Snapshot, content: _LogContent) -> list[Entry]:
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """A snapshot as in its file."""
-    body = [_SNAPSHOT_BODY.pack(snapshot.index, snapshot.term, len(snapshot.voters))]
+    made_by = (snapshot.configuration_index, snapshot.configuration_term) if snapshot.configuration_index else ()
+    magic = b"WRs2" if made_by else b"WRs1"
+    body = [_SNAPSHOT_BODIES[magic].pack(snapshot.index, snapshot.term, *made_by, len(snapshot.voters))]
     for voter in snapshot.configuration:
         packed_voter = voter.pack()
         body += (_NAME_LENGTH.pack(len(packed_voter)), packed_voter)
     body.append(snapshot.data)
     packed = b"".join(body)
-    return _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, crc32(packed)) + packed
+    return _SNAPSHOT_HEADER.pack(magic, _snapshot_crc(magic, packed)) + packed
+
+
+def _snapshot_crc(magic: bytes, packed: bytes | memoryview) -> int:
+    return crc32(packed, 0 if magic == b"WRs1" else crc32(magic))
 
 
 def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
     if not disk.exists(path):
         return None
     content = read_whole(disk, path)
-    if len(content) < _SNAPSHOT_HEADER.size + _SNAPSHOT_BODY.size:
-        raise StorageError(f"{path} is damaged at offset 0: too short for a snapshot")
-    magic, crc = _SNAPSHOT_HEADER.unpack_from(content)
-    if magic != _SNAPSHOT_MAGIC or crc != crc32(content[_SNAPSHOT_HEADER.size :]):
-        raise StorageError(f"{path} is damaged at offset 0: checksum mismatch")
     offset = _SNAPSHOT_HEADER.size
-    index, term, voter_count = _SNAPSHOT_BODY.unpack_from(content, offset)
-    offset += _SNAPSHOT_BODY.size
+    layout = _SNAPSHOT_BODIES.get(content[:4])
+    if layout is None or len(content) < offset + layout.size:
+        raise StorageError(f"{path} is damaged at offset 0: too short for a snapshot, or none")
+    magic, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    if crc != _snapshot_crc(magic, memoryview(content)[offset:]):
+        raise StorageError(f"{path} is damaged at offset 0: checksum mismatch")
+    index, term, *made_by, voter_count = layout.unpack_from(content, offset)
+    offset += layout.size
     voters = []
     for _ in range(voter_count):
         (length,) = _NAME_LENGTH.unpack_from(content, offset)
@@ -232,7 +243,7 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
         voters.append(Voter.unpack(content[offset : offset + length]))
         offset += length
     names, identities = tuple(voter.name for voter in voters), tuple(voter.identity for voter in voters)
-    return Snapshot(index, term, names, content[offset:], identities if any(identities) else ())
+    return Snapshot(index, term, names, content[offset:], identities if any(identities) else (), *made_by)
 
 
 def _write_log(disk: Disk, path: str, content: _LogContent) -> DiskFile:

@@ -180,8 +180,7 @@ class Admission:
     @property
     def _configuration(self) -> tuple[int, int]:
         """Term and index of the entry that made the group what it is. Of two nodes of a group the higher knows more."""
-        raft_log = self._group.core.log
-        return raft_log.term_at(raft_log.configuration_index) or 0, raft_log.configuration_index
+        return self._group.core.log.configuration_term, self._group.core.log.configuration_index
 
     def _committed_incarnation(self, peer: NodeName) -> Incarnation:
         """Latest start of the peer under the identity that the log names; 0 if that is not known."""

@@ -50,6 +50,10 @@ class StateMachine(Protocol):
     def restore(self, data: bytes) -> None:
         """The same at once, at a start."""
 
+    @property
+    def protocol(self) -> int:
+        """Which releases carry it out, as of the last entry applied: those that speak this or more."""
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The whole state as of the last entry applied, in pieces; what is applied later does not change them."""
 

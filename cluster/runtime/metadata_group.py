@@ -218,6 +218,10 @@ class MetadataGroup:
                 self.followed.caught_up(queue_id)
             yield
 
+    @property
+    def protocol(self) -> int:
+        return self.state.protocol
+
     def snapshot_pieces(self) -> Iterator[bytes]:
         return self.state.snapshot_pieces()
 

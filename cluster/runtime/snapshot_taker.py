@@ -28,12 +28,18 @@ from node.errors import DiskFullError, StorageError
 
 log = logging.getLogger(__name__)
 
+#: The first protocol whose releases read a snapshot that says which entry made its configuration.
+SAYING_CONFIGURATIONS = 3
 #: A snapshot for which there was no space is tried again after so many entries.
 SNAPSHOT_RETRY_ENTRIES = 1000
 
 
 class SnapshotSource(Protocol):
     """The state machine, as far as it is asked for snapshots."""
+
+    @property
+    def protocol(self) -> int:
+        """Which releases carry it out, as of the last entry applied: those that speak this or more."""
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         """The whole state as of the last entry applied, in pieces; what is applied later does not change them."""
@@ -74,8 +80,9 @@ class SnapshotTaker:
         is_due = self._entries >= self._entries_max or self._storage.log_bytes > self._log_bytes_max
         if self._taking is None and is_due and self._entries > 0:
             self._entries = 0
-            pieces = self._source.snapshot_pieces()
-            self._taking = asyncio.get_running_loop().create_task(self._take(index, pieces))
+            says_configuration = self._source.protocol >= SAYING_CONFIGURATIONS
+            taking = self._take(index, self._source.snapshot_pieces(), says_configuration)
+            self._taking = asyncio.get_running_loop().create_task(taking)
 
     def installed(self) -> None:
         """A snapshot of the leader's is in force."""
@@ -87,7 +94,7 @@ class SnapshotTaker:
             self._taking.cancel()
             await asyncio.wait([self._taking])
 
-    async def _take(self, index: int, pieces: Iterator[bytes]) -> None:
+    async def _take(self, index: int, pieces: Iterator[bytes], says_configuration: bool) -> None:
         try:
             encoded = []
             for piece in pieces:
@@ -96,7 +103,7 @@ class SnapshotTaker:
             data = b"".join(encoded)
             if not self._is_newest(index):
                 return
-            snapshot = self._core.snapshot_of(index, data)
+            snapshot = self._core.snapshot_of(index, data, says_configuration=says_configuration)
             await self._worker.run(lambda: self._storage.prepare_snapshot(snapshot))
             if self._is_newest(index):
                 self._core.compact(snapshot)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63luster/wire/consensus.proto\x12\x10warren.consensus\"\x9c\x06\n\x10\x43onsensusMessage\x12<\n\x10pre_vote_request\x18\x01 \x01(\x0b\x32 .warren.consensus.PreVoteRequestH\x00\x12>\n\x11pre_vote_response\x18\x02 \x01(\x0b\x32!.warren.consensus.PreVoteResponseH\x00\x12\x35\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1d.warren.consensus.VoteRequestH\x00\x12\x37\n\rvote_response\x18\x04 \x01(\x0b\x32\x1e.warren.consensus.VoteResponseH\x00\x12\x39\n\x0e\x61ppend_request\x18\x05 \x01(\x0b\x32\x1f.warren.consensus.AppendRequestH\x00\x12;\n\x0f\x61ppend_response\x18\x06 \x01(\x0b\x32 .warren.consensus.AppendResponseH\x00\x12\x30\n\theartbeat\x18\x07 \x01(\x0b\x32\x1b.warren.consensus.HeartbeatH\x00\x12\x41\n\x12heartbeat_response\x18\x08 \x01(\x0b\x32#.warren.consensus.HeartbeatResponseH\x00\x12=\n\x10install_snapshot\x18\t \x01(\x0b\x32!.warren.consensus.InstallSnapshotH\x00\x12\x33\n\x0btimeout_now\x18\n \x01(\x0b\x32\x1c.warren.consensus.TimeoutNowH\x00\x12\x41\n\x12\x66orwarded_proposal\x18\x0b \x01(\x0b\x32#.warren.consensus.ForwardedProposalH\x00\x12\x36\n\rapplied_up_to\x18\x0e \x01(\x0b\x32\x1d.warren.consensus.AppliedUpToH\x00\x42\t\n\x07messageJ\x04\x08\x0c\x10\rJ\x04\x08\r\x10\x0eR\x12read_index_requestR\x13read_index_response\"C\n\x05\x45ntry\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"Y\n\x08Snapshot\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06voters\x18\x03 \x03(\t\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x12\n\nidentities\x18\x05 \x03(\t\"E\n\x0ePreVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"0\n\x0fPreVoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"W\n\x0bVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\x12\x13\n\x0bis_transfer\x18\x04 \x01(\x08\"-\n\x0cVoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\x86\x01\n\rAppendRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x16\n\x0eprevious_index\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12(\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x17.warren.consensus.Entry\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\"n\n\x0e\x41ppendResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x16\n\x0e\x63onflict_index\x18\x04 \x01(\x04\x12\x15\n\rconflict_term\x18\x05 \x01(\x04\"l\n\tHeartbeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x11\n\tcommitted\x18\x04 \x01(\x04\x12\x10\n\x08stamp_ms\x18\x05 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x06 \x01(\x04J\x04\x08\x03\x10\x04R\x05round\"Q\n\x11HeartbeatResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08stamp_ms\x18\x03 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x04 \x01(\x04J\x04\x08\x02\x10\x03R\x05round\"M\n\x0fInstallSnapshot\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12,\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1a.warren.consensus.Snapshot\"\x1a\n\nTimeoutNow\x12\x0c\n\x04term\x18\x01 \x01(\x04\"%\n\x11\x46orwardedProposal\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\"\x1c\n\x0b\x41ppliedUpTo\x12\r\n\x05index\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63luster/wire/consensus.proto\x12\x10warren.consensus\"\x9c\x06\n\x10\x43onsensusMessage\x12<\n\x10pre_vote_request\x18\x01 \x01(\x0b\x32 .warren.consensus.PreVoteRequestH\x00\x12>\n\x11pre_vote_response\x18\x02 \x01(\x0b\x32!.warren.consensus.PreVoteResponseH\x00\x12\x35\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1d.warren.consensus.VoteRequestH\x00\x12\x37\n\rvote_response\x18\x04 \x01(\x0b\x32\x1e.warren.consensus.VoteResponseH\x00\x12\x39\n\x0e\x61ppend_request\x18\x05 \x01(\x0b\x32\x1f.warren.consensus.AppendRequestH\x00\x12;\n\x0f\x61ppend_response\x18\x06 \x01(\x0b\x32 .warren.consensus.AppendResponseH\x00\x12\x30\n\theartbeat\x18\x07 \x01(\x0b\x32\x1b.warren.consensus.HeartbeatH\x00\x12\x41\n\x12heartbeat_response\x18\x08 \x01(\x0b\x32#.warren.consensus.HeartbeatResponseH\x00\x12=\n\x10install_snapshot\x18\t \x01(\x0b\x32!.warren.consensus.InstallSnapshotH\x00\x12\x33\n\x0btimeout_now\x18\n \x01(\x0b\x32\x1c.warren.consensus.TimeoutNowH\x00\x12\x41\n\x12\x66orwarded_proposal\x18\x0b \x01(\x0b\x32#.warren.consensus.ForwardedProposalH\x00\x12\x36\n\rapplied_up_to\x18\x0e \x01(\x0b\x32\x1d.warren.consensus.AppliedUpToH\x00\x42\t\n\x07messageJ\x04\x08\x0c\x10\rJ\x04\x08\r\x10\x0eR\x12read_index_requestR\x13read_index_response\"C\n\x05\x45ntry\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"\x92\x01\n\x08Snapshot\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06voters\x18\x03 \x03(\t\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x12\n\nidentities\x18\x05 \x03(\t\x12\x1b\n\x13\x63onfiguration_index\x18\x06 \x01(\x04\x12\x1a\n\x12\x63onfiguration_term\x18\x07 \x01(\x04\"E\n\x0ePreVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"0\n\x0fPreVoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"W\n\x0bVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\x12\x13\n\x0bis_transfer\x18\x04 \x01(\x08\"-\n\x0cVoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\x86\x01\n\rAppendRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x16\n\x0eprevious_index\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12(\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x17.warren.consensus.Entry\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\"n\n\x0e\x41ppendResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x16\n\x0e\x63onflict_index\x18\x04 \x01(\x04\x12\x15\n\rconflict_term\x18\x05 \x01(\x04\"l\n\tHeartbeat\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x11\n\tcommitted\x18\x04 \x01(\x04\x12\x10\n\x08stamp_ms\x18\x05 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x06 \x01(\x04J\x04\x08\x03\x10\x04R\x05round\"Q\n\x11HeartbeatResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08stamp_ms\x18\x03 \x01(\x04\x12\x0f\n\x07\x65\x63ho_ms\x18\x04 \x01(\x04J\x04\x08\x02\x10\x03R\x05round\"M\n\x0fInstallSnapshot\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12,\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1a.warren.consensus.Snapshot\"\x1a\n\nTimeoutNow\x12\x0c\n\x04term\x18\x01 \x01(\x04\"%\n\x11\x46orwardedProposal\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\"\x1c\n\x0b\x41ppliedUpTo\x12\r\n\x05index\x18\x01 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +35,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSENSUSMESSAGE']._serialized_end=847
   _globals['_ENTRY']._serialized_start=849
   _globals['_ENTRY']._serialized_end=916
-  _globals['_SNAPSHOT']._serialized_start=918
-  _globals['_SNAPSHOT']._serialized_end=1007
-  _globals['_PREVOTEREQUEST']._serialized_start=1009
-  _globals['_PREVOTEREQUEST']._serialized_end=1078
-  _globals['_PREVOTERESPONSE']._serialized_start=1080
-  _globals['_PREVOTERESPONSE']._serialized_end=1128
-  _globals['_VOTEREQUEST']._serialized_start=1130
-  _globals['_VOTEREQUEST']._serialized_end=1217
-  _globals['_VOTERESPONSE']._serialized_start=1219
-  _globals['_VOTERESPONSE']._serialized_end=1264
-  _globals['_APPENDREQUEST']._serialized_start=1267
-  _globals['_APPENDREQUEST']._serialized_end=1401
-  _globals['_APPENDRESPONSE']._serialized_start=1403
-  _globals['_APPENDRESPONSE']._serialized_end=1513
-  _globals['_HEARTBEAT']._serialized_start=1515
-  _globals['_HEARTBEAT']._serialized_end=1623
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1625
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1706
-  _globals['_INSTALLSNAPSHOT']._serialized_start=1708
-  _globals['_INSTALLSNAPSHOT']._serialized_end=1785
-  _globals['_TIMEOUTNOW']._serialized_start=1787
-  _globals['_TIMEOUTNOW']._serialized_end=1813
-  _globals['_FORWARDEDPROPOSAL']._serialized_start=1815
-  _globals['_FORWARDEDPROPOSAL']._serialized_end=1852
-  _globals['_APPLIEDUPTO']._serialized_start=1854
-  _globals['_APPLIEDUPTO']._serialized_end=1882
+  _globals['_SNAPSHOT']._serialized_start=919
+  _globals['_SNAPSHOT']._serialized_end=1065
+  _globals['_PREVOTEREQUEST']._serialized_start=1067
+  _globals['_PREVOTEREQUEST']._serialized_end=1136
+  _globals['_PREVOTERESPONSE']._serialized_start=1138
+  _globals['_PREVOTERESPONSE']._serialized_end=1186
+  _globals['_VOTEREQUEST']._serialized_start=1188
+  _globals['_VOTEREQUEST']._serialized_end=1275
+  _globals['_VOTERESPONSE']._serialized_start=1277
+  _globals['_VOTERESPONSE']._serialized_end=1322
+  _globals['_APPENDREQUEST']._serialized_start=1325
+  _globals['_APPENDREQUEST']._serialized_end=1459
+  _globals['_APPENDRESPONSE']._serialized_start=1461
+  _globals['_APPENDRESPONSE']._serialized_end=1571
+  _globals['_HEARTBEAT']._serialized_start=1573
+  _globals['_HEARTBEAT']._serialized_end=1681
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1683
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1764
+  _globals['_INSTALLSNAPSHOT']._serialized_start=1766
+  _globals['_INSTALLSNAPSHOT']._serialized_end=1843
+  _globals['_TIMEOUTNOW']._serialized_start=1845
+  _globals['_TIMEOUTNOW']._serialized_end=1871
+  _globals['_FORWARDEDPROPOSAL']._serialized_start=1873
+  _globals['_FORWARDEDPROPOSAL']._serialized_end=1910
+  _globals['_APPLIEDUPTO']._serialized_start=1912
+  _globals['_APPLIEDUPTO']._serialized_end=1940
 # @@protoc_insertion_point(module_scope)

@@ -121,9 +121,14 @@ class Snapshot(_message.Message):
     VOTERS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     IDENTITIES_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_INDEX_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_TERM_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     term: _builtins.int
     data: _builtins.bytes
+    configuration_index: _builtins.int
+    """Of the entry that made the voters who they are; 0: the sender does not say, and the end of the snapshot stands for it."""
+    configuration_term: _builtins.int
     @_builtins.property
     def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -138,10 +143,12 @@ class Snapshot(_message.Message):
         voters: _abc.Iterable[_builtins.str] | None = ...,
         data: _builtins.bytes = ...,
         identities: _abc.Iterable[_builtins.str] | None = ...,
+        configuration_index: _builtins.int = ...,
+        configuration_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "identities", b"identities", "index", b"index", "term", b"term", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "data", b"data", "identities", b"identities", "index", b"index", "term", b"term", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,7 +56,15 @@ def _install_snapshot_to_wire(m: InstallSnapshot) -> pb.InstallSnapshot:
     s = m.snapshot
     return pb.InstallSnapshot(
         term=m.term,
-        snapshot=pb.Snapshot(index=s.index, term=s.term, voters=s.voters, data=s.data, identities=s.identities),
+        snapshot=pb.Snapshot(
+            index=s.index,
+            term=s.term,
+            voters=s.voters,
+            data=s.data,
+            identities=s.identities,
+            configuration_index=s.configuration_index,
+            configuration_term=s.configuration_term,
+        ),
     )
 
 
@@ -65,7 +73,9 @@ def _install_snapshot_from_wire(w: pb.InstallSnapshot, sender: NodeName, receive
     voters = tuple(NodeName(voter) for voter in s.voters)
     if len(s.identities) not in (0, len(voters)):
         raise ValueError(f"{len(s.identities)} identities of {len(voters)} voters")
-    return InstallSnapshot(sender, receiver, w.term, Snapshot(s.index, s.term, voters, s.data, tuple(s.identities)))
+    made_by = (s.configuration_index, s.configuration_term)
+    snapshot = Snapshot(s.index, s.term, voters, s.data, tuple(s.identities), *made_by)
+    return InstallSnapshot(sender, receiver, w.term, snapshot)
 
 
 _ToWire = Callable[[Any], Any]

@@ -199,6 +199,7 @@ class RaftNetwork:
         node.core.tick(self.now_ms)
         self._drain(node)
         self._check_currency(node)
+        self._check_configuration(node)
         self._schedule(TICK_MS, partial(self._tick, node, life))
 
     def _drain(self, node: SimulatedNode) -> None:
@@ -296,6 +297,14 @@ class RaftNetwork:
         for index, entry in self.decided.items():
             if index > core.log.base_index and entry.term < core.term:
                 assert core.log.matches(index, entry.term), f"leader {node.name} lacks decided entry {index}"
+
+    def _check_configuration(self, node: SimulatedNode) -> None:
+        """It follows from an entry that changed the voters, whether the node has that entry or a snapshot."""
+        assert node.core is not None
+        made_by = (node.core.log.configuration_index, node.core.log.configuration_term)
+        if made_by in self.content:  # else it is of the founding, or yet to be written
+            kind, _, _ = self.content[made_by]
+            assert kind in (EntryKind.ADD_VOTER, EntryKind.REMOVE_VOTER), f"{node.name} takes {kind.name} for a change"
 
     def _check_currency(self, node: SimulatedNode) -> None:
         """Whoever is current as of a time has applied what anybody had applied by then."""

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.core import ProposalRefusedError, RaftConfig
 from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
@@ -56,6 +57,8 @@ class Words:
             return Applied(request_id, error=ValueError("no shouting"))
         self.words.append(word)
         return Applied(request_id, outcome=len(self.words))
+
+    protocol = NEWEST_PROTOCOL
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         data = json.dumps([self.words, sorted(self.seen)]).encode()

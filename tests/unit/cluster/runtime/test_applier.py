@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.raft.messages import Entry, EntryKind, Snapshot
 from cluster.runtime.applier import SLICE_S, Applied, Applier
 from node.ids import NodeName
@@ -34,6 +35,8 @@ class Machine:
         self.done.append("restored")
 
     def restore(self, data: bytes) -> None: ...
+
+    protocol = NEWEST_PROTOCOL
 
     def snapshot_pieces(self) -> Iterator[bytes]:
         return iter(())

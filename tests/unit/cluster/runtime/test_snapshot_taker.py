@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
 from cluster.raft.core import RaftConfig, RaftCore
 from cluster.raft.storage import RaftStorage
 from cluster.runtime import snapshot_taker
@@ -54,6 +55,7 @@ class Count:
     """State machine: how many entries there were, said in three pieces."""
 
     def __init__(self) -> None:
+        self.protocol = NEWEST_PROTOCOL
         self.count = 0
         self.taken: list[tuple[int, bytes]] = []
         self.pieces_said = 0
@@ -150,6 +152,21 @@ async def test_a_snapshot_is_of_the_entry_at_which_it_was_begun(node: Node) -> N
     assert node.state.taken == [(begun, b"%06d" % count)]
     assert node.stored() == (begun, b"%06d" % count, node.core.log.last_index)
     node.core.check_invariants()
+
+
+@pytest.mark.parametrize(("protocol", "says"), [(FIRST_PROTOCOL, False), (NEWEST_PROTOCOL, True)])
+async def test_it_says_what_made_the_configuration_only_where_nobody_speaks_less_than_protocol_3(
+    node: Node, protocol: int, says: bool
+) -> None:
+    """As of the entry at which it was begun: a release of protocol 2 must be able to go on with it."""
+    node.state.protocol = protocol
+    node.say(EVERY)
+    node.state.protocol = NEWEST_PROTOCOL
+    await until_written(node)
+    made_by = (node.core.log.configuration_index, node.core.log.configuration_term)
+    snapshot = node.core.log.snapshot
+    assert (snapshot.configuration_index, snapshot.configuration_term) == (made_by if says else (0, 0))
+    assert RaftStorage.open(node.disk, DIRECTORY)[1].snapshot == snapshot
 
 
 async def test_one_piece_is_encoded_per_turn(node: Node) -> None:
