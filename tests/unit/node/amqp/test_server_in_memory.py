@@ -15,8 +15,8 @@ from pamqp import frame as amqp_frame
 from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from tests.support.amqp_frames import method_bytes, publish_bytes
-from tests.support.fake_broker import FakeBroker
 from tests.support.memory_streams import MemoryListener
+from tests.support.observed_broker import ObservedBroker
 
 Basic, Channel, Confirm, Connection, Queue = (
     commands.Basic,
@@ -83,13 +83,13 @@ class AmqpClient(asyncio.Protocol):
 
 async def a_working_day() -> bytes:
     """All that a client hears between the start and the stop of a server."""
-    listener, broker, client = MemoryListener(), FakeBroker(), AmqpClient()
+    listener, broker, client = MemoryListener(), ObservedBroker(), AmqpClient()
     server = AmqpServer(broker, AmqpServerConfig(), listen=listener, chance=random.Random(1), clock=lambda: 0.0)
-    await server.start("localhost", 5672)
+    await server.start("127.0.0.1", 5672)
     assert server.port == 5672
     listener.connect(client)
     await client.log_in()
-    assert [connection.name for connection in server.connections()] == ["localhost:50001 -> localhost:5672"]
+    assert [connection.name for connection in server.connections()] == ["127.0.0.1:50001 -> 127.0.0.1:5672"]
     assert (await client.call(Queue.Declare(queue="q"))).name == "Queue.DeclareOk"
     assert (await client.call(Basic.Consume(queue="q"))).consumer_tag.startswith("amq.ctag-")
     assert (await client.call(Confirm.Select())).name == "Confirm.SelectOk"
@@ -102,7 +102,7 @@ async def a_working_day() -> bytes:
     assert (await client.next_frame()).name == "Basic.Ack", "the confirm of all three"
     client.send(Basic.Ack(tags[-1], True))
     assert (await client.call(Basic.Qos())).name == "Basic.QosOk"
-    assert broker.queues["q"].unacked == {}
+    assert broker.queue("q").unacked == 0
 
     stopping = asyncio.create_task(server.stop())
     assert (await client.next_frame()).reply_code == 320
@@ -119,9 +119,9 @@ async def test_a_server_needs_no_socket_and_the_same_story_gives_the_same_bytes(
 
 
 async def test_a_client_that_vanishes_gives_back_what_it_held() -> None:
-    listener, broker, client = MemoryListener(), FakeBroker(), AmqpClient()
+    listener, broker, client = MemoryListener(), ObservedBroker(), AmqpClient()
     server = AmqpServer(broker, AmqpServerConfig(), listen=listener, chance=random.Random(1), clock=lambda: 0.0)
-    await server.start("localhost", 5672)
+    await server.start("127.0.0.1", 5672)
     listener.connect(client)
     await client.log_in()
     await client.call(Queue.Declare(queue="q"))
@@ -130,4 +130,4 @@ async def test_a_client_that_vanishes_gives_back_what_it_held() -> None:
     await client.delivery()
     client._transport.abort()
     await server.stop()
-    assert [delivery.redelivered for delivery in broker.queues["q"].ready] == [True]
+    assert await broker.take("q") == [(b"one", True)]
