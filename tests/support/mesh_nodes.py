@@ -9,6 +9,7 @@ from random import Random
 from chaos.sim.carrier import SimulatedCarrier
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.network import Link, Network
+from cluster.transport.carrier import Carrier, Connection, OutgoingStream, StreamKind
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
 from cluster.transport.outbox import OutboxLimits
@@ -38,7 +39,7 @@ class MeshNodes:
         self._loop = loop
         self._chance = Random(seed)
         #: The least and the most that a chunk takes on its way.
-        self._delay_s = 0.0, 0.0
+        self._delay_s = 0.0001, 0.0001
         self.network = Network(loop, lambda _source, _target: Link(lambda: self._chance.uniform(*self._delay_s)))
         self.addresses = {name: f"{name}:1" for name in names}
         #: The last one that ran on each host.
@@ -46,6 +47,7 @@ class MeshNodes:
         self.carriers: dict[NodeName, SimulatedCarrier] = {}
         self.meshes: dict[NodeName, Mesh] = {}
         self.listeners: dict[NodeName, Listener] = {}
+        self._dialed: list[Connection] = []
 
     # --- the network ---
 
@@ -85,6 +87,12 @@ class MeshNodes:
         self.network.host_back(host)
         process = self._processes[host] = self._loop.start_process(host)
         return SimulatedCarrier(self.network, process, host, lambda _admin: None)
+
+    def dial(self, carrier: Carrier, target: NodeName, kind: StreamKind) -> OutgoingStream:
+        """A stream to a node that no mesh has opened."""
+        connection = carrier.connect(self.addresses[target], silence_timeout_ms=TIMING.silence_timeout_ms)
+        self._dialed.append(connection)
+        return connection.open_stream(kind)
 
     async def start(
         self,
@@ -136,6 +144,10 @@ class MeshNodes:
         processes = [self._loop.harness, *(self._processes[name] for name in self.carriers)]
         left = [task for process in processes for task in process.tasks if not task.done()]
         assert left == [asyncio.current_task()], "a stopped mesh leaves no task"
+        for connection in self._dialed:
+            await connection.close()
+        await asyncio.sleep(3 * self._delay_s[1])  # what is being established is given up when it is there
+        assert not any(map(self.network.connections_of, processes)), "a stopped mesh leaves no connection"
 
     async def until_all_up(self, times: int) -> None:
         """Every node has heard so often that a link is up."""

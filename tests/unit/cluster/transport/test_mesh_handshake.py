@@ -92,9 +92,7 @@ async def test_an_older_start_of_a_node_is_refused(pair: MeshNodes, caplog: pyte
 
 async def dial(pair: MeshNodes, hello: Hello, kind: StreamKind = StreamKind.CONSENSUS) -> OutgoingStream:
     """A stream on which somebody has said hello."""
-    carrier = pair.carriers[hello.sender]
-    connection = carrier.connect(pair.addresses[hello.receiver], silence_timeout_ms=TIMING.silence_timeout_ms)
-    stream = connection.open_stream(kind)
+    stream = pair.dial(pair.carriers[hello.sender], hello.receiver, kind)
     await stream.write(encode_hello(hello))
     return stream
 
@@ -299,8 +297,7 @@ async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: 
     await pair.start(N1)
     await pair.start(N2)
     await pair.until_all_up(1)
-    connection = pair.carriers[N1].connect(pair.addresses[N2], silence_timeout_ms=TIMING.silence_timeout_ms)
-    stream = connection.open_stream(StreamKind.QUEUES)
+    stream = pair.dial(pair.carriers[N1], N2, StreamKind.QUEUES)
     await stream.write(mesh_pb2.LinkFrame(hello=mesh_pb2.Hello.FromString(b"\x0a\x06secret")).SerializeToString())
     said = await hear(stream)
     assert isinstance(said, Verdict)
