@@ -14,7 +14,7 @@ from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.connection import ConnectionShell
 from tests.support.amqp_frames import method_bytes, unmarshal_all
-from tests.support.memory_streams import MemoryListener
+from tests.support.memory_ports import MemoryPorts
 from tests.support.observed_broker import ObservedBroker
 
 Basic, Channel, Confirm, Connection, Queue, Tx = (
@@ -77,11 +77,11 @@ class MemoryServer(AmqpServer):
     def __init__(self, broker: ObservedBroker, connections_max: int, handshakes_max: int) -> None:
         #: When a turn of the connections is over, to be replaced between two turns.
         self.clock: Callable[[], float] = lambda: 0.0
-        self.listener = MemoryListener()
+        self.ports = MemoryPorts()
         super().__init__(
             broker,
             AmqpServerConfig(connections_max=connections_max, handshakes_max=handshakes_max),
-            listen=self.listener,
+            listen=self.ports,
             chance=random.Random(1),
             clock=self._read_clock,
         )
@@ -103,7 +103,7 @@ class Client:
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
         self.transport = MemoryTransport()
-        shell = self.transport.protocol = server.listener.arrive()
+        shell = self.transport.protocol = server.ports.listeners[-1].arrive()
         assert isinstance(shell, ConnectionShell)
         self.shell = shell
         shell.connection_made(self.transport)
