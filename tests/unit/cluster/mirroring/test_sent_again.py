@@ -75,3 +75,10 @@ def test_a_consumer_without_acks_is_not_given_a_second_time_what_was_here(pair: 
     send_again(process)
     ids += delivered(process.drain())
     assert sorted(ids) == [msg_id_of(counter) for counter in (1, 2, 3, 4)]
+
+
+def test_what_was_taken_is_known_when_it_has_left_the_queue(pair: Pair) -> None:
+    process = promoted(pair)
+    send_again(process)
+    assert process.purge() == 4
+    assert all(process.backing_queue.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3, 4))

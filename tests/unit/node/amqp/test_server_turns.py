@@ -309,7 +309,7 @@ async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: Obs
     assert not stopping.done()
     assert not consumer.is_held_back()
     await consumer.send(data=BYE_OK)
-    await stopping
+    assert stopping.done(), "it waits for nobody else"
     assert [name for name, _ in broker.calls] == ["ack"] * ACKS + ["close"]
 
 
