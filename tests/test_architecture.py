@@ -292,7 +292,12 @@ def test_tests_of_other_folders_say_what_they_need() -> None:
 
 
 #: Where sleeping takes no time.
-VIRTUAL_TIME = ("tests/conformance/ha/", "tests/unit/chaos/sim/")
+VIRTUAL_TIME = (
+    "tests/conformance/ha/",
+    "tests/support/mesh_nodes.py",
+    "tests/unit/chaos/sim/",
+    "tests/unit/cluster/transport/",
+)
 
 
 def test_tests_do_not_sleep() -> None:

@@ -29,6 +29,8 @@ from cluster.transport.carrier import (
 WINDOW_BYTES = 256 * 1024
 #: The reader tells of so much at once.
 WINDOW_STEP_BYTES = WINDOW_BYTES // 4
+#: No timer is set for less.
+SOON_S = 0.000_001
 _SIZE = struct.Struct(">I")
 _FRAME = struct.Struct(">IBB")
 _OPEN, _DATA, _READ, _END, _CANCEL, _PING, _PONG = range(7)
@@ -114,12 +116,15 @@ class _Stream:
         self.has_ended = True
         self._look_again()
 
-    def break_off(self, reason: str) -> None:
-        """Nothing more comes; at an acceptor's end the coroutine that serves it is cancelled."""
+    def break_off(self, reason: str, *, reads_on: bool = False) -> None:
+        """Nothing more comes; at an acceptor's end the coroutine that serves it is cancelled, at once or (``reads_on``)
+        when it has had the time to read the end."""
         if not self.broken:
             self.broken = reason
             self._look_again()
-            if self.server is not None:
+            if self.server is not None and reads_on:
+                self._wire.loop.call_soon(self.server.cancel)
+            elif self.server is not None:
                 self.server.cancel()
 
     def _look_again(self) -> None:
@@ -181,14 +186,15 @@ class _Wire:
         if self.closed:
             return
         quiet_s = self.loop.time() - self._heard_s
-        if quiet_s >= self._silence_s:
+        rest_s = self._silence_s - quiet_s
+        if rest_s < SOON_S:
             self._lose("keepalive watchdog timeout")
             if self._end is not None:
                 self._end.abort()
             return
         if quiet_s >= self._silence_s / 3:
             self.send(_PING)
-        self._timer = self.loop.call_later(self._silence_s / 6, self._look)
+        self._timer = self.loop.call_later(min(self._silence_s / 6, rest_s), self._look)
 
     # --- what the network does ---
 
@@ -220,7 +226,7 @@ class _Wire:
         elif what == _END:
             stream.ended()
         elif what == _CANCEL:
-            stream.break_off("cancelled by the other side")
+            stream.break_off("cancelled by the other side", reads_on=True)
 
     async def _serve(self, acceptor: Acceptor, kind: StreamKind, stream: _Stream) -> None:
         try:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from chaos.sim.carrier import SimulatedCarrier, address_of
 from chaos.sim.loop import Process, SimulatedLoop
-from chaos.sim.network import Network
+from chaos.sim.network import Link, Network
 from chaos.sim.schedule import Personality, node_name
 from chaos.sim.sockets import SimulatedServer, listen
 from cluster.composition import World
@@ -149,7 +149,10 @@ class AdminDoor:
 
 
 class MemoryAdminCaller:
-    """Asks the admin service of other simulated nodes, as far as the network lets it. Satisfies `AdminCaller`."""
+    """Asks the admin service of other simulated nodes, as far as the network lets it. Satisfies `AdminCaller`.
+
+    Where a link is cut nothing is heard, neither a refusal nor an answer.
+    """
 
     def __init__(
         self, loop: SimulatedLoop, network: Network, here: str, doors: Mapping[str, AdminDoor], cookie: str = COOKIE
@@ -160,26 +163,33 @@ class MemoryAdminCaller:
         self._doors = doors
         self._cookie = cookie
 
-    async def _door(self, address: str) -> AdminDoor:
+    async def _ask(self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]]) -> _T:
         host = address_of(address)[0]
         there, back = self._network.link(self._here, host), self._network.link(host, self._here)
-        await asyncio.sleep(there.delay_s() + back.delay_s())
-        door = self._doors.get(host)
-        if door is None or there.is_cut or back.is_cut or there.is_refusing:
-            raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
-        if door.cookie != self._cookie:
-            raise AdminRefused(ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
-        return door
+        there_s, back_s = there.delay_s(), back.delay_s()
+        await _cross(there, there_s)
+        refusal: AdminRefused | None = None
+        try:
+            if there.is_refusing or host not in self._doors:
+                raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
+            if self._doors[host].cookie != self._cookie:
+                raise AdminRefused(ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
+            answer = await self._doors[host].ask(request)
+        except WarrenError as error:
+            refusal = _refusal(error)
+        await _cross(back, back_s)
+        if refusal is not None:
+            raise refusal
+        return answer
 
-    async def _ask(self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], timeout_s: float) -> _T:
+    async def _ask_in_time(
+        self, address: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], timeout_s: float
+    ) -> _T:
         try:
             async with asyncio.timeout(timeout_s):
-                door = await self._door(address)
-                return await door.ask(request)
+                return await self._ask(address, request)
         except TimeoutError:
             raise AdminRefused(ExitCode.UNAVAILABLE, "Deadline Exceeded") from None
-        except WarrenError as error:
-            raise _refusal(error) from None
 
     async def listing(
         self, address: str, listing: str, vhost: str, columns: Sequence[str], *, timeout_s: float
@@ -191,33 +201,38 @@ class MemoryAdminCaller:
             "ListFlow": lambda port: port.list_flow(columns, local=True),
             "ListConsumers": lambda port: port.list_consumers(vhost, columns, local=True),
         }
-        return await self._ask(address, questions[listing], timeout_s)
+        return await self._ask_in_time(address, questions[listing], timeout_s)
 
     async def status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
-        return dict(await self._ask(address, status_of, timeout_s))
+        return dict(await self._ask_in_time(address, status_of, timeout_s))
 
     async def cluster_status(self, address: str, *, timeout_s: float) -> dict[str, Any]:
-        return dict(await self._ask(address, cluster_status_of, timeout_s))
+        return dict(await self._ask_in_time(address, cluster_status_of, timeout_s))
 
     async def sync_queue(self, address: str, vhost: str, name: str) -> AsyncIterator[SyncProgress]:
         """What it says of its progress comes with the end of it, or with its refusal."""
-        door = await self._door(address)
         said: list[SyncProgress] = []
         refusal: AdminRefused | None = None
         try:
-            await door.ask(lambda port: _note_progress(port, vhost, name, said))
-        except WarrenError as error:
-            refusal = _refusal(error)
+            await self._ask(address, lambda port: _note_progress(port, vhost, name, said))
+        except AdminRefused as error:
+            refusal = error
         for progress in said:
             yield progress
         if refusal is not None:
             raise refusal
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
-        await self._ask(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
+        await self._ask_in_time(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
 
     async def close(self) -> None:
         """There is nothing to hang up."""
+
+
+async def _cross(link: Link, delay_s: float) -> None:
+    await asyncio.sleep(delay_s)
+    if link.is_cut:
+        await asyncio.Event().wait()
 
 
 def _refusal(error: WarrenError) -> AdminRefused:

@@ -338,6 +338,11 @@ class Network:
         self._lost_hosts.discard(host)
         self.changed()
 
+    def connections_of(self, process: Process) -> list[str]:
+        """The hosts to which it holds connections open."""
+        own = [end for end in self._living() if end.process is process]
+        return [end.other.host for end in own if end.is_open and hasattr(end, "receiver")]
+
     def _forget(self, process: Process) -> None:
         for address, (owner, _) in list(self._listeners.items()):
             if owner is process:

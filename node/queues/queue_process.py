@@ -179,6 +179,8 @@ class QueueProcess:
         publications = list(map(Publication, messages, tokens))
         if self._may_be_known(messages):
             publications = self._without_duplicates(publications)
+        elif self._refusals:
+            self._refusals.forget([message.msg_id for message in messages])
         options = self._options
         if options.is_limited:
             self._publish_within_limits(publications, is_resent)

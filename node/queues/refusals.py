@@ -37,6 +37,14 @@ class Refusals:
         """This one comes, and is decided on anew. True if it was refused before."""
         return self._ids.pop(msg_id, self) is not self
 
+    def forget(self, msg_ids: Iterable[MsgId]) -> None:
+        """These come, and are new whatever was refused: they are decided on anew."""
+        for msg_id in msg_ids:
+            self._ids.pop(msg_id, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
     def check_invariants(self) -> None:
         """Raise `AssertionError` if there are too many."""
         assert len(self._ids) <= REFUSED_MAX, "what is remembered is bounded"

@@ -1,4 +1,8 @@
-"""A master and a mirror on simulated disks joined by hand, without sockets or a clock."""
+"""A master and a mirror on simulated disks joined by hand, without sockets or a clock.
+
+A harness: both are real, and their messages move when the test says so. Who is master or dead, and what a failover
+brings, is seen in the simulator (`chaos.sim`).
+"""
 
 from __future__ import annotations
 

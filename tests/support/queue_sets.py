@@ -1,4 +1,7 @@
-"""Queue sets of several nodes on simulated disks: real storage, real mirroring, and a test that turns every crank."""
+"""Queue sets of several nodes on simulated disks: real storage, real mirroring, and a test that turns every crank.
+
+A harness: what is between the nodes are lists that `pump` hands over, and what they agree on is what the test says.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """A group of Raft nodes under virtual time, with a network and disks that misbehave from a seed.
 
+A harness of the pure core (`cluster.raft.core`): it carries out what the core asks for. The core promises to be safe
+however messages come, so here they come worse than the connections of the simulator (`chaos.sim.network`) ever would.
+
 Messages may be lost, delayed (and so reordered) and repeated; links may be cut in one direction; a disk write takes
 time and is lost if its node crashes before. After every event the network checks Raft's safety properties; a
 violation is an `AssertionError` that names the term or index.

@@ -14,8 +14,8 @@ from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.connection import ConnectionShell
 from tests.support.amqp_frames import method_bytes, unmarshal_all
-from tests.support.fake_broker import FakeBroker
-from tests.support.memory_streams import MemoryListener
+from tests.support.memory_ports import MemoryPorts
+from tests.support.observed_broker import ObservedBroker
 
 Basic, Channel, Confirm, Connection, Queue, Tx = (
     commands.Basic,
@@ -74,14 +74,14 @@ class MemoryTransport(asyncio.Transport):
 class MemoryServer(AmqpServer):
     """Listens in memory. Its clock stands still: however slow the machine, all that came is done in one turn."""
 
-    def __init__(self, broker: FakeBroker, connections_max: int, handshakes_max: int) -> None:
+    def __init__(self, broker: ObservedBroker, connections_max: int, handshakes_max: int) -> None:
         #: When a turn of the connections is over, to be replaced between two turns.
         self.clock: Callable[[], float] = lambda: 0.0
-        self.listener = MemoryListener()
+        self.ports = MemoryPorts()
         super().__init__(
             broker,
             AmqpServerConfig(connections_max=connections_max, handshakes_max=handshakes_max),
-            listen=self.listener,
+            listen=self.ports,
             chance=random.Random(1),
             clock=self._read_clock,
         )
@@ -90,7 +90,7 @@ class MemoryServer(AmqpServer):
         return self.clock()
 
 
-async def server_of(broker: FakeBroker, connections_max: int = 1000, handshakes_max: int = 100) -> MemoryServer:
+async def server_of(broker: ObservedBroker, connections_max: int = 1000, handshakes_max: int = 100) -> MemoryServer:
     """A server that has started."""
     server = MemoryServer(broker, connections_max, handshakes_max)
     await server.start("127.0.0.1", 5672)
@@ -103,7 +103,7 @@ class Client:
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
         self.transport = MemoryTransport()
-        shell = self.transport.protocol = server.listener.arrive()
+        shell = self.transport.protocol = server.ports.listeners[-1].arrive()
         assert isinstance(shell, ConnectionShell)
         self.shell = shell
         shell.connection_made(self.transport)
@@ -148,6 +148,6 @@ class Client:
         return self
 
 
-def calls(broker: FakeBroker, name: str) -> list[Any]:
+def calls(broker: ObservedBroker, name: str) -> list[Any]:
     """Arguments of the broker's calls of one kind."""
     return [arguments for known, arguments in broker.calls if known == name]

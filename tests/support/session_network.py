@@ -1,4 +1,8 @@
-"""Nodes that talk sessions over queues of messages instead of a network: nothing moves until `pump` is called."""
+"""Nodes that talk sessions, joined by hand: nothing moves until `pump` is called.
+
+A harness: gateways, hosts and queue processes are real, and what is between them are lists that a test hands over, so
+that one rule of the sessions shows at a time. Whole nodes under faults are the simulator's (`chaos.sim`).
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""A world for one node alone: a simulated disk, workers that work at once; the test plays clients and operators."""
+"""A world for one node alone: a simulated disk, workers that work at once; the test plays clients and operators.
+
+A harness: the node is real, and its world says yes at once or refuses, as the test wants; nothing in it takes time.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from random import Random
 from typing import cast
@@ -14,6 +16,7 @@ from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.carrier import Acceptor, AdminEndpoint, Connection, ProbeResult
 from node.config import NodeConfig, build_config, parse_settings
 from node.store.disk.simulated import SimulatedDisk
+from tests.support.memory_ports import MemoryPorts
 from tests.support.resources import FakeProbe
 
 CONFIG = """
@@ -57,20 +60,6 @@ class HeldWorker(InlineWorker):
     def run(self, job: Callable[[], None]) -> asyncio.Future[None]:
         assert not self.is_closed, "no job follows the end"
         return asyncio.get_running_loop().create_future()
-
-
-class MemoryListener:
-    """Implements `node.amqp.server.sockets.Listener`."""
-
-    def __init__(self, host: str, port: int, arrive: Callable[[], asyncio.Protocol]) -> None:
-        self.host = host
-        #: A client is there.
-        self.arrive = arrive
-        self.port = port
-        self.is_open = True
-
-    def close(self) -> None:
-        self.is_open = False
 
 
 class Lock:
@@ -120,13 +109,10 @@ class SmallWorld:
         self.disk = SimulatedDisk()
         self.probe = FakeProbe()
         self.carrier = LoneCarrier()
-        self.listeners: list[MemoryListener] = []
-        self.has_listener = asyncio.Event()
+        self.ports = MemoryPorts()
         self.workers: dict[str, InlineWorker] = {}
         #: Which of them have no time, from the next start on.
         self.held: list[str] = []
-        #: Why clients cannot be listened for, if they cannot.
-        self.listen_failure: OSError | None = None
         self.world = World(
             disk=self.disk,
             lock=Lock,
@@ -135,7 +121,7 @@ class SmallWorld:
             chance=Random(seed),
             clock=lambda: 0.0,
             worker=self.make_worker,
-            listen=self.listen,
+            listen=self.ports,
             carrier=self.carrier,
             admin_caller=cast(AdminCaller, LoneCaller()),
         )
@@ -143,18 +129,3 @@ class SmallWorld:
     def make_worker(self, name: str) -> InlineWorker:
         self.workers[name] = HeldWorker() if name in self.held else InlineWorker()
         return self.workers[name]
-
-    async def listen(
-        self,
-        make_connection: Callable[[], asyncio.Protocol],
-        host: str,
-        port: int,
-        *,
-        backlog: int,
-        ssl_context: ssl.SSLContext | None,
-    ) -> MemoryListener:
-        if self.listen_failure is not None:
-            raise self.listen_failure
-        self.listeners.append(MemoryListener(host, port, make_connection))
-        self.has_listener.set()
-        return self.listeners[-1]

@@ -36,14 +36,14 @@ async def test_a_node_founds_its_cluster_and_serves() -> None:
     async with running(small) as node:
         assert small.carrier.admin is not None
         assert small.carrier.admin.port is node.admin
-        assert [(each.host, each.port) for each in small.listeners] == [("127.0.0.1", 5672)]
+        assert [(each.host, each.port) for each in small.ports.listeners] == [("127.0.0.1", 5672)]
         assert node.clients.is_serving
         state = node.runtime.metadata.state
         assert state.topology.vhosts() == ["/"]
         assert [user.name for user in state.users.users()] == ["guest"]
         assert state.members[node.config.node_name].is_up
         assert (await node.admin.status())["pid"] == 1
-    assert not small.listeners[0].is_open
+    assert not small.ports.listeners[0].is_open
     assert small.carrier.is_stopped
     assert set(small.workers) == {"sync", "raft-sync", "recovery"}
     assert all(worker.is_closed for worker in small.workers.values())
@@ -106,11 +106,11 @@ async def test_run_ends_when_it_is_asked_to() -> None:
     node = compose_node(small_config(), small.world)
     ending = asyncio.create_task(node.run())
     async with asyncio.timeout(30):
-        await small.has_listener.wait()
+        await small.ports.has_listener.wait()
         node.stop()
         await ending
     assert node.failure is None
-    assert not small.listeners[0].is_open
+    assert not small.ports.listeners[0].is_open
 
 
 async def test_a_stop_before_there_is_a_quorum_waits_for_nobody() -> None:
@@ -122,7 +122,7 @@ async def test_a_stop_before_there_is_a_quorum_waits_for_nobody() -> None:
     node.stop()
     async with asyncio.timeout(30):
         await ending
-    assert not small.listeners
+    assert not small.ports.listeners
 
 
 async def test_an_address_for_the_cluster_that_is_taken() -> None:
@@ -134,7 +134,7 @@ async def test_an_address_for_the_cluster_that_is_taken() -> None:
 
 async def test_an_address_for_clients_that_is_taken_ends_the_node() -> None:
     small = SmallWorld()
-    small.listen_failure = TAKEN
+    small.ports.failure = TAKEN
     node = compose_node(small_config(), small.world)
     async with asyncio.timeout(30):
         await node.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -47,7 +46,7 @@ async def node(small: WorldWithClients) -> AsyncIterator[Node]:
 
 async def logged_in(small: WorldWithClients, user: str) -> Client:
     """The login is accepted, nothing more."""
-    client = Client(cast(Any, SimpleNamespace(listener=small.listeners[-1])))
+    client = Client(cast(Any, small))
     small.clients.append(client)
     client.shell.data_received(PROTOCOL_HEADER)
     names = await client.send(Connection.StartOk({}, "PLAIN", f"\0{user}\0secret"), channel=0)

@@ -9,7 +9,7 @@ from cluster.mirroring.confirms import ConfirmLedger, HeldToken
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.reports import ReportSynchronised
 from node.ids import Epoch
-from tests.support.messages import publications
+from tests.support.messages import msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
@@ -121,3 +121,13 @@ def test_a_message_settled_before_its_confirm_is_confirmed_once() -> None:
     pair.quiet()
     assert pair.master.drain_confirmed() == []
     assert pair.mirror_local.digests() == []
+
+
+def test_a_repetition_waits_for_the_mirror_to_have_the_message() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.master.confirm_when_safe(msg_id_of(1), "again")
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == []
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [1, "again"]

@@ -135,6 +135,15 @@ def test_a_direct_delivery_beyond_the_horizon_sends_the_promise_first() -> None:
     assert horizon.horizon > deliveries[-1].seq_id
 
 
+def test_nothing_is_kept_for_a_mirror_without_a_link() -> None:
+    """It is told the whole state when it attaches."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.master.mirror_link_down(N2)
+    pair.check()
+    assert pair.master.take_messages() == []
+
+
 def test_a_mirror_without_a_link_limits_deliveries_by_what_it_last_heard() -> None:
     pair = Pair().up().quiet()
     pair.master.mirror_link_down(N2)

@@ -11,7 +11,7 @@ from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import Holding, SeqRange
-from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
 from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
@@ -48,6 +48,17 @@ def test_an_origin_that_is_vouched_for_is_not_looked_up_by_content() -> None:
     assert untrusted.is_duplicate(msg_id_of(2)), "it is here"
     assert not untrusted.is_duplicate(msg_id_of(1)), "its counter is below, and it is not here"
     assert untrusted.is_duplicate(msg_id_of(4, OTHER)), "settled: below what is vouched for"
+
+
+def test_what_its_publishers_send_again_is_vouched_for() -> None:
+    local = StoreHarness().open_queue()
+    local.publish(publications(3, 1))
+    untrusted = UntrustedOrigins(local, {})
+    for counter in (1, 2):
+        untrusted.published([make_message(counter), make_message(7, origin=OTHER)])
+        assert untrusted.vouched({ORIGIN: 3}) == {ORIGIN: counter}
+    untrusted.published([make_message(4)])
+    assert untrusted.vouched({ORIGIN: 4}) == {ORIGIN: 4}
 
 
 def test_what_was_here_and_is_settled_since_is_no_new_message() -> None:

@@ -96,3 +96,10 @@ def test_what_the_last_master_refused_is_not_confirmed_by_the_next() -> None:
     effects = process.drain()
     pair.mirror_disk.sync()
     assert answers(effects + process.drain()) == ([3], [2])
+
+
+def test_what_was_taken_is_known_when_it_has_left_the_queue(pair: Pair) -> None:
+    process = promoted(pair)
+    send_again(process)
+    assert process.purge() == 4
+    assert all(process.backing_queue.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3, 4))

@@ -161,6 +161,7 @@ def test_one_that_is_forgotten_and_taken_back_while_it_waits_to_be_looked_at_is_
     last = many[-1]
     node.queues._forget_opening(last.queue_id)
     node.queues.follow(last, mastership(last, N1))
+    node.queues.check_invariants()
     node.turn()
     assert all(node.depth(queue) == 1 for queue in many)
 

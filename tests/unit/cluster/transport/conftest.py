@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
+from chaos.sim.loop import SimulatedLoop, simulated_loop
 from tests.support.mesh_nodes import N1, N2, MeshNodes
-from tests.support.virtual_time import VirtualTimeLoop
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], VirtualTimeLoop]]:
-    return {"virtual": VirtualTimeLoop}
+) -> Mapping[str, Callable[[], SimulatedLoop]]:
+    return {"simulated": simulated_loop}
 
 
 @pytest.fixture

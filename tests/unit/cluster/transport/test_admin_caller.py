@@ -1,61 +1,41 @@
-"""Asking the admin service of other nodes, over a network in memory."""
+"""Asking the admin service of other nodes, over the simulated network."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine
-from random import Random
 from typing import Any
 
 import pytest
 
+from chaos.sim.loop import SimulatedLoop
+from chaos.sim.machine import AdminDoor, MemoryAdminCaller
+from chaos.sim.network import Link, Network
 from cluster.runtime.admin_peers import PEER_TIMEOUT_S, STATUS_TIMEOUT_S, AdminPeers
 from cluster.transport.admin_port import AdminRefused, ExitCode, SyncProgress
-from cluster.transport.carrier import AdminEndpoint, IncomingStream, StreamKind
 from node.ids import NodeName
-from tests.support.admin_caller_contract import COOKIE, AdminCallerContract, Office
-from tests.support.memory_admin import MemoryAdminCaller
-from tests.support.memory_carrier import MemoryCarrier, MemoryNetwork
 from tests.support.recording_port import LISTED, RecordingPort
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
-
-
-async def no_streams(kind: StreamKind, stream: IncomingStream) -> None:
-    """Nobody opens one here."""
-
-
-async def answer_at(network: MemoryNetwork, node: NodeName) -> tuple[RecordingPort, MemoryCarrier]:
-    port, carrier = RecordingPort(), network.carrier(node)
-    await carrier.serve(f"{node}:1", no_streams, silence_timeout_ms=1000, admin=AdminEndpoint(port, COOKIE))
-    return port, carrier
-
-
-class TestMemoryAdminCaller(AdminCallerContract):
-    @pytest.fixture
-    async def office(self) -> Office:
-        network = MemoryNetwork(Random(1))
-        port, carrier = await answer_at(network, N2)
-        caller, stranger = MemoryAdminCaller(network, N1, COOKIE), MemoryAdminCaller(network, N1, "guess")
-        return Office(port, "n2:1", caller, stranger, carrier.stop)
 
 
 class Asked:
     """Two nodes, and a third that asks both."""
 
     def __init__(self) -> None:
-        self.network = MemoryNetwork(Random(1))
-        self.ports: dict[NodeName, RecordingPort] = {}
-        self.peers = AdminPeers(lambda node: f"{node}:1", MemoryAdminCaller(self.network, N1, COOKIE))
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self.network = Network(loop, lambda _source, _target: Link(lambda: 0.0))
+        self.ports = {N2: RecordingPort(), N3: RecordingPort()}
+        doors = {str(node): AdminDoor(loop.start_process(node), port, "cookie") for node, port in self.ports.items()}
+        caller = MemoryAdminCaller(loop, self.network, N1, doors, "cookie")
+        self.peers = AdminPeers(lambda node: f"{node}:1", caller)
 
 
 @pytest.fixture
 async def asked() -> Asked:
-    asked = Asked()
-    for node in (N2, N3):
-        asked.ports[node], _ = await answer_at(asked.network, node)
-    return asked
+    return Asked()
 
 
 async def timed(work: Coroutine[Any, Any, Any]) -> tuple[Any, float]:
@@ -71,7 +51,7 @@ async def test_rows_of_all_nodes_are_put_together(asked: Asked) -> None:
 async def test_a_silent_node_contributes_nothing_and_holds_up_for_a_moment_only(
     asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked.network.cut(N1, N3)
+    asked.network.link(N1, N3).is_cut = True
     with caplog.at_level(logging.INFO):
         rows, took_s = await timed(asked.peers.rows("ListChannels", [N2, N3], "", []))
     assert rows == LISTED.as_dicts()
@@ -96,7 +76,7 @@ async def test_a_command_goes_to_the_node_named(asked: Asked) -> None:
 
 
 async def test_a_command_to_a_silent_node_is_refused(asked: Asked) -> None:
-    asked.network.path(N3, N1).cut()
+    asked.network.link(N3, N1).is_cut = True
     with pytest.raises(AdminRefused) as caught:
         await asked.peers.cancel_sync_queue(N3, "v", "q")
     assert caught.value.exit_code is ExitCode.UNAVAILABLE

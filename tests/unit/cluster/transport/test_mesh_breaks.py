@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from node.ids import NodeName
-from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import ops
 from tests.support.mesh_nodes import N1, N2, TIMING, MeshNodes, now
 
@@ -24,7 +23,7 @@ async def break_by_second(pair: MeshNodes) -> None:
 
 
 async def break_by_network(pair: MeshNodes) -> None:
-    pair.network.reset(N1, N2)
+    pair.reset(N1, N2)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -41,7 +40,7 @@ async def test_a_break_loses_a_suffix_and_the_new_link_mixes_nothing(
         for start in range(0, 100, 10):
             pair.meshes[N1].send_queue_frames(N2, sent[start : start + 10])
             await asyncio.sleep(0)
-        await pass_time(0.002 * seed)
+        await asyncio.sleep(0.002 * seed)
         await break_link(pair)
         await pair.until_all_up(cut + 1)
         assert heard.queues == sent[: len(heard.queues)], "a suffix is lost, nothing in the middle"
@@ -63,7 +62,7 @@ async def test_a_dead_process_is_reported_once_and_its_successor_is_linked(
     await pair.start_all()
     listener = pair.listeners[survivor]
     await pair.kill(victim)
-    await pass_time(10)
+    await asyncio.sleep(10)
     assert [what for what, _, _ in listener.happened] == ["up", "down", "refused"]
     await pair.start(victim, incarnation=2)
     await pair.until(lambda: listener.count("up") == 2)
@@ -74,7 +73,7 @@ async def test_a_dead_process_is_reported_once_and_its_successor_is_linked(
 
 async def test_a_peer_that_never_was_is_refused_once(pair: MeshNodes) -> None:
     await pair.start(N1)
-    await pass_time(10)
+    await asyncio.sleep(10)
     assert pair.listeners[N1].happened == [("refused", N2, None)]
 
 
@@ -88,13 +87,13 @@ async def test_a_refusal_is_reported_within_one_backoff(pair: MeshNodes) -> None
 
 async def test_a_refusing_path_is_a_refusal_until_it_opens(pair: MeshNodes) -> None:
     """A firewall between two nodes that both live looks like a dead process to the side that it refuses."""
-    pair.network.path(N1, N2).is_refusing = True
+    pair.refuse(N1, N2)
     await pair.start(N1)
     await pair.start(N2)
-    await pass_time(5)
+    await asyncio.sleep(5)
     assert pair.listeners[N1].happened == [("refused", N2, None)]
     assert pair.listeners[N2].happened == []
-    pair.network.path(N1, N2).is_refusing = False
+    pair.refuse(N1, N2, False)
     await pair.until_all_up(1)
 
 
@@ -112,26 +111,26 @@ async def test_a_cut_link_is_down_after_the_silence_and_nobody_is_called_dead(
     await pair.start_all()
     began = now()
     for source, target in directions:
-        pair.network.path(source, target).cut()
+        pair.cut(source, target)
     await pair.until(lambda: all(listener.count("down") == 1 for listener in pair.listeners.values()))
     assert SILENCE_S / 2 < now() - began <= SILENCE_S + 0.1
-    await pass_time(30)
+    await asyncio.sleep(30)
     assert all(listener.count("refused") == 0 for listener in pair.listeners.values())
     assert all(listener.count("up") == 1 for listener in pair.listeners.values())
-    pair.network.heal(N1, N2)
+    pair.heal_both(N1, N2)
     await pair.until_all_up(2)
     await pair.stop_all()
 
 
 async def test_a_short_cut_delays_and_loses_nothing(pair: MeshNodes) -> None:
     await pair.start_all()
-    pair.network.cut(N1, N2)
+    pair.cut_both(N1, N2)
     pair.meshes[N1].send_queue_frames(N2, [ops(1)])
-    await pass_time(SILENCE_S / 2)
+    await asyncio.sleep(SILENCE_S / 2)
     assert pair.listeners[N2].queues == []
-    pair.network.heal(N1, N2)
+    pair.heal_both(N1, N2)
     await pair.until(lambda: pair.listeners[N2].queues == [ops(1)])
-    await pass_time(2 * SILENCE_S)
+    await asyncio.sleep(2 * SILENCE_S)
     assert all(listener.happened[1:] == [] for listener in pair.listeners.values())
 
 
@@ -142,7 +141,7 @@ async def test_a_lost_machine_is_silent_and_its_next_start_is_linked(
     await pair.start_all()
     listener = pair.listeners[survivor]
     await pair.lose(victim)
-    await pass_time(SILENCE_S + 1)
+    await asyncio.sleep(SILENCE_S + 1)
     assert [what for what, _, _ in listener.happened] == ["up", "down"]
     await pair.start(victim, incarnation=2)
     await pair.until(lambda: listener.count("up") == 2)

@@ -11,17 +11,23 @@ from random import Random
 
 import pytest
 
+from chaos.sim import carrier
 from cluster.mirroring.messages import HorizonOp, Ops
 from cluster.transport.mesh import Mesh
 from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.amounts import few_fast
-from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener
 from tests.support.mesh_nodes import N1, N2, N3, MeshNodes
 
 NAMES = N1, N2, N3
 STEPS = 60
+
+
+@pytest.fixture(autouse=True)
+def narrow_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrier, "WINDOW_BYTES", 4096)
+    monkeypatch.setattr(carrier, "WINDOW_STEP_BYTES", 1024)
 
 
 class Checker(Listener):
@@ -75,7 +81,7 @@ class Storm:
     """Three nodes and what befalls them, all from one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.nodes = MeshNodes(*NAMES, seed=seed, window_bytes=4096)
+        self.nodes = MeshNodes(*NAMES, seed=seed)
         self.chance = Random(seed)
         self.starts = dict.fromkeys(NAMES, 0)
         self.nodes.set_delay(0, self.chance.choice((0, 0.001, 0.05)))
@@ -97,17 +103,17 @@ class Storm:
                 mesh.send_queue_frames(peer, messages)
 
     async def step(self) -> None:
-        chance, network = self.chance, self.nodes.network
+        chance, nodes = self.chance, self.nodes
         one, other = chance.sample(NAMES, 2)
         what = chance.randrange(10)
         if what == 0:
-            network.reset(one, other)
+            nodes.reset(one, other)
         elif what == 1:
-            network.path(one, other).cut()
+            nodes.cut(one, other)
         elif what in (2, 3):
-            network.path(one, other).heal()
+            nodes.heal(one, other)
         elif what == 4:
-            network.path(one, other).is_refusing = chance.random() < 0.5
+            nodes.refuse(one, other, chance.random() < 0.5)
         elif what == 5 and one in self.nodes.meshes:
             self.nodes.meshes[one].reset_link(other, "storm")
         elif what == 6 and one in self.nodes.meshes:
@@ -117,23 +123,22 @@ class Storm:
             await self.start(one)
         for _ in range(chance.randrange(5)):
             self.talk()
-            await pass_time(chance.choice((0, 0.001, 0.02, 1, 5)))
+            await asyncio.sleep(chance.choice((0, 0.001, 0.02, 1, 5)))
         self.nodes.check_invariants()
 
     async def calm(self) -> None:
         for one in NAMES:
             for other in NAMES:
-                path = self.nodes.network.path(one, other)
-                path.heal()
-                path.is_refusing = False
+                self.nodes.heal(one, other)
+                self.nodes.refuse(one, other, False)
             if one not in self.nodes.meshes:
                 await self.start(one)
         # A link that one side still believes in may have to be found silent first.
         await self.nodes.until(lambda: all(len(mesh.up_peers) == 2 for mesh in self.nodes.meshes.values()))
-        await pass_time(10)
+        await asyncio.sleep(10)
         assert all(len(mesh.up_peers) == 2 for mesh in self.nodes.meshes.values())
         self.talk()
-        await pass_time(1)
+        await asyncio.sleep(1)
         for name in NAMES:
             for peer in NAMES:
                 if peer != name:

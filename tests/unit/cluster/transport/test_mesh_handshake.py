@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from random import Random
@@ -30,7 +31,6 @@ from cluster.wire.convert_handshake import (
     encode_proof,
 )
 from node.ids import Incarnation, NodeName, QueueId
-from tests.support.memory_path import pass_time
 from tests.support.mesh_listener import Listener
 from tests.support.mesh_nodes import N1, N2, N3, TIMING, MeshNodes, now
 
@@ -41,7 +41,7 @@ async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: MeshNodes, capl
     with caplog.at_level(logging.WARNING):
         await pair.start(N1)
         await pair.start(N2, cookie="other")
-        await pass_time(10)
+        await asyncio.sleep(10)
     assert "n1 hung up instead of proving that it is one of us; is its cookie another?" in caplog.text
     assert caplog.text.count("no link to n2: wrong cookie: the nodes belong to different clusters") == 1
     assert all(listener.happened == [] for listener in pair.listeners.values())
@@ -49,7 +49,7 @@ async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: MeshNodes, capl
 
 async def test_a_swapped_address_is_refused(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
     """The port of n2 in n1's configuration belongs to another node."""
-    listener, carrier = Listener(), pair.network.carrier(N2)
+    listener, carrier = Listener(), pair.carrier(N2)
     address, known = pair.addresses[N2], pair.addresses
     wrong = Mesh(N3, Incarnation(1), address, known, listener, carrier, random_bytes=RANDOM_BYTES, cookie="secret")
     with caplog.at_level(logging.WARNING):
@@ -68,7 +68,7 @@ async def test_a_node_that_is_no_member_is_refused(pair: MeshNodes, caplog: pyte
         "n0:1",
         {NodeName(name): address for name, address in stranger.items()},
         Listener(),
-        pair.network.carrier("n0"),
+        pair.carrier("n0"),
         random_bytes=RANDOM_BYTES,
         cookie="secret",
     )
@@ -92,9 +92,7 @@ async def test_an_older_start_of_a_node_is_refused(pair: MeshNodes, caplog: pyte
 
 async def dial(pair: MeshNodes, hello: Hello, kind: StreamKind = StreamKind.CONSENSUS) -> OutgoingStream:
     """A stream on which somebody has said hello."""
-    carrier = pair.carriers[hello.sender]
-    connection = carrier.connect(pair.addresses[hello.receiver], silence_timeout_ms=TIMING.silence_timeout_ms)
-    stream = connection.open_stream(kind)
+    stream = pair.dial(pair.carriers[hello.sender], hello.receiver, kind)
     await stream.write(encode_hello(hello))
     return stream
 
@@ -143,7 +141,7 @@ async def test_a_straggler_is_refused_and_the_present_link_lives_on(
     said = await greet(pair, hello)
     assert isinstance(said, Verdict)
     assert (said.node, said.refused) == (hello.receiver, refused)
-    await pass_time(10)
+    await asyncio.sleep(10)
     assert all(listener.count("down") == 1 for listener in pair.listeners.values())
     pair.check_invariants()
 
@@ -155,7 +153,7 @@ async def test_a_peer_that_accepts_and_never_answers_costs_a_handshake_timeout(
         await stream.read()
         await stream.read()
 
-    mute = pair.network.carrier(N2)
+    mute = pair.carrier(N2)
     await mute.serve(pair.addresses[N2], say_nothing, silence_timeout_ms=TIMING.silence_timeout_ms)
     began = now()
     with caplog.at_level(logging.WARNING):
@@ -219,7 +217,7 @@ async def test_whoever_takes_the_place_of_a_dead_node_learns_nothing_that_opens_
         if (proof := await stream.read()) is not None:
             heard.append(proof)
 
-    carrier = pair.network.carrier(N2)
+    carrier = pair.carrier(N2)
     await carrier.serve(pair.addresses[N2], impostor, silence_timeout_ms=TIMING.silence_timeout_ms)
     with caplog.at_level(logging.WARNING):
         await pair.start(N1)
@@ -299,8 +297,7 @@ async def test_a_node_of_protocol_1_is_told_that_releases_cannot_be_mixed(pair: 
     await pair.start(N1)
     await pair.start(N2)
     await pair.until_all_up(1)
-    connection = pair.carriers[N1].connect(pair.addresses[N2], silence_timeout_ms=TIMING.silence_timeout_ms)
-    stream = connection.open_stream(StreamKind.QUEUES)
+    stream = pair.dial(pair.carriers[N1], N2, StreamKind.QUEUES)
     await stream.write(mesh_pb2.LinkFrame(hello=mesh_pb2.Hello.FromString(b"\x0a\x06secret")).SerializeToString())
     said = await hear(stream)
     assert isinstance(said, Verdict)
@@ -334,7 +331,7 @@ async def test_a_message_of_an_unknown_kind_is_answered_and_the_link_lives_on(
         link.send(StreamKind.QUEUES, [b"\x1a\x04\xc2\x0c\x01\x05"])
         link.send(StreamKind.CONSENSUS, [b"\x12\x04\xc2\x0c\x01\x05"])
     await pair.until(lambda: caplog.text.count("n2 did not understand") == 2)
-    await pass_time(1)
+    await asyncio.sleep(1)
     assert caplog.text.count("of n1, fields 200, are of no kind known here") == 2, "once for each stream"
     assert "n2 did not understand Queues messages of ours, fields 200" in caplog.text
     assert all(listener.count("down") == 0 for listener in pair.listeners.values())

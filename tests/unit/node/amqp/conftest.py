@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.fake_broker import FakeBroker
+from tests.support.observed_broker import ObservedBroker
 from tests.support.server_client import Client, server_of
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
+async def broker() -> ObservedBroker:
+    return ObservedBroker()
 
 
 @pytest.fixture
-async def client(broker: FakeBroker) -> AsyncIterator[Client]:
+async def client(broker: ObservedBroker) -> AsyncIterator[Client]:
     client = await Client(await server_of(broker)).open()
     yield client
     client.transport.close()

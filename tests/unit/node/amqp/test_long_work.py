@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from node.amqp.channel_events import Settlement
-from node.amqp.ports import DeliverySource
+from node.amqp.ports import BrokerChannel, DeliverySource
 from node.amqp.server.turns import TURN_S
 from node.amqp.settling import LONG_SETTLEMENT, SETTLE_LIMIT, SettleWork
 from node.amqp.transaction import PUBLISH_LIMIT
@@ -19,16 +20,18 @@ from node.message import Message
 from node.queues.backing_queue import Delivery
 from tests.support.amounts import few_fast
 from tests.support.amqp_frames import method_bytes, publish_bytes
-from tests.support.fake_broker import FakeBroker, FakeChannel
 from tests.support.messages import make_message
+from tests.support.observed_broker import ObservedBroker
 from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
 
 DELIVERED = LONG_SETTLEMENT + 476
+#: Their positions.
+ALL_DELIVERED = list(range(DELIVERED))
 STEPS = -(-DELIVERED // SETTLE_LIMIT)
 
 
 @pytest.fixture
-async def consumer(client: Client, broker: FakeBroker) -> Client:
+async def consumer(client: Client, broker: ObservedBroker) -> Client:
     """A client that has been sent `DELIVERED` messages; from now on its broker needs a whole turn for each call."""
     await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"))
     await client.send(data=publish_bytes(1) * DELIVERED)
@@ -50,7 +53,7 @@ async def finish(client: Client) -> None:
         await client.settle()
 
 
-def settled(broker: FakeBroker, name: str) -> list[SeqId]:
+def settled(broker: ObservedBroker, name: str) -> list[SeqId]:
     return [seq_id for seq_ids in calls(broker, name) for seq_id in seq_ids]
 
 
@@ -60,7 +63,7 @@ ALL_BACK = method_bytes(1, Basic.Nack(0, True, True))
 
 @pytest.mark.parametrize(("data", "name"), [(ALL, "ack"), (ALL_BACK, "requeue")])
 async def test_a_settlement_of_thousands_is_a_step_a_turn_and_other_channels_go_on(
-    data: bytes, name: str, consumer: Client, broker: FakeBroker
+    data: bytes, name: str, consumer: Client, broker: ObservedBroker
 ) -> None:
     consumer.shell.data_received(data + publish_bytes(2, routing_key="other"))
     await turns(3)
@@ -69,10 +72,10 @@ async def test_a_settlement_of_thousands_is_a_step_a_turn_and_other_channels_go_
     assert max(map(len, calls(broker, name))) <= SETTLE_LIMIT
     assert not consumer.is_held_back()
     await finish(consumer)
-    assert sorted(settled(broker, name)) == list(range(1, DELIVERED + 1))
+    assert sorted(settled(broker, name)) == ALL_DELIVERED
 
 
-async def test_the_channel_itself_goes_on_only_when_it_is_done(consumer: Client, broker: FakeBroker) -> None:
+async def test_the_channel_itself_goes_on_only_when_it_is_done(consumer: Client, broker: ObservedBroker) -> None:
     consumer.shell.data_received(
         ALL
         + publish_bytes(1, routing_key="other")
@@ -87,23 +90,25 @@ async def test_the_channel_itself_goes_on_only_when_it_is_done(consumer: Client,
     assert consumer.names() == ["Basic.QosOk", "Channel.Close"], "answers come in the order of the questions"
 
 
-async def test_settlements_behind_a_long_one_in_one_read_come_after_it(consumer: Client, broker: FakeBroker) -> None:
+async def test_settlements_behind_a_long_one_in_one_read_come_after_it(
+    consumer: Client, broker: ObservedBroker
+) -> None:
     most = method_bytes(1, Basic.Nack(DELIVERED - 2, True, False))
     rest = [method_bytes(1, Basic.Ack(tag)) for tag in (DELIVERED, DELIVERED - 1)]
     consumer.shell.data_received(most + b"".join(rest))
     await finish(consumer)
-    assert sorted(settled(broker, "discard")) == list(range(1, DELIVERED - 1))
-    assert settled(broker, "ack") == [DELIVERED, DELIVERED - 1]
+    assert sorted(settled(broker, "discard")) == ALL_DELIVERED[:-2]
+    assert settled(broker, "ack") == ALL_DELIVERED[:-3:-1]
     assert calls(broker, "discard"), "and that was the longer part"
 
 
-async def test_recover_is_answered_and_gives_all_back(consumer: Client, broker: FakeBroker) -> None:
+async def test_recover_is_answered_and_gives_all_back(consumer: Client, broker: ObservedBroker) -> None:
     assert "Basic.RecoverOk" in await consumer.send(Basic.Recover(True))
     await finish(consumer)
-    assert sorted(set(settled(broker, "requeue"))) == list(range(1, DELIVERED + 1))
+    assert sorted(set(settled(broker, "requeue"))) == ALL_DELIVERED
 
 
-class Recorder(FakeChannel):
+class Recorder:
     """Writes down what is requeued, and how."""
 
     def __init__(self) -> None:
@@ -121,7 +126,7 @@ def test_every_queue_is_told_that_more_follows_until_it_has_all() -> None:
     table.add(401, b, "t", [Delivery(SeqId(each), message, False) for each in range(1, 201)])
     work, broker = SettleWork(Settlement.REQUEUE, table), Recorder()
     steps = 1
-    while not work.step(broker):
+    while not work.step(cast(BrokerChannel, broker)):
         steps += 1
     assert steps == -(-600 // SETTLE_LIMIT)
     assert all(more for _, seq_ids, more in broker.pieces if seq_ids)
@@ -137,7 +142,7 @@ def test_every_queue_is_told_that_more_follows_until_it_has_all() -> None:
 PUBLISHES = 3 * PUBLISH_LIMIT + 5
 
 
-async def begin(consumer: Client, broker: FakeBroker, *, publishes: int = PUBLISHES) -> None:
+async def begin(consumer: Client, broker: ObservedBroker, *, publishes: int = PUBLISHES) -> None:
     """A transaction with many publishes, in which everything is acked."""
     await consumer.send(Tx.Select())
     data = b"".join([publish_bytes(1, routing_key="out", payload=b"%d" % each) for each in range(publishes)])
@@ -150,12 +155,12 @@ async def begin(consumer: Client, broker: FakeBroker, *, publishes: int = PUBLIS
 COMMIT = method_bytes(1, Tx.Commit())
 
 
-def published(broker: FakeBroker) -> list[int]:
+def published(broker: ObservedBroker) -> list[int]:
     return [int(request.message.body) for requests in calls(broker, "publish") for request in requests]
 
 
 async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
-    consumer: Client, broker: FakeBroker
+    consumer: Client, broker: ObservedBroker
 ) -> None:
     await begin(consumer, broker)
     consumer.shell.data_received(COMMIT + publish_bytes(1, payload=b"-1") + COMMIT)
@@ -169,7 +174,7 @@ async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
     await finish(consumer)
     assert published(broker) == [*range(PUBLISHES), -1]
     assert max(map(len, calls(broker, "publish"))) <= PUBLISH_LIMIT
-    assert sorted(settled(broker, "ack")) == list(range(1, DELIVERED + 1))
+    assert sorted(settled(broker, "ack")) == ALL_DELIVERED
     assert commits + consumer.names().count("Tx.CommitOk") == 2
 
 
@@ -185,7 +190,7 @@ async def test_a_large_commit_is_worked_off_in_steps_and_answered_at_the_end(
     ),
 )
 async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_client(
-    how: str, after: int, consumer: Client, broker: FakeBroker
+    how: str, after: int, consumer: Client, broker: ObservedBroker
 ) -> None:
     await begin(consumer, broker)
     consumer.shell.data_received(COMMIT)
@@ -200,7 +205,7 @@ async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_cl
         consumer.shell.data_received(publish_bytes(77))
     await finish(consumer)
     assert published(broker) == list(range(PUBLISHES))
-    assert sorted(settled(broker, "ack")) == list(range(1, DELIVERED + 1))
+    assert sorted(settled(broker, "ack")) == ALL_DELIVERED
     ends = [name for name, _ in broker.calls]
     assert ends.index("close") > max(at for at, name in enumerate(ends) if name == "ack")
     if how != "channel closed":
@@ -211,38 +216,40 @@ async def test_a_commit_that_was_begun_is_carried_out_whatever_becomes_of_its_cl
 
 
 async def test_a_commit_whose_exchange_is_gone_fails_before_anything_of_it_happens(
-    consumer: Client, broker: FakeBroker
+    consumer: Client, broker: ObservedBroker
 ) -> None:
-    broker.exchanges["going"] = "fanout"
+    await broker.admin.exchange("going", "fanout")
     await begin(consumer, broker)
     await consumer.send(data=publish_bytes(1, exchange="going"))
     assert consumer.names() == []
-    del broker.exchanges["going"]
+    await broker.admin.definitions.delete_exchange("going", if_unused=False)
     assert await consumer.send(Tx.Commit()) == ["Channel.Close"]
     assert [name for name, _ in broker.calls] == ["close"]
 
 
-async def test_a_small_commit_whose_exchange_is_gone_settles_nothing_either(client: Client, broker: FakeBroker) -> None:
+async def test_a_small_commit_whose_exchange_is_gone_settles_nothing_either(
+    client: Client, broker: ObservedBroker
+) -> None:
     await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"), data=publish_bytes(1))
-    broker.exchanges["going"] = "fanout"
+    await broker.admin.exchange("going", "fanout")
     await client.send(Tx.Select(), Basic.Ack(1), data=publish_bytes(1) + publish_bytes(1, exchange="going"))
-    del broker.exchanges["going"]
+    await broker.admin.definitions.delete_exchange("going", if_unused=False)
     client.transport.written.clear()
     broker.calls.clear()
     assert await client.send(Tx.Commit()) == ["Channel.Close"]
     assert [name for name, _ in broker.calls] == ["close"]
 
 
-async def test_a_publish_to_a_missing_exchange_fails_when_it_is_made(client: Client, broker: FakeBroker) -> None:
+async def test_a_publish_to_a_missing_exchange_fails_when_it_is_made(client: Client, broker: ObservedBroker) -> None:
     await client.send(Tx.Select())
     assert await client.send(data=publish_bytes(1, exchange="missing")) == ["Channel.Close"]
     assert calls(broker, "publish") == []
 
 
-async def test_a_rollback_of_thousands_gives_their_tags_back(consumer: Client, broker: FakeBroker) -> None:
+async def test_a_rollback_of_thousands_gives_their_tags_back(consumer: Client, broker: ObservedBroker) -> None:
     await begin(consumer, broker)
     assert await consumer.send(Tx.Rollback()) == ["Tx.RollbackOk"]
     consumer.shell.data_received(ALL + COMMIT)
     await finish(consumer)
     assert published(broker) == []
-    assert sorted(settled(broker, "ack")) == list(range(1, DELIVERED + 1))
+    assert sorted(settled(broker, "ack")) == ALL_DELIVERED

@@ -12,11 +12,11 @@ from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
-from tests.support.fake_broker import FakeBroker
+from tests.support.observed_broker import ObservedBroker
 from tests.support.server_client import Basic, Channel, Client, Confirm, Connection, Queue, calls, server_of
 
 
-async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, broker: FakeBroker) -> None:
+async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, broker: ObservedBroker) -> None:
     await client.send(Confirm.Select(), Queue.Declare(queue="q"))
     before = client.transport.write_count
     assert await client.send(data=publish_bytes(1) * 50) == ["Basic.Ack"]
@@ -25,7 +25,7 @@ async def test_a_read_of_publishes_is_one_call_and_one_write(client: Client, bro
 
 
 async def test_frames_behind_a_cold_call_wait_and_reading_stops_when_they_are_many(
-    client: Client, broker: FakeBroker
+    client: Client, broker: ObservedBroker
 ) -> None:
     broker.hold_calls = asyncio.Event()
     big = publish_bytes(1, payload=bytes(100_000))
@@ -48,7 +48,7 @@ async def test_what_is_sent_behind_the_close_of_a_channel_keeps_nobody_from_talk
     assert await client.send(Channel.Open()) == ["Channel.OpenOk"]
 
 
-async def test_another_channel_does_not_wait(client: Client, broker: FakeBroker) -> None:
+async def test_another_channel_does_not_wait(client: Client, broker: ObservedBroker) -> None:
     await client.send(Channel.Open(), channel=2)
     broker.hold_calls = asyncio.Event()
     await client.send(Queue.Declare(queue="q"))
@@ -59,7 +59,7 @@ async def test_another_channel_does_not_wait(client: Client, broker: FakeBroker)
 
 
 async def test_a_client_that_does_not_read_is_given_a_bounded_number_of_messages(
-    client: Client, broker: FakeBroker
+    client: Client, broker: ObservedBroker
 ) -> None:
     await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
     client.transport.is_stuck = True
@@ -67,12 +67,12 @@ async def test_a_client_that_does_not_read_is_given_a_bounded_number_of_messages
         await client.send(data=publish_bytes(1) * DELIVERY_WINDOW_MESSAGES)
         client.transport.written.clear()
     assert calls(broker, "written") == []
-    assert len(broker.queues["q"].ready) == 4 * DELIVERY_WINDOW_MESSAGES
+    assert broker.queue("q").ready == 4 * DELIVERY_WINDOW_MESSAGES
     client.transport.is_stuck = False
     client.shell.resume_writing()
-    await client.settle()
+    while broker.queue("q").ready:
+        await client.settle()
     assert sum(count for _, count in calls(broker, "written")) == 5 * DELIVERY_WINDOW_MESSAGES
-    assert broker.queues["q"].ready == []
 
 
 async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> None:
@@ -87,7 +87,7 @@ async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> N
     assert not client.is_held_back()
 
 
-async def test_pauses_of_the_broker_nest(client: Client, broker: FakeBroker) -> None:
+async def test_pauses_of_the_broker_nest(client: Client, broker: ObservedBroker) -> None:
     control = broker.controls[0]
     control.pause_reading()
     control.pause_reading()
@@ -97,12 +97,14 @@ async def test_pauses_of_the_broker_nest(client: Client, broker: FakeBroker) -> 
     assert not client.is_held_back()
 
 
-async def test_the_state_listed_is_the_brokers(client: Client, broker: FakeBroker) -> None:
+async def test_the_state_listed_is_the_brokers(client: Client, broker: ObservedBroker) -> None:
     broker.connections[0].state = "flow"
     assert client.shell.listing().state == "flow"
 
 
-async def test_during_an_alarm_publishes_wait_with_all_that_is_behind_them(client: Client, broker: FakeBroker) -> None:
+async def test_during_an_alarm_publishes_wait_with_all_that_is_behind_them(
+    client: Client, broker: ObservedBroker
+) -> None:
     await client.send(Confirm.Select(), Queue.Declare(queue="q"))
     control, connection = broker.controls[0], broker.connections[0]
     connection.is_welcome = False
@@ -122,7 +124,9 @@ async def test_during_an_alarm_publishes_wait_with_all_that_is_behind_them(clien
     assert [name for name, _ in broker.calls][-3:] == ["publish", "declare_queue", "declare_queue"]
 
 
-async def test_an_alarm_that_comes_back_at_once_holds_the_publishes_again(client: Client, broker: FakeBroker) -> None:
+async def test_an_alarm_that_comes_back_at_once_holds_the_publishes_again(
+    client: Client, broker: ObservedBroker
+) -> None:
     await client.send(Queue.Declare(queue="q"))
     control, connection = broker.controls[0], broker.connections[0]
     connection.is_welcome = False
@@ -136,7 +140,7 @@ async def test_an_alarm_that_comes_back_at_once_holds_the_publishes_again(client
     assert len(calls(broker, "publish")) == 1
 
 
-async def test_a_blocked_connection_can_be_closed_by_the_node(client: Client, broker: FakeBroker) -> None:
+async def test_a_blocked_connection_can_be_closed_by_the_node(client: Client, broker: ObservedBroker) -> None:
     broker.connections[0].is_welcome = False
     await client.send(data=publish_bytes(1))
     broker.controls[0].close(320, "shutdown")
@@ -147,14 +151,14 @@ async def test_a_blocked_connection_can_be_closed_by_the_node(client: Client, br
     assert calls(broker, "publish") == []
 
 
-async def test_flow_is_the_brokers_to_know_and_listed(client: Client, broker: FakeBroker) -> None:
-    broker.connections[0].state = broker.connections[0].flow_state = "flow"
+async def test_flow_is_the_brokers_to_know_and_listed(client: Client, broker: ObservedBroker) -> None:
+    connection = broker.connections[0]
+    connection.state = connection.flow_state = connection.channels[0].flow_state = "flow"
     listing = client.shell.listing()
     assert [listing.state, *(channel.state for channel in listing.channels)] == ["flow", "flow"]
-    broker.connections[0].state = broker.connections[0].flow_state = "running"
 
 
-async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Client, broker: FakeBroker) -> None:
+async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Client, broker: ObservedBroker) -> None:
     await client.send(Confirm.Select(), Queue.Declare(queue="q"))
     good, bad = publish_bytes(1), publish_bytes(1, exchange="missing")
     await client.send()
@@ -168,7 +172,7 @@ async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Cl
 
 
 async def test_a_mistake_of_ours_ends_this_connection_only(
-    client: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = await Client(client.server).open()
 
@@ -204,27 +208,29 @@ async def test_a_closed_number_is_free_and_there_are_no_more_than_negotiated(cli
     assert await client.send(Channel.Open(), channel=6) == ["Connection.Close"]
 
 
-async def test_a_lost_connection_gives_everything_back(client: Client, broker: FakeBroker) -> None:
+async def test_a_lost_connection_gives_everything_back(client: Client, broker: ObservedBroker) -> None:
     await client.send(Queue.Declare(queue="kept"), Queue.Declare(queue="own", exclusive=True))
     await client.send(data=publish_bytes(1, routing_key="kept"))
     await client.send(Basic.Consume(queue="kept"))
-    assert len(broker.queues["kept"].unacked) == 1
+    assert broker.queue("kept").unacked == 1
     client.transport.close()
     await client.settle()
     assert broker.connections[0].is_closed
-    assert [delivery.redelivered for delivery in broker.queues["kept"].ready] == [True]
-    assert list(broker.queues) == ["kept"]
+    assert await broker.take("kept") == [(b"hello", True)]
+    assert broker.queue_names() == ["kept"]
     assert client.server.connections() == []
 
 
-async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(client: Client, broker: FakeBroker) -> None:
+async def test_a_close_by_the_client_is_answered_when_the_broker_is_done(
+    client: Client, broker: ObservedBroker
+) -> None:
     await client.send(Queue.Declare(queue="own", exclusive=True))
     assert await client.send(Connection.Close(200, "", 0, 0), channel=0) == ["Connection.CloseOk"]
-    assert broker.queues == {}
+    assert broker.queue_names() == []
     assert client.transport.is_closed
 
 
-async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
+async def test_too_many_connections_are_dropped(broker: ObservedBroker) -> None:
     server = await server_of(broker, connections_max=1)
     first, second = Client(server), Client(server)
     assert second.transport.is_closed
@@ -234,7 +240,7 @@ async def test_too_many_connections_are_dropped(broker: FakeBroker) -> None:
     assert server.connections() == []
 
 
-async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_login_logs_no_password(broker: ObservedBroker, caplog: pytest.LogCaptureFixture) -> None:
     client = Client(await server_of(broker))
     client.shell.data_received(PROTOCOL_HEADER)
     properties: Any = {"capabilities": {"authentication_failure_close": True}}
@@ -245,7 +251,9 @@ async def test_a_refused_login_logs_no_password(broker: FakeBroker, caplog: pyte
     await client.settle()
 
 
-async def test_who_leaves_before_logging_in_is_no_warning(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_leaves_before_logging_in_is_no_warning(
+    broker: ObservedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Health checks and load balancers do: connect, perhaps say hello, and hang up."""
     caplog.set_level(logging.INFO)
     for hello in (b"", PROTOCOL_HEADER):

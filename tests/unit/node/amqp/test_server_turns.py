@@ -15,7 +15,7 @@ from node.amqp.frames import HEARTBEAT_FRAME
 from node.amqp.server.turns import TURN_S
 from node.amqp.settling import SETTLE_LIMIT
 from tests.support.amqp_frames import method_bytes, publish_bytes
-from tests.support.fake_broker import FakeBroker
+from tests.support.observed_broker import ObservedBroker
 from tests.support.server_client import Basic, Channel, Client, Connection, Queue, Tx, calls
 
 BYE = method_bytes(0, Connection.Close(200, "", 0, 0))
@@ -23,14 +23,14 @@ BYE_OK = method_bytes(0, Connection.CloseOk())
 
 
 @pytest.fixture
-async def slow(client: Client, broker: FakeBroker) -> Client:
+async def slow(client: Client, broker: ObservedBroker) -> Client:
     """A client of a server whose broker needs a whole turn for each call."""
     await client.send(Queue.Declare(queue="q"))
     return await slow_down(client, broker)
 
 
 @pytest.fixture
-async def consumer(client: Client, broker: FakeBroker) -> Client:
+async def consumer(client: Client, broker: ObservedBroker) -> Client:
     """The same; it has been sent a thousand messages."""
     await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q"))
     await client.send(data=publish_bytes(1) * 1000)
@@ -38,7 +38,7 @@ async def consumer(client: Client, broker: FakeBroker) -> Client:
     return await slow_down(client, broker)
 
 
-async def slow_down(client: Client, broker: FakeBroker) -> Client:
+async def slow_down(client: Client, broker: ObservedBroker) -> Client:
     await client.settle()
     broker.calls.clear()
     use_clock(client, lambda: len(broker.calls) * TURN_S)
@@ -55,12 +55,12 @@ def numbered(first: int, count: int, channel: int = 1) -> bytes:
     return b"".join([publish_bytes(channel, payload=b"%d" % number) for number in range(first, first + count)])
 
 
-def published(broker: FakeBroker) -> list[int]:
+def published(broker: ObservedBroker) -> list[int]:
     """The numbers that reached the broker, in order."""
     return [int(request.message.body) for requests in calls(broker, "publish") for request in requests]
 
 
-def acked(broker: FakeBroker) -> int:
+def acked(broker: ObservedBroker) -> int:
     return sum(len(seq_ids) for seq_ids in calls(broker, "ack"))
 
 
@@ -69,7 +69,7 @@ ACK_ALL = method_bytes(1, Basic.Ack(1000, True))
 QOS = method_bytes(1, Basic.Qos())
 
 
-async def test_a_flood_takes_several_turns_and_reading_waits(slow: Client, broker: FakeBroker) -> None:
+async def test_a_flood_takes_several_turns_and_reading_waits(slow: Client, broker: ObservedBroker) -> None:
     slow.shell.data_received(numbered(0, 3 * READ_LIMIT + 1))
     for turn in range(1, 4):
         assert len(calls(broker, "publish")) == turn
@@ -80,7 +80,7 @@ async def test_a_flood_takes_several_turns_and_reading_waits(slow: Client, broke
 
 
 async def test_a_read_that_took_all_the_time_holds_the_next_one_back_for_a_turn(
-    slow: Client, broker: FakeBroker
+    slow: Client, broker: ObservedBroker
 ) -> None:
     slow.shell.data_received(numbered(0, 1))
     assert published(broker) == [0]
@@ -110,7 +110,7 @@ async def test_what_comes_to_nothing_takes_time_too(data: bytes, client: Client)
     assert not client.is_held_back()
 
 
-async def test_one_ack_of_many_takes_several_turns(consumer: Client, broker: FakeBroker) -> None:
+async def test_one_ack_of_many_takes_several_turns(consumer: Client, broker: ObservedBroker) -> None:
     consumer.shell.data_received(ACK_ALL)
     for turn in range(1, ACKS):
         assert len(calls(broker, "ack")) == turn
@@ -120,7 +120,9 @@ async def test_one_ack_of_many_takes_several_turns(consumer: Client, broker: Fak
     assert acked(broker) == 1000
 
 
-async def test_a_commit_is_answered_when_all_that_belongs_to_it_is_done(consumer: Client, broker: FakeBroker) -> None:
+async def test_a_commit_is_answered_when_all_that_belongs_to_it_is_done(
+    consumer: Client, broker: ObservedBroker
+) -> None:
     await consumer.send(Tx.Select())
     consumer.transport.written.clear()
     consumer.shell.data_received(ACK_ALL + method_bytes(1, Tx.Commit()))
@@ -131,7 +133,9 @@ async def test_a_commit_is_answered_when_all_that_belongs_to_it_is_done(consumer
     assert consumer.names() == ["Tx.CommitOk"]
 
 
-async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer: Client, broker: FakeBroker) -> None:
+async def test_answers_go_out_though_every_turn_leaves_something_undone(
+    consumer: Client, broker: ObservedBroker
+) -> None:
     """Between what was left and what comes next, which may be left undone again before a later callback would write."""
     # There is time for two calls.
     call_s = 0.6 * TURN_S
@@ -144,7 +148,7 @@ async def test_answers_go_out_though_every_turn_leaves_something_undone(consumer
     assert acked(broker) == 1000
 
 
-async def test_connections_take_turns(client: Client, broker: FakeBroker) -> None:
+async def test_connections_take_turns(client: Client, broker: ObservedBroker) -> None:
     await client.send(Queue.Declare(queue="q"))
     other = await Client(client.server).open()
     slow = await slow_down(client, broker)
@@ -159,7 +163,7 @@ async def test_connections_take_turns(client: Client, broker: FakeBroker) -> Non
     await other.settle()
 
 
-async def test_what_comes_meanwhile_comes_after(slow: Client, broker: FakeBroker) -> None:
+async def test_what_comes_meanwhile_comes_after(slow: Client, broker: ObservedBroker) -> None:
     """Reading is paused, but the loop may have read already."""
     slow.shell.data_received(numbered(0, 2 * READ_LIMIT + 5))
     slow.shell.data_received(numbered(2 * READ_LIMIT + 5, READ_LIMIT)[:-7])
@@ -179,7 +183,7 @@ async def test_what_comes_meanwhile_comes_after(slow: Client, broker: FakeBroker
     ],
 )
 async def test_all_acks_come_before_what_is_behind_them(
-    behind: bytes, answer: str, consumer: Client, broker: FakeBroker
+    behind: bytes, answer: str, consumer: Client, broker: ObservedBroker
 ) -> None:
     consumer.shell.data_received(ACK_ALL + behind)
     assert acked(broker) < 1000
@@ -198,14 +202,14 @@ async def test_a_number_is_free_again_after_an_error_behind_a_long_ack(consumer:
     assert await consumer.send(Channel.CloseOk(), Channel.Open(), Basic.Qos()) == ["Channel.OpenOk", "Basic.QosOk"]
 
 
-async def test_other_channels_wait_for_what_was_left_undone(consumer: Client, broker: FakeBroker) -> None:
+async def test_other_channels_wait_for_what_was_left_undone(consumer: Client, broker: ObservedBroker) -> None:
     await consumer.send(Channel.Open(), channel=2)
     consumer.shell.data_received(ACK_ALL + numbered(0, 1, channel=2))
     await consumer.settle()
     assert [name for name, _ in broker.calls] == ["ack"] * ACKS + ["publish", "written"]
 
 
-async def test_what_waited_behind_a_cold_call_takes_turns_too(slow: Client, broker: FakeBroker) -> None:
+async def test_what_waited_behind_a_cold_call_takes_turns_too(slow: Client, broker: ObservedBroker) -> None:
     broker.hold_calls = asyncio.Event()
     await slow.send(Queue.Declare(queue="q"), data=numbered(0, 3 * READ_LIMIT))
     assert not slow.is_held_back()
@@ -219,7 +223,7 @@ async def test_what_waited_behind_a_cold_call_takes_turns_too(slow: Client, brok
 
 
 async def test_a_connection_lost_while_it_awaits_its_turn_closes_when_all_is_done(
-    slow: Client, broker: FakeBroker
+    slow: Client, broker: ObservedBroker
 ) -> None:
     slow.shell.data_received(numbered(0, 3 * READ_LIMIT + 1))
     slow.shell.connection_lost(None)
@@ -233,16 +237,16 @@ async def test_a_connection_lost_while_it_awaits_its_turn_closes_when_all_is_don
     assert slow.server.connections() == []
 
 
-async def test_acks_left_undone_by_a_lost_connection_count(consumer: Client, broker: FakeBroker) -> None:
+async def test_acks_left_undone_by_a_lost_connection_count(consumer: Client, broker: ObservedBroker) -> None:
     consumer.shell.data_received(ACK_ALL)
     consumer.transport.close()
     await consumer.settle()
     assert acked(broker) == 1000
     assert broker.connections[0].is_closed
-    assert broker.queues["q"].ready == []
+    assert broker.queue("q").ready == 0
 
 
-async def test_a_lost_connection_under_an_alarm_closes(slow: Client, broker: FakeBroker) -> None:
+async def test_a_lost_connection_under_an_alarm_closes(slow: Client, broker: ObservedBroker) -> None:
     """What the broker does not take is not waited for."""
     slow.shell.data_received(numbered(0, 3 * READ_LIMIT))
     broker.connections[0].is_welcome = False
@@ -252,7 +256,7 @@ async def test_a_lost_connection_under_an_alarm_closes(slow: Client, broker: Fak
     assert broker.connections[0].is_closed
 
 
-async def test_an_alarm_holds_up_what_is_left(slow: Client, broker: FakeBroker) -> None:
+async def test_an_alarm_holds_up_what_is_left(slow: Client, broker: ObservedBroker) -> None:
     control, connection = broker.controls[0], broker.connections[0]
     slow.shell.data_received(numbered(0, 3 * READ_LIMIT) + method_bytes(1, Queue.Declare(queue="behind")))
     connection.is_welcome = False
@@ -285,7 +289,7 @@ async def test_who_awaits_its_turn_is_sent_heartbeats_and_need_not_send_any(slow
     await slow.settle()
 
 
-async def test_a_timeout_does_not_lose_what_was_left_undone(consumer: Client, broker: FakeBroker) -> None:
+async def test_a_timeout_does_not_lose_what_was_left_undone(consumer: Client, broker: ObservedBroker) -> None:
     consumer.shell.data_received(ACK_ALL)
     consumer.shell.close(320, "shutdown")
     consumer.shell.tick(asyncio.get_running_loop().time() + 1000)
@@ -295,7 +299,7 @@ async def test_a_timeout_does_not_lose_what_was_left_undone(consumer: Client, br
     assert broker.connections[0].is_closed
 
 
-async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: FakeBroker) -> None:
+async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: ObservedBroker) -> None:
     server = consumer.server
     consumer.shell.data_received(ACK_ALL)
     stopping = asyncio.create_task(server.stop())
@@ -305,12 +309,12 @@ async def test_stop_waits_for_what_was_left_undone(consumer: Client, broker: Fak
     assert not stopping.done()
     assert not consumer.is_held_back()
     await consumer.send(data=BYE_OK)
-    await stopping
+    assert stopping.done(), "it waits for nobody else"
     assert [name for name, _ in broker.calls] == ["ack"] * ACKS + ["close"]
 
 
 async def test_stop_waits_also_for_those_who_do_not_answer(
-    consumer: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    consumer: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = consumer.server
     consumer.shell.data_received(ACK_ALL)
@@ -328,7 +332,7 @@ async def test_stop_waits_also_for_those_who_do_not_answer(
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_the_answer_to_a_close_is_read_though_the_broker_had_stopped_reading(
-    is_late: bool, slow: Client, broker: FakeBroker
+    is_late: bool, slow: Client, broker: ObservedBroker
 ) -> None:
     control = broker.controls[0]
     slow.shell.data_received(numbered(0, 2 * READ_LIMIT))
@@ -345,7 +349,7 @@ async def test_the_answer_to_a_close_is_read_though_the_broker_had_stopped_readi
     assert slow.transport.is_closed
 
 
-async def test_reading_goes_on_after_a_close_until_the_answer_is_there(slow: Client, broker: FakeBroker) -> None:
+async def test_reading_goes_on_after_a_close_until_the_answer_is_there(slow: Client, broker: ObservedBroker) -> None:
     control = broker.controls[0]
     control.pause_reading()
     control.close(320, "shutdown")

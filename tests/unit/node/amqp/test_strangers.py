@@ -12,7 +12,7 @@ from node.amqp.frames import PROTOCOL_HEADER
 from node.amqp.login_throttle import DELAY_STEP_S, FAILURES_FREE
 from node.auth import LoginRefused
 from tests.support.amqp_frames import method_bytes, publish_bytes
-from tests.support.fake_broker import FakeBroker
+from tests.support.observed_broker import ObservedBroker
 from tests.support.server_client import Channel, Client, Connection, MemoryServer, server_of
 
 
@@ -22,7 +22,7 @@ def login(password: str, *, wants_answer: bool = True) -> bytes:
 
 
 @pytest.fixture
-async def server(broker: FakeBroker) -> MemoryServer:
+async def server(broker: ObservedBroker) -> MemoryServer:
     return await server_of(broker)
 
 
@@ -79,7 +79,7 @@ async def test_frames_above_the_smallest_limit_are_refused_before_tuning(server:
         assert client.state() is ConnectionState.SILENT
 
 
-async def test_a_client_may_send_ahead_of_the_answers(server: MemoryServer, broker: FakeBroker) -> None:
+async def test_a_client_may_send_ahead_of_the_answers(server: MemoryServer, broker: ObservedBroker) -> None:
     """As with the reference, which looks at one frame after the other: large frames may follow the tuning at once."""
     client = Client(server)
     tuned = method_bytes(0, Connection.TuneOk(100, 131_072, 0)) + method_bytes(0, Connection.Open("/"))
@@ -111,7 +111,7 @@ async def test_what_a_closing_connection_sends_is_not_assembled(server: MemorySe
     client.shell.machine.check_invariants()
 
 
-async def test_of_too_many_handshakes_the_oldest_ends(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_of_too_many_handshakes_the_oldest_ends(broker: ObservedBroker, caplog: pytest.LogCaptureFixture) -> None:
     server = await server_of(broker, handshakes_max=3)
     served = await Client(server).open()
     strangers = [Client(server) for _ in range(6)]
@@ -129,7 +129,7 @@ async def test_of_too_many_handshakes_the_oldest_ends(broker: FakeBroker, caplog
 
 
 async def test_a_failed_login_is_logged_once_with_the_name_and_without_the_password(
-    server: MemoryServer, broker: FakeBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: MemoryServer, broker: ObservedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(mechanism: str, _response: bytes, _peer_host: str) -> str:
         raise LoginRefused(mechanism, "user 'guest': unknown, or the password is wrong")
@@ -154,7 +154,7 @@ async def test_after_many_failures_an_address_waits_and_nobody_else_does(server:
     loop = asyncio.get_running_loop()
     later: list[float] = []
     waiting, other = Client(server), Client(server)
-    other.shell._peer = ("192.0.2.1", 1)
+    other.shell._peer = ("127.0.0.2", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(waiting.shell, "_loop", _Recording(loop, later))
         for client in (waiting, other):
@@ -183,7 +183,9 @@ class _Recording:
         self._later.append(delay_s)
 
 
-async def test_an_alarm_stops_the_reading_of_a_body_that_has_begun(server: MemoryServer, broker: FakeBroker) -> None:
+async def test_an_alarm_stops_the_reading_of_a_body_that_has_begun(
+    server: MemoryServer, broker: ObservedBroker
+) -> None:
     client = await Client(server).open()
     connection = broker.connections[-1]
     asked: list[bool] = []
@@ -193,7 +195,7 @@ async def test_an_alarm_stops_the_reading_of_a_body_that_has_begun(server: Memor
         broker.controls[-1].pause_reading()
         return False
 
-    connection.may_publish = may_publish  # type: ignore[method-assign]
+    connection.may_publish = may_publish
     client.shell.data_received(publish_bytes(1, payload=bytes(100_000))[:50_000])
     await client.settle()
     assert asked

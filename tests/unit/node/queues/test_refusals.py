@@ -21,6 +21,16 @@ def test_what_was_refused_and_comes_again_is_decided_on_anew_though_later_ones_w
     assert bench.ready == [3, 4], "now it is known"
 
 
+def test_what_was_accepted_after_a_refusal_is_known_when_it_comes_a_third_time() -> None:
+    bench = QueueBench(max_length=2, overflow="reject-publish")
+    bench.publish(3)
+    bench.process.purge()
+    bench.publish_again(3)
+    assert bench.drain() == ["confirm 1 2 3", "reject 3"]
+    bench.publish_again(3)
+    assert [each.body for each in bench.storage.ready_messages()] == [b"3"]
+
+
 def test_what_was_refused_and_comes_again_to_a_full_queue_is_refused_again() -> None:
     bench = QueueBench(max_length_bytes=10, overflow="reject-publish")
     bench.publish(1, body=b"x" * 11)
