@@ -57,7 +57,7 @@ class Campaign:
                 yield run_seed(seed, self.nodes, self.operations, self.length_ms, self.scenario)
             return
         # Forked workers would share the parent's threads' locks; a new interpreter also has another hash seed.
-        pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=50)
+        pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), max_tasks_per_child=200)
         is_done = False
         try:
             yield from self._spread(pool, end_s)

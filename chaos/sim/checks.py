@@ -24,6 +24,8 @@ from node.ids import QueueId
 #: Turns of nodes between two checks of the one whose turn it was. Each is a multiple of the one before, and so are the
 #: moments: who looks more closely sees what others see.
 CHECKS_EVERY = (20, 80, 320)
+#: How many seeds of six look so closely.
+CHECKS_WEIGHTS = (1, 2, 3)
 CHECKS_PER_DEEP_CHECK = 8
 
 
@@ -35,7 +37,7 @@ class Checks:
     ) -> None:
         self._cluster = cluster
         self._failed = failed
-        self._every = every or Random(f"{seed} checks").choice(CHECKS_EVERY)
+        self._every = every or Random(f"{seed} checks").choices(CHECKS_EVERY, CHECKS_WEIGHTS)[0]
         self._turns_left = self._every
         self._checks_to_deep_check = CHECKS_PER_DEEP_CHECK
         #: Queues that were drained since they were checked, by who has them.

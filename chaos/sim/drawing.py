@@ -124,6 +124,8 @@ def draw_odd_ways(chance: Random, personality: Personality) -> Personality:
         has_conditional_deletes=chance.random() < 0.5,
         replacements=chance.choice((0, 0, 0, 0, 1, 2)),
         digest_segment_entries=chance.choice((0, 0, 4, 32)),
+        # Two thirds of what an idle cluster says: often as configured by default, more often as seldom as may be.
+        raft_heartbeat_ms=chance.choice((100, 300, 300)),
     )
 
 

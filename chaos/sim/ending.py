@@ -1,7 +1,8 @@
 """How a run ends: everything is healed, the cluster must converge, hold still, give up what it has, and serve again.
 
 1. *Convergence.* Within `Schedule.quiet_ms` every client must have its answers and `chaos.sim.convergence` nothing to
-   complain of, without a break and without a change of any master for `STEADY_S`.
+   complain of, without a break and without a change of any master for `STEADY_S`, and not before `HEARD_S` have passed
+   since the heal.
 2. *Drain.* The clients of the workload leave; what is left in the queues is taken out.
 3. *Liveness.* Through every node, on every queue: declare, consume, publish with a confirm, be delivered, acknowledge.
    A node's queues are tried side by side, on channels of one connection.
@@ -17,13 +18,15 @@ import asyncio
 from chaos.history import Kind
 from chaos.sim.client import Channel, ClosedError, Delivered
 from chaos.sim.consumers import Settling
-from chaos.sim.convergence import different_bytes, masters, why_not_converged
+from chaos.sim.convergence import different_bytes, different_metadata, masters, why_not_converged
 from chaos.sim.stage import Stage, queue_name
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 
 LOOK_S = 0.5
-#: So long a healed cluster must stay as it is: what was cut off just before the heal shows in silences of seconds only.
-STEADY_S = 3.0
+#: So long a healed cluster must stay as it is.
+STEADY_S = 1.0
+#: What was cut off just before the heal shows in silences of seconds only.
+HEARD_S = 3.5
 #: Clients that are stopped hang up meanwhile.
 PARTING_S = 0.5
 DRAIN_LIMIT_S = 60.0
@@ -61,7 +64,7 @@ class Ending:
 
     def _converge(self) -> bool:
         stage = self._stage
-        end_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000
+        end_s, heard_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000, stage.loop.now_s + HEARD_S
         since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
         reason = "it was not looked at"
         while stage.loop.now_s < end_s and not stage.violations:
@@ -70,11 +73,12 @@ class Ending:
             now = {} if reason else masters(stage.cluster)
             if reason or now != known:
                 since_s, known = stage.loop.now_s, now
-            elif stage.loop.now_s - since_s >= STEADY_S:
+            elif stage.loop.now_s >= max(since_s + STEADY_S, heard_s):
                 if different := different_bytes(stage.cluster):
                     stage.violate("replicas", different)
                 return not stage.violations
         if not stage.violations:
+            reason = different_metadata(stage.cluster) or reason
             stage.violate("stuck", reason or f"masters change again and again: {known}")
         return False
 
@@ -183,7 +187,7 @@ class Ending:
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
             reason = why_not_converged(stage.cluster, stage.is_of_workload)
         if reason and not stage.violations:
-            stage.violate("stuck", f"after everything was taken out: {reason}")
+            stage.violate("stuck", f"after everything was taken out: {different_metadata(stage.cluster) or reason}")
         if not stage.violations and (different := different_bytes(stage.cluster)):
             stage.violate("replicas", different)
         after = masters(stage.cluster)

@@ -43,8 +43,8 @@ def roles(node: Node, queue_id: QueueId) -> Role | None:
 
 
 def is_sealed(role: Role) -> bool:
-    """A master that waits for the fate of a deletion."""
-    return isinstance(role, MasterRole) and role.process._is_sealed
+    """A master that waits for the fate of a deletion, or for its end."""
+    return isinstance(role, MasterRole) and role.process.is_closed
 
 
 def contents(role: Role) -> list[tuple[int, bytes]]:

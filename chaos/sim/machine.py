@@ -442,6 +442,7 @@ def node_config(name: str, personality: Personality) -> NodeConfig:
         f"cluster.cookie = {COOKIE}",
         "disk_free_limit.absolute = 1MB",
         "loopback_users = none",
+        f"raft.heartbeat_ms = {personality.raft_heartbeat_ms}",
         f"classic_queue.default_version = {personality.queue_version}",
         f"msg_store_compaction = {personality.compaction}",
         f"durability = {'flush' if personality.is_flush else 'fsync'}",

@@ -106,6 +106,8 @@ class Personality:
     horizon_step: int = 0
     #: Positions of which mirrors and masters compare one digest; 0: as ever.
     digest_segment_entries: int = 0
+    #: How often the leader of the metadata reports.
+    raft_heartbeat_ms: int = 100
 
 
 @dataclass(frozen=True)
