@@ -143,8 +143,9 @@ def different_metadata(cluster: SimulatedCluster) -> str:
 def different_bytes(cluster: SimulatedCluster) -> str:
     """What differs in any byte, the metadata of nodes or the messages of synchronised copies; empty if nothing does.
     Reads everything, so it is asked when nothing else is missing."""
-    if different := different_metadata(cluster):
-        return different
+    reason = different_metadata(cluster)
+    if reason:
+        return reason
     state = next(iter(cluster.nodes.values())).runtime.metadata.state
     for queue in state.topology.all_queues():
         record = state.masterships[queue.queue_id]

@@ -122,6 +122,8 @@ class Admission:
         self._group: Group
         #: Peers whose link is up, and their identities.
         self.linked_identities: dict[NodeName, str] = {}
+        #: How far the newest records were of which a peer of the group has said that they mean this directory.
+        self._meant_at = 0
         #: New nodes that are being proposed.
         self._proposed: dict[NodeName, None] = {}
         self._reported = ""
@@ -182,6 +184,17 @@ class Admission:
         """Term and index of the entry that made the group what it is. Of two nodes of a group the higher knows more."""
         return self._group.core.log.configuration_term, self._group.core.log.configuration_index
 
+    @property
+    def _records_index(self) -> int:
+        """How far the records are, if what this node says of the group is from them."""
+        return 0 if are_records_behind(self._group) else self._group.applied_index
+
+    def _has_yet_to_hear(self, credentials: Credentials) -> bool:
+        """The peer's records are older than some that mean this node by its name: what the peer has against it is of
+        the past. Configurations do not tell, because who is let in, and learns, is in the records only."""
+        own_index = self._records_index if self._meant(self._node) == self._identity else 0
+        return 0 < credentials.applied_index < max(own_index, self._meant_at)
+
     def _committed_incarnation(self, peer: NodeName) -> Incarnation:
         """Latest start of the peer under the identity that the log names; 0 if that is not known."""
         record = self._state.members.get(peer)
@@ -210,6 +223,7 @@ class Admission:
             self._committed_incarnation(peer),
             self._cluster_address,
             self._file.current.superseded,
+            self._records_index,
         )
 
     def must_ask(self) -> bool:
@@ -244,6 +258,11 @@ class Admission:
         if self._is_empty and self._told_to_join and theirs != (0, 0):
             self._follow_list(peer, credentials)
         meant = credentials.receiver_identity
+        is_meant = self._node in credentials.members and meant in ("", self._identity)
+        if is_of_group and not is_meant and self._has_yet_to_hear(credentials):
+            return
+        if meant == self._identity:
+            self._meant_at = max(self._meant_at, credentials.applied_index)
         if self._node not in credentials.members:
             self._not_a_member(peer, credentials.members)
         elif meant not in ("", self._identity) or (self._is_empty and not meant):

@@ -27,6 +27,7 @@ class Credentials:
     receiver_incarnation: Incarnation = field(default=Incarnation(0))
     cluster_address: str = ""
     superseded_groups: tuple[str, ...] = ()
+    applied_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ def _credentials_to_wire(m: Credentials) -> pb.Credentials:
         receiver_incarnation=m.receiver_incarnation,
         cluster_address=m.cluster_address,
         superseded_groups=m.superseded_groups,
+        applied_index=m.applied_index,
     )
 
 
@@ -172,6 +174,7 @@ def _credentials_from_wire(w: pb.Credentials) -> Credentials:
         Incarnation(w.receiver_incarnation),
         w.cluster_address,
         tuple(w.superseded_groups),
+        w.applied_index,
     )
 
 

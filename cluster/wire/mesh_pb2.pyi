@@ -136,6 +136,7 @@ class Credentials(_message.Message):
     RECEIVER_INCARNATION_FIELD_NUMBER: _builtins.int
     CLUSTER_ADDRESS_FIELD_NUMBER: _builtins.int
     SUPERSEDED_GROUPS_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     identity: _builtins.str
     """Of its data directory."""
     group: _builtins.str
@@ -149,6 +150,8 @@ class Credentials(_message.Message):
     """The latest start of the receiver that the group has committed."""
     cluster_address: _builtins.str
     """Where the sender is reached by other nodes."""
+    applied_index: _builtins.int
+    """How far the records are from which this is said, if they are not behind that configuration; else 0."""
     @_builtins.property
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The members by that entry, or by its configuration file while its log is empty."""
@@ -169,10 +172,11 @@ class Credentials(_message.Message):
         receiver_incarnation: _builtins.int = ...,
         cluster_address: _builtins.str = ...,
         superseded_groups: _abc.Iterable[_builtins.str] | None = ...,
+        applied_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation", "superseded_groups", b"superseded_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "cluster_address", b"cluster_address", "configuration_index", b"configuration_index", "configuration_term", b"configuration_term", "group", b"group", "identity", b"identity", "members", b"members", "receiver_identity", b"receiver_identity", "receiver_incarnation", b"receiver_incarnation", "superseded_groups", b"superseded_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from cluster.metadata.commands import AdmitNode, ForgetNode
 from cluster.metadata.kinds import NEWEST_PROTOCOL
 from cluster.metadata.records import AdmittedRecord, MemberRecord
 from cluster.metadata.state import MetadataState
-from cluster.raft.config import RaftConfig, founding_state
+from cluster.raft.config import RaftConfig, founding_entries, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Entry, EntryKind, Voter
 from cluster.runtime.admission import Admission
@@ -50,6 +50,8 @@ class Node:
         self.let_in: list[AdmitNode] = []
         self.refusals: list[str] = []
         self.incarnation = Incarnation(1)
+        #: Of the log, with what the test puts into the records itself.
+        self.applied_index = 0
         self.state = MetadataState()
         self.gate = self.new_gate(members)
         self.gate.join(self)
@@ -75,18 +77,16 @@ class Node:
     def identity(self) -> str:
         return self.file.current.identity
 
-    @property
-    def applied_index(self) -> int:
-        return self.core.log.commit
-
     def found(self, voters: Sequence[Voter]) -> None:
         self.core.found(0, voters)
         while self.core.has_work:
             self.core.appended(self.core.take_ready())
+        self.applied_index = self.core.log.commit
 
     async def admit_node(self, command: AdmitNode) -> None:
         """It is committed, here, at once."""
         self.let_in.append(command)
+        self.applied_index += 1
         self.state.admissions.admit(command, self.state.members.get(command.node))
 
     def hears(self, peer: Node) -> None:
@@ -293,6 +293,73 @@ def test_a_new_node_whose_list_names_the_members_is_let_in() -> None:
     assert n4.file.current.group == n1.file.current.group
     assert (n4.refusals, n4.begun_again_after) == ([], [])
     assert n2.let_in == []
+
+
+def joined() -> tuple[Node, Node, Node]:
+    """n4 is let in by n1, and n3 has yet to hear of it."""
+    n1, _, n3 = founded()
+    n4 = Node(N4, members=(*NAMES, N4))
+    with pytest.raises(HandshakeError):
+        n1.meets(n4)
+    n1.meets(n4)
+    return n1, n3, n4
+
+
+def learn_log(node: Node, teacher: Node) -> None:
+    """Its records are those of the founding."""
+    missing = founding_entries(teacher.core.log.configuration)[node.core.log.last_index :]
+    if missing:
+        node.core.log.append(missing)
+    node.applied_index = node.core.log.last_index
+
+
+def learn(node: Node, teacher: Node) -> None:
+    """Log and records."""
+    learn_log(node, teacher)
+    for command in teacher.let_in:
+        node.state.admissions.admit(command, None)
+    node.applied_index = teacher.applied_index
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_a_member_that_has_yet_to_hear_of_a_new_node_does_not_end_it(has_records: bool) -> None:
+    n1, n3, n4 = joined()
+    learn_log(n4, n1)
+    if has_records:
+        learn(n4, n1)
+        n4.gate = n4.new_gate()
+        n4.gate.join(n4)  # it has started since
+    with pytest.raises(HandshakeError, match="n4 is no member"):
+        n3.meets(n4)
+    assert n4.refusals == []
+    learn(n3, n1)
+    n3.meets(n4)
+
+
+def test_a_new_node_that_was_forgotten_while_it_learned_hears_of_it() -> None:
+    n1, n3, n4 = joined()
+    learn(n4, n1)
+    learn(n3, n1)
+    n3.state.admissions.forget(ForgetNode(N4), None)
+    n3.applied_index += 1
+    with pytest.raises(HandshakeError, match="n4 is no member"):
+        n3.meets(n4)
+    assert "n4 was removed from the cluster of n1, n2, n3" in n4.refusals[0]
+
+
+def test_a_new_directory_is_not_lost_because_a_member_still_means_the_one_before() -> None:
+    n1, n2, _ = founded()
+    n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+    fresh = Node(N3)
+    n1.state.admissions.admit(AdmitNode(N3, fresh.identity, "n3:1"), None)
+    n1.applied_index += 2
+    fresh.incarnation = Incarnation(2)
+    fresh.gate = fresh.new_gate()
+    fresh.gate.join(fresh)
+    n1.meets(fresh)
+    with pytest.raises(HandshakeError, match="n3 has lost its data"):
+        n2.meets(fresh)
+    assert fresh.refusals == []
 
 
 def test_a_node_whose_list_lacks_a_member_is_refused_and_both_lists_are_named() -> None:
