@@ -345,12 +345,13 @@ class SimulatedCluster:
         """The next sync of anything fails, and the machine needs a new process."""
         disk = self._spoil(name)
         disk.fail_sync_after = disk.operations
+        self.machines[name].has_refused = True
         self._tell(f"syncs of {name} fail", name)
 
     def fail_writes(self, name: str, place: str) -> None:
         """Files with this in their paths cannot be written."""
         self._spoil(name).fail_writes = place
-        self.machines[name].has_refused_writes = True
+        self.machines[name].has_refused = True
         self._tell(f"the disk of {name} fails to write {place}", name, begins="failing disk")
 
     def fail_writes_end(self, name: str) -> None:
@@ -458,7 +459,7 @@ class SimulatedCluster:
     # --- ends ---
 
     def heal(self) -> None:
-        """Take every fault away, start what does not run, or ends later, and restart whose disks refused to write."""
+        """Take every fault away, start what does not run, or ends later, and restart whose disks refused something."""
         self._is_healed = True
         self._tell("everything is healed", ends=EVERYTHING)
         for link in self.network.links():
@@ -472,7 +473,7 @@ class SimulatedCluster:
             self.network.host_back(name)
             if machine.process is not None:
                 machine.process.resume()
-                if machine.has_refused_writes:
+                if machine.has_refused:
                     # What an operator does who has mended a disk: copies that failed are opened again by a restart.
                     self.stop(name)
             self.start(name)

@@ -22,15 +22,18 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 
 **What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
 its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
-to the same channel in the same session, is a settlement. The message must not come again unless another epoch has
-begun since, or a master of an earlier epoch that has not heard of its successor hands it out: it stood still, or is cut
-off, and serves what it knows until it finds itself too old (`cluster.runtime.standing`). What such a master does is
-seen where it happens (`chaos.sim.taps`), and each time that it hands a message out excuses one delivery.
+to the same channel in the same session, is a settlement. That master must not hand the message out again. What was
+handed out before may still come: to a channel behind a link that the master has given up and the other side has not,
+on its way before what was handed out in its place. So may what a master of an earlier epoch hands out that has not
+heard of its successor: it stood still, or is cut off, and serves what it knows until it finds itself too old
+(`cluster.runtime.standing`). All of that is seen where it happens (`chaos.sim.taps`), and each time that a message is
+handed out excuses one delivery. Where another epoch has begun since, anything may come again.
 
 **What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
 next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
-predecessor had room, and a full queue stays full (RabbitMQ's case S14). Who publishes it anew makes a repetition, as at
-least once allows.
+predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or another copy had it from the predecessor, and
+the one that refused it died before it had that copy give up what itself had not. Who publishes it anew makes a
+repetition, as at least once allows.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
 destroys the disks of all complete copies (`chaos.sim.schedule`).
@@ -61,8 +64,8 @@ class Violation(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-class Late(NamedTuple):
-    """A message was handed out by a master after the cluster had begun a later epoch than its own."""
+class HandOut(NamedTuple):
+    """A master has taken a message out of its queue for somebody."""
 
     at_us: int
     #: Of that master.
@@ -94,8 +97,8 @@ class Circumstances:
     transient: AbstractSet[AttemptKey] = frozenset()
     #: Attempts that were settled for sure.
     settled: Mapping[AttemptKey, Settlement] = field(default_factory=dict)
-    #: Attempts -> each time that a master which was none any more has handed them out, in the order of time.
-    late: Mapping[AttemptKey, Sequence[Late]] = field(default_factory=dict)
+    #: Attempts -> each time that they were handed out, in the order of time.
+    hand_outs: Mapping[AttemptKey, Sequence[HandOut]] = field(default_factory=dict)
     #: For each node the times at which a life of it ended, and those at which it lost what was not synced.
     deaths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     powers: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -105,6 +108,7 @@ class Circumstances:
     is_flush: bool = False
 
 
+_NEVER_US = 1 << 62
 #: Findings that are violations by themselves; `lost` and `vanished` may be excused.
 _ALWAYS_WRONG = ("phantom", "duplicates_unflagged", "confirm_violations", "refused_but_delivered")
 
@@ -215,19 +219,25 @@ def _was_unsynced(confirmed_us: int, circumstances: Circumstances) -> bool:
 
 
 def _is_refused_by_another(story: Sequence[Event], epochs: Sequence[int]) -> bool:
-    """It was delivered by a master that died with the message, and refused by a later one, whose copy is full."""
+    """It was delivered by a master that died with the message, or by one that had it from the master before the one
+    that refused it, whose copy is full."""
     refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
-    if refused_us is None:
+    published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
+    if refused_us is None or published_us is None:
         return False
+    was_taken_over = any(published_us <= at_us <= refused_us for at_us in epochs)
     return all(
-        any(event.t_lo_us <= at_us <= refused_us for at_us in epochs) for event in story if event.kind == Kind.DELIVER
+        any(event.t_lo_us <= at_us <= refused_us for at_us in epochs)
+        or (was_taken_over and any(refused_us <= at_us <= event.t_hi_us for at_us in epochs))
+        for event in story
+        if event.kind == Kind.DELIVER
     )
 
 
 def _has_come_back(
     key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, epochs: Sequence[int]
 ) -> bool:
-    """Sent out after it was settled for sure, and not by a master of another epoch.
+    """Sent out after it was settled for sure, before another epoch began, and not because it was handed out before.
 
     A message is nobody else's while a channel holds it, so the acknowledgement found it in that channel's hands, and
     from then on it was gone. ``t_lo_us`` of a delivery is when the broker has sent it.
@@ -235,17 +245,18 @@ def _has_come_back(
     settled = circumstances.settled.get(key)
     if settled is None:
         return False
-    sent_us = sorted(
-        event.t_lo_us
-        for event in story
-        if event.kind == Kind.DELIVER
-        and event.t_lo_us > settled.acked_us
-        and not any(settled.acked_us <= at_us <= event.t_hi_us for at_us in epochs)
-    )
-    # Each of them needs one of its own that came before it.
-    late_us = [late.at_us for late in circumstances.late.get(key, ()) if late.epoch < settled.epoch]
-    return len(sent_us) > len(late_us) or any(
-        late > sent for sent, late in zip(sent_us, late_us[: len(sent_us)], strict=True)
+    sent_us = sorted(event.t_lo_us for event in story if event.kind == Kind.DELIVER)
+    others_us = min((at_us for at_us in epochs if at_us >= settled.acked_us), default=_NEVER_US)
+    if not any(settled.acked_us < at_us < others_us for at_us in sent_us):
+        return False
+    hand_outs = circumstances.hand_outs.get(key, ())
+    if any(settled.acked_us < at_us < others_us and epoch >= settled.epoch for at_us, epoch in hand_outs):
+        return True
+    # Each delivery needs a time of its own that came before it.
+    return any(
+        position >= len(hand_outs) or hand_outs[position].at_us > at_us
+        for position, at_us in enumerate(sent_us)
+        if at_us < others_us
     )
 
 

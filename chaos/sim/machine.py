@@ -291,8 +291,8 @@ class Machine:
         self.disk_slowness = 1.0
         #: The disk has been full or refused something in this life of the node.
         self.is_disk_suspect = False
-        #: In this life the disk has refused to write.
-        self.has_refused_writes = False
+        #: In this life the disk has refused to write or to sync, or is going to.
+        self.has_refused = False
         #: Syncs of the queues that have taken effect: when each was asked for and when that was, in microseconds.
         self.syncs: list[tuple[int, int]] = []
         self.process: Process | None = None
@@ -314,7 +314,7 @@ class Machine:
         draw, range_s = chance.random, longest_s - shortest_s
         self.process = self._loop.start_process(self.name, lambda: shortest_s + range_s * draw())
         self.is_disk_suspect = self.is_disk_bad
-        self.has_refused_writes = self.disk.fail_writes is not None
+        self.has_refused = self.disk.fail_writes is not None or self.disk.fail_sync_after is not None
         return self.process
 
     def _chance_of(self, what: str) -> Random:

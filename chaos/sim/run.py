@@ -24,7 +24,7 @@ from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
-from chaos.sim.judge import Circumstances, Late, Violation, judge
+from chaos.sim.judge import Circumstances, HandOut, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
@@ -110,13 +110,13 @@ class Run:
         stage.master_of = self.records.master_of
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
-        self._late: dict[AttemptKey, list[Late]] = {}
+        self._handed_out: list[tuple[HandOut, Sequence[Message]]] = []
         self._listener = Listener(
             self.records,
             note,
             loop=self.loop,
             dropped=self._dropped,
-            late=self._handed_out_late,
+            handed_out=self._hand_out,
             look=self._look,
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
@@ -169,11 +169,16 @@ class Run:
         for queue, pub_id, seq, attempt in self._attempts(dropped):
             self._limits.record(kind, queue_id=queue, pub_id=pub_id, seq=seq, attempt=attempt)
 
-    def _handed_out_late(self, epoch: int, messages: Sequence[Message]) -> None:
-        """By a master whose successor the cluster has named already."""
-        at_us = self._limits.now_us()
-        for key in self._attempts(messages):
-            self._late.setdefault(key, []).append(Late(at_us, epoch))
+    def _hand_out(self, epoch: int, messages: Sequence[Message]) -> None:
+        """By the master of this epoch."""
+        self._handed_out.append((HandOut(self._limits.now_us(), epoch), messages))
+
+    def _hand_outs(self) -> dict[AttemptKey, list[HandOut]]:
+        hand_outs: dict[AttemptKey, list[HandOut]] = {}
+        for hand_out, messages in self._handed_out:
+            for key in self._attempts(messages):
+                hand_outs.setdefault(key, []).append(hand_out)
+        return hand_outs
 
     def _attempts(self, messages: Sequence[Message]) -> Iterator[AttemptKey]:
         """Which these are, of those that are of the workload."""
@@ -297,7 +302,7 @@ class Run:
             requests=self.stage.requests if self.schedule.personality.has_whole_links else {},
             transient=self.world.transient,
             settled=self.world.settled,
-            late=self._late,
+            hand_outs=self._hand_outs(),
             deaths=self.cluster.deaths,
             powers=self.cluster.powers,
             syncs={name: machine.syncs for name, machine in self.cluster.machines.items()},

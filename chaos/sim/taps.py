@@ -116,23 +116,23 @@ class Listener:
         *,
         loop: SimulatedLoop,
         dropped: Callable[[Kind, Sequence[Message]], None],
-        late: Callable[[Epoch, Sequence[Message]], None],
+        handed_out: Callable[[Epoch, Sequence[Message]], None],
         look: Callable[[Process], object],
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[..., None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
-        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted; ``late``, what
-        a master has handed out, and its epoch, though the cluster is in a later one; ``look``, of whose metadata
-        something has become; ``moment``, which one it is of which node, and about which other."""
+        (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted;
+        ``handed_out``, what a master has taken out of its queue for somebody, and its epoch; ``look``, of whose
+        metadata something has become; ``moment``, which one it is of which node, and about which other."""
         self._records = records
         self._note = note
         self._loop = loop
         #: Process, queue and number of every session that a node has begun with a master -> when.
         self.sessions: dict[tuple[int, int, int], float] = {}
         self._dropped = dropped
-        self._late = late
+        self._handed_out = handed_out
         self._look = look
         #: While a limit drops: envelopes by position.
         self._droppable: dict[SeqId, bytes] = {}
@@ -162,6 +162,7 @@ class Listener:
                 (RaftCore, "_on_vote_request", self._asked_to_vote),
                 (MirroredQueue, "discard", self._discarded),
                 (MirroredQueue, "fetch", self._fetched),
+                (MirroredQueue, "publish_delivered", self._delivered_at_once),
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(QueueProcess, "purge", self._about_to_purge))
@@ -255,17 +256,23 @@ class Listener:
         if description:
             self._note("a long copy was described in pieces")
 
-    def _discarded(self, _queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
-        self._dropped(Kind.EXPIRE, [publication.message for publication in publications])
+    def _discarded(self, queue: MirroredQueue, _result: None, publications: Sequence[Publication]) -> None:
+        messages = [publication.message for publication in publications]
+        self._handed_out(queue.record.epoch, messages)
+        self._dropped(Kind.EXPIRE, messages)
 
     def _fetched(
         self, queue: MirroredQueue, deliveries: Sequence[Delivery], _count_max: int, is_ack_required: bool, *_: int
     ) -> None:
-        record = queue.record
-        if deliveries and record.epoch < self._records.epochs.get(record.queue_id, record.epoch):
-            self._late(record.epoch, [delivery.message for delivery in deliveries])
+        if deliveries:
+            self._handed_out(queue.record.epoch, [delivery.message for delivery in deliveries])
         if not is_ack_required and deliveries and not self._is_getting:
             self._dropped(Kind.EXPIRE, [delivery.message for delivery in deliveries])
+
+    def _delivered_at_once(
+        self, queue: MirroredQueue, _deliveries: object, publications: Sequence[Publication]
+    ) -> None:
+        self._handed_out(queue.record.epoch, [publication.message for publication in publications])
 
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:

@@ -28,7 +28,7 @@ from cluster.mirroring.messages import (
     SettleOp,
     SyncBatchOp,
 )
-from cluster.mirroring.promotion import possibly_delivered_below
+from cluster.mirroring.promotion import held_again, possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
 from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
@@ -84,6 +84,8 @@ class MirrorReplica:
         self.end = end
         #: True if nothing is missing here, as far as the stream has come.
         self._is_complete = False
+        #: Something that was streamed since the attach was known here, so it may be here twice until `_is_complete`.
+        self._was_sent_known = False
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins: dict[OriginId, int] = {}
         # Tokens of an earlier life as a master belong to nobody now.
@@ -127,7 +129,7 @@ class MirrorReplica:
         self._heard_epoch = attach.epoch
         self._heard_horizon = attach.horizon
         self.end = None
-        self._is_complete = False
+        self._is_complete = self._was_sent_known = False
         self._streamed_origins = dict(attach.origins)
         is_equal = not self._drop_unknown(attach)
         self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
@@ -203,6 +205,8 @@ class MirrorReplica:
             envelopes.append(packed[start:end])
             start = end
         assert start == len(packed), "a batch has one envelope per position"
+        if not (self._is_complete or self._was_sent_known):
+            self._was_sent_known = any(self.local.is_duplicate(message.msg_id) for message in messages)
         self.local.insert([SeqId(seq_id) for seq_id in seq_ids], messages, envelopes)
         if any(message.persistent for message in messages):
             self._last_generation = self.local.write_generation
@@ -321,6 +325,8 @@ class MirrorReplica:
         is_trusted = self._is_complete and not (settings is not None and settings.refuses_publishes)
         local.drain_confirmed()
         local.requeue_all()
+        if self._was_sent_known and not self._is_complete:
+            local.remove(held_again(local))
         delivered_below = possibly_delivered_below(
             local, self._heard_epoch, self._heard_horizon, last_served_epoch(record)
         )

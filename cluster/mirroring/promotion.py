@@ -52,17 +52,22 @@ is live, or was when the queue was promoted, is a duplicate; anything else is ta
 confirmed, so it is among the last that came: only the end of the queue is looked at, in one turn. The price is that a
 message can come twice, with the flag, that was settled before the promotion and never confirmed, or that lies further
 back.
+
+**What is here twice.** A mirror that was attached, and is promoted before its difference was settled, may hold what
+only an earlier master had, and the same message again at the position that a later one gave it when it was sent again.
+The first of the two stays. Only the end of the queue is looked at, too, and only if what was streamed is known by its
+counter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from node.ids import Epoch, MsgId, NodeName, OriginId, SeqId, split_msg_id
 from node.message import Message
-from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
+from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, ReplicaQueue, SeqRange
 
 
 def possibly_delivered_below(
@@ -121,6 +126,24 @@ SCANNED_POSITIONS = 16_384
 TAKEN_MAX = 65_536
 
 
+def _last_holdings(local: ReplicaQueue) -> Iterator[Holding]:
+    """What is live at the end of the queue."""
+    segments = 1 + (SCANNED_POSITIONS - 1) // DIGEST_SEGMENT_ENTRIES
+    for segment, _ in local.live_counts()[-segments:]:
+        yield from local.holdings(segment)
+
+
+def held_again(local: ReplicaQueue) -> list[SeqRange]:
+    """Positions at the end of the queue of messages that are at an earlier one as well."""
+    seen: set[MsgId] = set()
+    again: list[SeqRange] = []
+    for seq_id, msg_id in _last_holdings(local):
+        if msg_id in seen:
+            again.append(SeqRange(seq_id, SeqId(seq_id + 1)))
+        seen.add(msg_id)
+    return again
+
+
 class UntrustedOrigins:
     """Origins whose high-water counter in the local storage is higher than this replica can vouch for."""
 
@@ -177,10 +200,7 @@ class UntrustedOrigins:
         return {**origins, **self._trusted} if self._trusted else origins
 
     def _collect_live(self) -> set[MsgId]:
-        segments = 1 + (SCANNED_POSITIONS - 1) // DIGEST_SEGMENT_ENTRIES
-        last = self._local.live_counts()[-segments:]
-        held = (msg_id for segment, _ in last for _, msg_id in self._local.holdings(segment))
-        return {msg_id for msg_id in held if self._is_between(msg_id)}
+        return {msg_id for _, msg_id in _last_holdings(self._local) if self._is_between(msg_id)}
 
     def _is_between(self, msg_id: MsgId) -> bool:
         """Claimed, and not vouched for."""

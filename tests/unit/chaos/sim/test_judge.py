@@ -9,7 +9,7 @@ import pytest
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Event, Kind, ProcKind
-from chaos.sim.judge import Circumstances, Late, judge
+from chaos.sim.judge import Circumstances, HandOut, judge
 from chaos.sim.loop import simulated_loop
 from chaos.sim.record_watch import Holders, Ignorance, outlives
 from chaos.sim.workload import MemoryHistory, Settlement
@@ -215,27 +215,40 @@ def test_what_was_settled_for_sure_never_comes_again_in_its_epoch() -> None:
     assert kinds(again, settled=settled) == [], "the next master may not have heard of it"
 
 
+FIRST = HandOut(2_500_000, 2)
+
+
 @pytest.mark.parametrize(
-    ("late", "found"),
+    ("hand_out", "found"),
     [
-        ([Late(4_500_000, 1)], []),
-        ([Late(3_500_000, 1)], []),
-        ([], ["resurrected"]),
-        ([Late(5_500_000, 1)], ["resurrected"]),
-        ([Late(4_500_000, 2)], ["resurrected"]),
+        (HandOut(4_500_000, 1), []),
+        (HandOut(3_500_000, 1), []),
+        (HandOut(3_500_000, 2), []),
+        (None, ["resurrected"]),
+        (HandOut(5_500_000, 1), ["resurrected"]),
+        (HandOut(4_500_000, 2), ["resurrected"]),
     ],
-    ids=["afterwards", "on its way", "never", "later than it came", "by the master that took the acknowledgement"],
+    ids=[
+        "by an earlier master, since",
+        "by an earlier master, before",
+        "by the master that took the acknowledgement, before: it was on its way",
+        "never",
+        "later than it came",
+        "by the master that took the acknowledgement, since",
+    ],
 )
-def test_a_master_that_has_not_heard_of_its_successor_may_hand_out_what_that_one_has_settled(
-    late: list[Late], found: list[str]
+def test_what_comes_again_after_it_was_settled_must_have_been_handed_out_by_somebody_who_did_not_know(
+    hand_out: HandOut | None, found: list[str]
 ) -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, redelivered=True)
-    assert kinds(story, settled={KEY: SETTLED}, late={KEY: late}) == found
+    hand_outs = sorted([FIRST, hand_out] if hand_out else [FIRST])
+    assert kinds(story, settled={KEY: SETTLED}, hand_outs={KEY: hand_outs}) == found
 
 
-def test_each_time_that_such_a_master_hands_a_message_out_excuses_one_delivery() -> None:
+def test_each_time_that_a_message_is_handed_out_excuses_one_delivery() -> None:
     story = confirmed().tell(Kind.DELIVER, Kind.ACK_SENT).tell(Kind.DELIVER, Kind.DELIVER, redelivered=True)
-    assert kinds(story, settled={KEY: SETTLED}, late={KEY: [Late(4_500_000, 1)]}) == ["resurrected"]
+    hand_outs = {KEY: [FIRST, HandOut(4_500_000, 1)]}
+    assert kinds(story, settled={KEY: SETTLED}, hand_outs=hand_outs) == ["resurrected"]
 
 
 @pytest.mark.parametrize("refusal", [Kind.NACK, Kind.RETURN])
@@ -252,6 +265,15 @@ def test_the_next_master_may_refuse_what_the_one_before_had_delivered() -> None:
     assert kinds(at_once.promote().tell(Kind.ACK_SENT)) == ["refused_but_delivered"], "by the same one"
     after = Story().tell(Kind.PUB_INVOKE, Kind.DELIVER).promote().tell(Kind.NACK, Kind.DELIVER)
     assert kinds(after.tell(Kind.ACK_SENT)) == ["duplicates_unflagged", "refused_but_delivered"], "nor ever after it"
+
+
+def test_a_third_master_may_deliver_what_the_second_refused_and_it_has_from_the_first() -> None:
+    story = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.NACK)
+    assert kinds(story.promote().tell(Kind.DELIVER, Kind.ACK_SENT)) == []
+    same_master = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.NACK, Kind.DELIVER, Kind.ACK_SENT)
+    assert kinds(same_master) == ["refused_but_delivered"]
+    not_before = Story().tell(Kind.PUB_INVOKE, Kind.NACK).promote().tell(Kind.DELIVER, Kind.ACK_SENT)
+    assert kinds(not_before) == ["refused_but_delivered"], "the first of its masters refused it"
 
 
 def test_what_was_returned_is_confirmed_and_gone() -> None:

@@ -6,13 +6,17 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from node.ids import Epoch
+from node.ids import Epoch, OriginId
+from node.message import Message, decode_envelope
+from node.queues.backing_queue import Publication
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
 from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N2, QUEUE, Pair
 from tests.support.queue_bench import channel, queue_record
+
+OTHER = OriginId(b"origin-2")
 
 
 @pytest.fixture
@@ -46,6 +50,14 @@ def answers(effects: list[QueueEffect]) -> tuple[list[int], list[int]]:
     confirmed = [seq for effect in effects if isinstance(effect, ConfirmPublished) for seq in effect.publish_seqs]
     refused = [seq for effect in effects if isinstance(effect, RejectPublished) for seq in effect.publish_seqs]
     return sorted(confirmed), sorted(refused)
+
+
+def held(pair: Pair) -> list[tuple[int, Message]]:
+    """Of the mirror."""
+    positions = [
+        at for segment, _ in pair.mirror_local.live_counts() for at in pair.mirror_local.live_positions(segment)
+    ]
+    return [(at, decode_envelope(envelope)[0]) for at, envelope in pair.mirror_local.read(positions)]
 
 
 def delivered(effects: list[QueueEffect]) -> list[bytes]:
@@ -96,6 +108,20 @@ def test_what_the_last_master_refused_is_not_confirmed_by_the_next() -> None:
     effects = process.drain()
     pair.mirror_disk.sync()
     assert answers(effects + process.drain()) == ([3], [2])
+
+
+def test_what_a_mirror_has_from_two_masters_is_there_once_when_it_is_promoted() -> None:
+    """Message 3 came from a master that died, and from the next one, to which it was sent again; and that one died
+    before it was told what the mirror has otherwise than itself."""
+    pair = Pair()
+    pair.mirror_local.publish(publications(1, 3))
+    pair.master.publish([*publications(1, 2), Publication(make_message(1, origin=OTHER), 3)])
+    pair.up().to_mirror()
+    pair.master.publish(publications(3, 1))
+    pair.to_mirror()
+    process = promoted(pair)
+    assert [(at, message.msg_id) for at, message in held(pair)] == [(at, msg_id_of(at + 1)) for at in (0, 1, 2)]
+    assert process.ready == 3
 
 
 def test_what_was_taken_is_known_when_it_has_left_the_queue(pair: Pair) -> None:
