@@ -31,8 +31,8 @@ handed out excuses one delivery. Where another epoch has begun since, anything m
 
 **What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
 next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
-predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or another copy had it from the predecessor, and
-the one that refused it died before it had that copy give up what itself had not. Who publishes it anew makes a
+predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or another copy had it from the predecessor,
+and the one that refused it died before it had that copy give up what itself had not. Who publishes it anew makes a
 repetition, as at least once allows.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
