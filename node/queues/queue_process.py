@@ -73,8 +73,9 @@ Token = tuple[ChannelKey, int]
 #: carries.
 DISPATCH_MAX = 256
 DISPATCH_BYTES_MAX = 4 * 1024 * 1024
-#: Position of a delivery that was never stored: its channel has nothing to settle.
-UNSTORED_SEQ_ID = SeqId(0)
+#: Position of a delivery that was never stored: its channel has nothing to settle. It may say so all the same, giving
+#: back what it did not send; so it is a position that no message has.
+UNSTORED_SEQ_ID = SeqId(1 << 63)
 
 
 class QueueProcess:

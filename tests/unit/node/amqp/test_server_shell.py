@@ -87,6 +87,22 @@ async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> N
     assert not client.is_held_back()
 
 
+async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_message_back(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """It was never stored. The first message of the queue was, and a consumer of the same channel has it."""
+    await client.send(
+        Queue.Declare(queue="q"), Basic.Qos(prefetch_count=1, global_=True), Basic.Consume(queue="q", consumer_tag="a")
+    )
+    assert (await client.send(data=publish_bytes(1)))[0] == "Basic.Deliver"
+    await client.send(Basic.Consume(queue="q", consumer_tag="b", no_ack=True))
+    assert await client.send(data=publish_bytes(1) * 2) == [], "the limit of the channel holds them"
+    assert await client.send(Basic.Cancel("b")) == ["Basic.CancelOk"]
+    assert await client.send(Basic.Ack(1)) == ["Basic.Deliver"]
+    assert await client.send(Basic.Ack(2)) == []
+    assert (broker.queue("q").ready, broker.queue("q").unacked) == (0, 0)
+
+
 async def test_pauses_of_the_broker_nest(client: Client, broker: ObservedBroker) -> None:
     control = broker.controls[0]
     control.pause_reading()
