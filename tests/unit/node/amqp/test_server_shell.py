@@ -87,6 +87,24 @@ async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> N
     assert not client.is_held_back()
 
 
+async def test_a_channel_with_two_mistakes_behind_a_cold_call_is_closed_once_and_its_messages_go_back(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """The second is noticed before the broker has been asked for what the first asks."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="t"), data=publish_bytes(1))
+    mistakes = publish_bytes(1, exchange="missing") + method_bytes(1, Basic.Ack(99))
+    assert await client.send(Queue.Declare(queue="other"), data=mistakes) == ["Queue.DeclareOk", "Channel.Close"]
+    process = broker.queue("q")
+    assert (process.ready, process.unacked, process.consumer_count) == (1, 0, 0)
+    assert await client.send(Channel.CloseOk(), Channel.Open()) == ["Channel.OpenOk"]
+
+
+async def test_a_channel_that_is_closed_behind_a_mistake_is_closed(client: Client) -> None:
+    closing = publish_bytes(1, exchange="missing") + method_bytes(1, Channel.Close(0, "", 0, 0))
+    assert await client.send(Queue.Declare(queue="q"), data=closing) == ["Queue.DeclareOk", "Channel.CloseOk"]
+    assert await client.send(Channel.Open()) == ["Channel.OpenOk"]
+
+
 async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_message_back(
     client: Client, broker: ObservedBroker
 ) -> None:
