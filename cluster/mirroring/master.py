@@ -336,8 +336,12 @@ class MirroredQueue:
         self.local.publish(self._ledger.hold(publications, self._cut_turn + 1))
         self._note_published(first_seq_id, publications)
 
+    @property
+    def may_deliver(self) -> bool:
+        return self._service.may_deliver and not self.is_fenced and not self._is_ending
+
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
-        assert not self._is_ending, "it was said that nothing is delivered any more"
+        assert self.may_deliver, "it is not in service, or fenced, or said that nothing is delivered any more"
         assert self.local.ready == 0, "only an empty queue may be bypassed"
         first_seq_id = self.local.next_seq_id
         is_plain = self._is_plain
@@ -354,6 +358,7 @@ class MirroredQueue:
         return deliveries
 
     def discard(self, publications: Sequence[Publication]) -> None:
+        assert self.may_deliver, "what is not stored is delivered"
         if self._is_plain:
             self.local.discard(publications)
             self._vouch(publications)
@@ -378,7 +383,7 @@ class MirroredQueue:
             self._untrusted.published(publication.message for publication in publications)
 
     def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
-        if self.is_fenced or self._is_ending or not self._service.may_deliver:
+        if not self.may_deliver:
             return []
         if self._delivery_limit != NO_LIMIT:
             count_max = min(count_max, self._deliverable())

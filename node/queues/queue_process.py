@@ -239,7 +239,7 @@ class QueueProcess:
         """Give messages to waiting consumers if the queue is empty. Returns the others."""
         backing_queue = self._backing_queue
         consumers = self._consumers
-        if self._returns.is_under_way:
+        if self._returns.is_under_way or not backing_queue.may_deliver:
             return publications
         taken = 0
         while taken < len(publications) and not backing_queue.ready:
