@@ -351,10 +351,13 @@ class Conversations:
         horizon: SeqId,
         origins: Mapping[OriginId, int],
         as_of_index: int,
+        *,
+        may_lack_refused: bool,
     ) -> None:
         """Describe the queue after ``turn`` to those that are to be attached.
 
-        ``origins``: counters that the master vouches for. ``as_of_index``: how far the metadata log is applied here.
+        ``origins``: counters that the master vouches for, ``may_lack_refused`` but for what it has refused.
+        ``as_of_index``: how far the metadata log is applied here.
         """
         local, record = self._local, self._record
         digests = tuple(local.digests())
@@ -373,6 +376,7 @@ class Conversations:
                 digests,
                 as_of_index,
                 hears_between=True,
+                may_lack_refused=may_lack_refused,
             )
             self._outbox.append((progress.node, attach))
 

@@ -86,6 +86,8 @@ class MirroredQueue:
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
+        #: So some mirrors must not take what is below the counters of its origins for known (`Attach`).
+        self._may_have_refused = self.settings.refuses_publishes
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
         self._turn = Turn()
         #: Number of the last turn that was cut, and whether something was published since.
@@ -194,7 +196,12 @@ class MirroredQueue:
                 conversations.say_end(self._cut_turn, self.local.delivered_below)
             if probing and self._service.may_deliver and not self.is_fenced:
                 conversations.begin_attaches(
-                    probing, self._cut_turn, self._horizon, self._vouched_origins(), as_of_index
+                    probing,
+                    self._cut_turn,
+                    self._horizon,
+                    self._vouched_origins(),
+                    as_of_index,
+                    may_lack_refused=self._may_have_refused,
                 )
                 self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
@@ -266,6 +273,7 @@ class MirroredQueue:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
         assert settings.is_durable == self.settings.is_durable, "a queue is declared durable or not"
         self.settings = settings
+        self._may_have_refused |= settings.refuses_publishes
         self._conversations.set_settings(settings)
 
     def take_reports(self) -> list[MirroringReport]:
@@ -336,8 +344,12 @@ class MirroredQueue:
         self.local.publish(self._ledger.hold(publications, self._cut_turn + 1))
         self._note_published(first_seq_id, publications)
 
+    @property
+    def may_deliver(self) -> bool:
+        return self._service.may_deliver and not self.is_fenced and not self._is_ending
+
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
-        assert not self._is_ending, "it was said that nothing is delivered any more"
+        assert self.may_deliver, "it is not in service, or fenced, or said that nothing is delivered any more"
         assert self.local.ready == 0, "only an empty queue may be bypassed"
         first_seq_id = self.local.next_seq_id
         is_plain = self._is_plain
@@ -354,6 +366,7 @@ class MirroredQueue:
         return deliveries
 
     def discard(self, publications: Sequence[Publication]) -> None:
+        assert self.may_deliver, "what is not stored is delivered"
         if self._is_plain:
             self.local.discard(publications)
             self._vouch(publications)
@@ -378,7 +391,7 @@ class MirroredQueue:
             self._untrusted.published(publication.message for publication in publications)
 
     def fetch(self, count_max: int, ack_required: bool, bytes_max: int = NO_LIMIT_BYTES) -> list[Delivery]:
-        if self.is_fenced or self._is_ending or not self._service.may_deliver:
+        if not self.may_deliver:
             return []
         if self._delivery_limit != NO_LIMIT:
             count_max = min(count_max, self._deliverable())

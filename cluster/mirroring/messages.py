@@ -121,6 +121,9 @@ class Attach:
     #: The master takes acknowledgements before the last reply, and tells them by `OpsAck.is_describing`. One of an
     #: older release takes the first for the end of the replies.
     hears_between: bool = False
+    #: This master may have refused some of what is below the counters of ``origins``. One of an older release does not
+    #: say so.
+    may_lack_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

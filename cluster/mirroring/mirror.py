@@ -88,8 +88,15 @@ class MirrorReplica:
         self._was_sent_known = False
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins: dict[OriginId, int] = {}
+        #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
+        #: counters, too, and it was said to nobody here.
+        self._may_lack_refused = False
         # Tokens of an earlier life as a master belong to nobody now.
         local.drain_confirmed()
+
+    def set_settings(self, settings: MirroringSettings) -> None:
+        """What the policy says, in the beginning and whenever it has changed."""
+        self._may_lack_refused |= settings.refuses_publishes
 
     def adopt_epoch(self, epoch: Epoch) -> None:
         """The record moved on: refuse masters of older epochs from now on."""
@@ -131,6 +138,7 @@ class MirrorReplica:
         self.end = None
         self._is_complete = self._was_sent_known = False
         self._streamed_origins = dict(attach.origins)
+        self._may_lack_refused |= attach.may_lack_refused
         is_equal = not self._drop_unknown(attach)
         self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
         self._hears_between = attach.hears_between
@@ -321,8 +329,9 @@ class MirrorReplica:
         """
         assert self.may_promote(record), "a later master was heard already"
         local = self.local
-        # What an earlier master has refused is below the counters, too, and was said to nobody here.
-        is_trusted = self._is_complete and not (settings is not None and settings.refuses_publishes)
+        if settings is not None:
+            self.set_settings(settings)
+        is_trusted = self._is_complete and not self._may_lack_refused
         local.drain_confirmed()
         local.requeue_all()
         if self._was_sent_known and not self._is_complete:

@@ -46,12 +46,12 @@ its counter is not above the high-water counter of its origin. That is right onl
 accounted for, here or settled. A mirror that lacks message 5 and has message 11 of an origin would swallow the second
 sending of 5 and, as 5 is not live, confirm it: a loss. So a mirror keeps its *trusted* counters apart from those
 of its storage: nothing from an attach until the difference is filled, then ``Attach.origins`` and what was streamed
-since. Of a queue that refuses what comes while it is full it trusts none: an earlier master may have refused 5 and
-accepted 11. Where storage claims more than it trusts, the promoted queue decides by content (`UntrustedOrigins`): what
-is live, or was when the queue was promoted, is a duplicate; anything else is taken as new. What is sent again was never
-confirmed, so it is among the last that came: only the end of the queue is looked at, in one turn. The price is that a
-message can come twice, with the flag, that was settled before the promotion and never confirmed, or that lies further
-back.
+since. Of a queue that refuses what comes while it is full, or has done so under an earlier policy, it trusts none: an
+earlier master may have refused 5 and accepted 11. Where storage claims more than it trusts, the promoted queue decides
+by content (`UntrustedOrigins`): what is live, or was when the queue was promoted, is a duplicate; anything else is
+taken as new. What is sent again was never confirmed, so it is among the last that came: only the end of the queue is
+looked at, in one turn. The price is that a message can come twice, with the flag, that was settled before the promotion
+and never confirmed, or that lies further back.
 
 **What is here twice.** A mirror that was attached, and is promoted before its difference was settled, may hold what
 only an earlier master had, and the same message again at the position that a later one gave it when it was sent again.

@@ -361,6 +361,7 @@ class QueueSet:
             end = kept_end(local)
             local.mark_none_delivered()
             replica = MirrorReplica(record.queue_id, local, record.epoch, queue.durable, end)
+            replica.set_settings(self._settings.mirroring_settings(queue))
             self.roles[record.queue_id] = MirrorRole(queue, record, local, replica)
         self._hear_early(record.queue_id)
         self.touch(record.queue_id)
@@ -375,9 +376,8 @@ class QueueSet:
     def _leave(self, queue: QueueRecord, *, delete: bool) -> None:
         """This node holds no copy any more; the files stay unless ``delete``."""
         role = self.roles.get(queue.queue_id)
-        self._early.take(
-            queue.queue_id, self._settings.applied_index_of(queue.queue_id)
-        )  # nobody is left whom it was said to
+        # Nobody is left whom it was said to.
+        self._early.take(queue.queue_id, self._settings.applied_index_of(queue.queue_id))
         was_failed = queue.queue_id in self._failed
         was_opening = queue.queue_id in self._opening
         self._failed.left(queue.queue_id)
@@ -536,10 +536,11 @@ class QueueSet:
                 options = self._settings.queue_options(role.queue)
                 role.local.set_lazy(options.is_lazy)
                 role.local.set_index_version(options.index_version)
+                settings = self._settings.mirroring_settings(role.queue)
                 if isinstance(role, MasterRole):
                     role.process.set_options(options)
-                    role.mirrored.set_settings(self._settings.mirroring_settings(role.queue))
                     self.touch(queue_id)
+                (role.mirrored if isinstance(role, MasterRole) else role.replica).set_settings(settings)
             yield
 
     def begin_end(self) -> None:

@@ -59,16 +59,24 @@ class ChannelConsumers:
                 self._attach_elsewhere(route, key, spec)
 
     def _attach_here(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
-        local, queue_id = self._here.local, route.queue_id
+        local, queue_id, session = self._here.local, route.queue_id, route.session
         try:
             process = local.process(queue_id)
             assert process is not None, NO_PROCESS
+            if process.is_closed:
+                process.when_unsealed(lambda: self._attach_late(route, session, key, spec))
+                return
             process.consume(key.channel, spec)
         except ChannelError:
             self.cancelled(route, key.channel.channel_id, key.consumer_tag)
         except Exception as error:
             local.out_of_service(queue_id, error)
         local.touch(queue_id)
+
+    def _attach_late(self, route: Route, session: int, key: ConsumerKey, spec: ConsumerSpec) -> None:
+        """The queue, which was sealed when the session began, is not deleted."""
+        if route.is_live(session) and route.consumers.get(key) is spec:
+            self._attach_here(route, key, spec)
 
     def _attach_elsewhere(self, route: Route, key: ConsumerKey, spec: ConsumerSpec) -> None:
         call_id = next(self._here.call_ids)

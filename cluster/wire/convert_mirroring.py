@@ -60,6 +60,7 @@ def _attach_to_wire(m: Attach) -> pb.Attach:
         digests=[d.digest for d in m.digests],
         as_of_index=m.as_of_index,
         hears_between=m.hears_between,
+        may_lack_refused=m.may_lack_refused,
     )
 
 
@@ -76,6 +77,7 @@ def _attach_from_wire(w: pb.Attach) -> Attach:
         tuple(map(SegmentDigest, w.digest_segments, w.digest_entries, w.digests)),
         w.as_of_index,
         w.hears_between,
+        w.may_lack_refused,
     )
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63luster/wire/mirroring.proto\x12\x10warren.mirroring\"\x8b\x02\n\x06\x41ttach\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x13\n\x0bnext_seq_id\x18\x05 \x01(\x04\x12\x0f\n\x07horizon\x18\x06 \x01(\x04\x12*\n\x07origins\x18\x07 \x01(\x0b\x32\x19.warren.mirroring.Origins\x12\x17\n\x0f\x64igest_segments\x18\x08 \x03(\x04\x12\x16\n\x0e\x64igest_entries\x18\t \x03(\x04\x12\x0f\n\x07\x64igests\x18\n \x03(\x06\x12\x13\n\x0b\x61s_of_index\x18\x0b \x01(\x04\x12\x15\n\rhears_between\x18\x0c \x01(\x08\"/\n\x07Origins\x12\x12\n\norigin_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x63ounters\x18\x02 \x03(\x04\"x\n\x0b\x41ttachReply\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x35\n\nmismatched\x18\x04 \x03(\x0b\x32!.warren.mirroring.SegmentHoldings\"D\n\x0fSegmentHoldings\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0f\n\x07seq_ids\x18\x02 \x03(\x04\x12\x0f\n\x07msg_ids\x18\x03 \x01(\x0c\"E\n\rAttachRefused\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x13\n\x0bknown_epoch\x18\x03 \x01(\x04\"u\n\x03Ops\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12%\n\x03ops\x18\x05 \x01(\x0b\x32\x18.warren.mirroring.OpList\"+\n\x06OpList\x12!\n\x03ops\x18\x01 \x03(\x0b\x32\x14.warren.mirroring.Op\"\xe7\x01\n\x02Op\x12,\n\x07publish\x18\x01 \x01(\x0b\x32\x19.warren.mirroring.PublishH\x00\x12*\n\x06settle\x18\x02 \x01(\x0b\x32\x18.warren.mirroring.SettleH\x00\x12\x31\n\nsync_batch\x18\x03 \x01(\x0b\x32\x1b.warren.mirroring.SyncBatchH\x00\x12\x11\n\x07horizon\x18\x04 \x01(\x04H\x00\x12,\n\x07origins\x18\x05 \x01(\x0b\x32\x19.warren.mirroring.OriginsH\x00\x12\r\n\x03\x65nd\x18\x06 \x01(\x04H\x00\x42\x04\n\x02op\"I\n\x07Publish\x12\x14\n\x0c\x66irst_seq_id\x18\x01 \x01(\x04\x12\x15\n\rmessage_count\x18\x02 \x01(\x04\x12\x11\n\tenvelopes\x18\x03 \x01(\x0c\"\x18\n\x06Settle\x12\x0e\n\x06ranges\x18\x01 \x03(\x04\"/\n\tSyncBatch\x12\x0f\n\x07seq_ids\x18\x01 \x03(\x04\x12\x11\n\tenvelopes\x18\x02 \x01(\x0c\"\x97\x01\n\x06OpsAck\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x15\n\rapplied_index\x18\x04 \x01(\x04\x12\x15\n\rdurable_index\x18\x05 \x01(\x04\x12\x14\n\x0cis_disk_full\x18\x06 \x01(\x08\x12\x15\n\ris_describing\x18\x07 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63luster/wire/mirroring.proto\x12\x10warren.mirroring\"\xa5\x02\n\x06\x41ttach\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x13\n\x0bnext_seq_id\x18\x05 \x01(\x04\x12\x0f\n\x07horizon\x18\x06 \x01(\x04\x12*\n\x07origins\x18\x07 \x01(\x0b\x32\x19.warren.mirroring.Origins\x12\x17\n\x0f\x64igest_segments\x18\x08 \x03(\x04\x12\x16\n\x0e\x64igest_entries\x18\t \x03(\x04\x12\x0f\n\x07\x64igests\x18\n \x03(\x06\x12\x13\n\x0b\x61s_of_index\x18\x0b \x01(\x04\x12\x15\n\rhears_between\x18\x0c \x01(\x08\x12\x18\n\x10may_lack_refused\x18\r \x01(\x08\"/\n\x07Origins\x12\x12\n\norigin_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x63ounters\x18\x02 \x03(\x04\"x\n\x0b\x41ttachReply\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x35\n\nmismatched\x18\x04 \x03(\x0b\x32!.warren.mirroring.SegmentHoldings\"D\n\x0fSegmentHoldings\x12\x0f\n\x07segment\x18\x01 \x01(\x04\x12\x0f\n\x07seq_ids\x18\x02 \x03(\x04\x12\x0f\n\x07msg_ids\x18\x03 \x01(\x0c\"E\n\rAttachRefused\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x13\n\x0bknown_epoch\x18\x03 \x01(\x04\"u\n\x03Ops\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12%\n\x03ops\x18\x05 \x01(\x0b\x32\x18.warren.mirroring.OpList\"+\n\x06OpList\x12!\n\x03ops\x18\x01 \x03(\x0b\x32\x14.warren.mirroring.Op\"\xe7\x01\n\x02Op\x12,\n\x07publish\x18\x01 \x01(\x0b\x32\x19.warren.mirroring.PublishH\x00\x12*\n\x06settle\x18\x02 \x01(\x0b\x32\x18.warren.mirroring.SettleH\x00\x12\x31\n\nsync_batch\x18\x03 \x01(\x0b\x32\x1b.warren.mirroring.SyncBatchH\x00\x12\x11\n\x07horizon\x18\x04 \x01(\x04H\x00\x12,\n\x07origins\x18\x05 \x01(\x0b\x32\x19.warren.mirroring.OriginsH\x00\x12\r\n\x03\x65nd\x18\x06 \x01(\x04H\x00\x42\x04\n\x02op\"I\n\x07Publish\x12\x14\n\x0c\x66irst_seq_id\x18\x01 \x01(\x04\x12\x15\n\rmessage_count\x18\x02 \x01(\x04\x12\x11\n\tenvelopes\x18\x03 \x01(\x0c\"\x18\n\x06Settle\x12\x0e\n\x06ranges\x18\x01 \x03(\x04\"/\n\tSyncBatch\x12\x0f\n\x07seq_ids\x18\x01 \x03(\x04\x12\x11\n\tenvelopes\x18\x02 \x01(\x0c\"\x97\x01\n\x06OpsAck\x12\x10\n\x08queue_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tattach_id\x18\x03 \x01(\x04\x12\x15\n\rapplied_index\x18\x04 \x01(\x04\x12\x15\n\rdurable_index\x18\x05 \x01(\x04\x12\x14\n\x0cis_disk_full\x18\x06 \x01(\x08\x12\x15\n\ris_describing\x18\x07 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cluster.wire.mirroring_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ATTACH']._serialized_start=51
-  _globals['_ATTACH']._serialized_end=318
-  _globals['_ORIGINS']._serialized_start=320
-  _globals['_ORIGINS']._serialized_end=367
-  _globals['_ATTACHREPLY']._serialized_start=369
-  _globals['_ATTACHREPLY']._serialized_end=489
-  _globals['_SEGMENTHOLDINGS']._serialized_start=491
-  _globals['_SEGMENTHOLDINGS']._serialized_end=559
-  _globals['_ATTACHREFUSED']._serialized_start=561
-  _globals['_ATTACHREFUSED']._serialized_end=630
-  _globals['_OPS']._serialized_start=632
-  _globals['_OPS']._serialized_end=749
-  _globals['_OPLIST']._serialized_start=751
-  _globals['_OPLIST']._serialized_end=794
-  _globals['_OP']._serialized_start=797
-  _globals['_OP']._serialized_end=1028
-  _globals['_PUBLISH']._serialized_start=1030
-  _globals['_PUBLISH']._serialized_end=1103
-  _globals['_SETTLE']._serialized_start=1105
-  _globals['_SETTLE']._serialized_end=1129
-  _globals['_SYNCBATCH']._serialized_start=1131
-  _globals['_SYNCBATCH']._serialized_end=1178
-  _globals['_OPSACK']._serialized_start=1181
-  _globals['_OPSACK']._serialized_end=1332
+  _globals['_ATTACH']._serialized_end=344
+  _globals['_ORIGINS']._serialized_start=346
+  _globals['_ORIGINS']._serialized_end=393
+  _globals['_ATTACHREPLY']._serialized_start=395
+  _globals['_ATTACHREPLY']._serialized_end=515
+  _globals['_SEGMENTHOLDINGS']._serialized_start=517
+  _globals['_SEGMENTHOLDINGS']._serialized_end=585
+  _globals['_ATTACHREFUSED']._serialized_start=587
+  _globals['_ATTACHREFUSED']._serialized_end=656
+  _globals['_OPS']._serialized_start=658
+  _globals['_OPS']._serialized_end=775
+  _globals['_OPLIST']._serialized_start=777
+  _globals['_OPLIST']._serialized_end=820
+  _globals['_OP']._serialized_start=823
+  _globals['_OP']._serialized_end=1054
+  _globals['_PUBLISH']._serialized_start=1056
+  _globals['_PUBLISH']._serialized_end=1129
+  _globals['_SETTLE']._serialized_start=1131
+  _globals['_SETTLE']._serialized_end=1155
+  _globals['_SYNCBATCH']._serialized_start=1157
+  _globals['_SYNCBATCH']._serialized_end=1204
+  _globals['_OPSACK']._serialized_start=1207
+  _globals['_OPSACK']._serialized_end=1358
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,7 @@ class Attach(_message.Message):
     DIGESTS_FIELD_NUMBER: _builtins.int
     AS_OF_INDEX_FIELD_NUMBER: _builtins.int
     HEARS_BETWEEN_FIELD_NUMBER: _builtins.int
+    MAY_LACK_REFUSED_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
@@ -43,6 +44,8 @@ class Attach(_message.Message):
     as_of_index: _builtins.int
     hears_between: _builtins.bool
     """Acknowledgements may come before the last reply."""
+    may_lack_refused: _builtins.bool
+    """Below the counters of origins may be what was refused."""
     @_builtins.property
     def origins(self) -> Global___Origins: ...
     @_builtins.property
@@ -68,10 +71,11 @@ class Attach(_message.Message):
         digests: _abc.Iterable[_builtins.int] | None = ...,
         as_of_index: _builtins.int = ...,
         hears_between: _builtins.bool = ...,
+        may_lack_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origins", b"origins"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_index", b"as_of_index", "attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "hears_between", b"hears_between", "horizon", b"horizon", "index", b"index", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_index", b"as_of_index", "attach_id", b"attach_id", "digest_entries", b"digest_entries", "digest_segments", b"digest_segments", "digests", b"digests", "epoch", b"epoch", "hears_between", b"hears_between", "horizon", b"horizon", "index", b"index", "may_lack_refused", b"may_lack_refused", "next_seq_id", b"next_seq_id", "origins", b"origins", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -461,6 +461,14 @@ class ChannelMachine:
 
     # --- the end ---
 
+    def refuse(self, error: ChannelError, method_index: int) -> None:
+        """The broker does not do what an effect asked for: the channel fails, and what stood behind that (the
+        settlements of a commit) does not happen. But if it was about to end it ends."""
+        ends = list(filter(_is_end, self.effects))
+        self.effects.clear()
+        self.effects.extend(ends)
+        self.fail(error, method_index)
+
     def fail(self, error: ChannelError, method_index: int) -> None:
         """Close the channel with ``error``; ``method_index`` is the method to blame, 0 if none."""
         if self.state not in (ChannelState.OPENING, ChannelState.OPEN):
@@ -511,6 +519,13 @@ class ChannelMachine:
         assert not self.waiting or self.is_busy, "items wait only behind a cold call, a commit or work"
         assert self.waiting_bytes == sum(map(weight_bytes, self.waiting)), "the weight is that of what waits"
         assert not (self.confirm_mode and self.tx_mode), "the modes exclude each other"
+
+
+def _is_end(effect: ChannelEffect) -> bool:
+    """It closes the channel, in the broker or for good."""
+    if isinstance(effect, ColdCall):
+        return isinstance(effect.method, commands.Channel.Close)
+    return isinstance(effect, Detach | Closed)
 
 
 _HANDLERS: dict[type[base.Frame], Callable[[ChannelMachine, Any], None]] = {

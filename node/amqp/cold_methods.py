@@ -7,8 +7,8 @@ from typing import Any
 
 from pamqp import base, commands
 
-from node.errors import ChannelError
 from node.queues.events import ConsumerSpec
+from node.topology.arguments import check_consumer_arguments
 
 _CONSUMER_TAG_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _CONSUMER_TAG_RANDOM_CHARACTERS = 22
@@ -34,15 +34,13 @@ def new_consumer_tag(chance: random.Random) -> str:
 def consumer_spec(method: commands.Basic.Consume, prefetch_count: int) -> ConsumerSpec:
     """What ``basic.consume`` asks for, with the prefetch count of the channel. Raises `ChannelError` 406."""
     arguments: dict[str, Any] = method.arguments or {}
-    priority = arguments.get("x-priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ChannelError(406, "invalid arg 'x-priority': an integer is expected")
+    check_consumer_arguments(f"consumer '{method.consumer_tag}'", arguments)
     return ConsumerSpec(
         consumer_tag=method.consumer_tag,
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         prefetch_count=0 if method.no_ack else prefetch_count,
-        priority=priority,
-        cancel_on_failover=arguments.get("x-cancel-on-ha-failover") is True,
+        priority=arguments.get("x-priority", 0),
+        cancel_on_failover=arguments.get("x-cancel-on-ha-failover", False),
         arguments=arguments,
     )

@@ -40,7 +40,7 @@ from node.routing.properties import (
     without_header,
 )
 from node.routing.router import EXTRA_KEYS_MARK
-from node.topology.arguments import check_expiration, describe_exchange, describe_queue
+from node.topology.arguments import check_consumer_arguments, check_expiration, describe_exchange, describe_queue
 from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
 
@@ -493,19 +493,17 @@ class _Fanout:
 
 
 def with_parsed_arguments(spec: ConsumerSpec, what: str) -> ConsumerSpec:
-    """``x-priority`` and ``x-cancel-on-ha-failover`` as fields. Raises `ChannelError` 406 for a wrong type."""
+    """``x-priority`` and ``x-cancel-on-ha-failover`` as fields. Raises `ChannelError` 406 for a wrong value."""
     if not spec.arguments:
         return spec
     arguments = plain_table(spec.arguments)
-    priority = arguments.get("x-priority", spec.priority)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ChannelError(406, f"invalid arg 'x-priority' for {what}: expected a whole number, received '{priority}'")
-    cancel = arguments.get("x-cancel-on-ha-failover", spec.cancel_on_failover)
-    if not isinstance(cancel, bool):
-        raise ChannelError(
-            406, f"invalid arg 'x-cancel-on-ha-failover' for {what}: expected true or false, received '{cancel}'"
-        )
-    return replace(spec, priority=priority, cancel_on_failover=cancel, arguments=arguments)
+    check_consumer_arguments(what, arguments)
+    return replace(
+        spec,
+        priority=arguments.get("x-priority", spec.priority),
+        cancel_on_failover=arguments.get("x-cancel-on-ha-failover", spec.cancel_on_failover),
+        arguments=arguments,
+    )
 
 
 def _source(queue: QueueName, queue_id: QueueId, session: int) -> DeliverySource:

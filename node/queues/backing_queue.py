@@ -81,6 +81,11 @@ class BackingQueue(Protocol):
     def publish(self, publications: Sequence[Publication]) -> None:
         """Append at the tail, ready."""
 
+    @property
+    def may_deliver(self) -> bool:
+        """False: whoever holds the queue may hand nothing out at the moment, neither by `fetch`, which returns nothing
+        then, nor past the store, by `publish_delivered` and `discard`."""
+
     def publish_delivered(self, publications: Sequence[Publication]) -> list[Delivery]:
         """Append straight into the unacked set (mission Q2): the queue is empty and a consumer waits."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from node.ids import ChannelKey
 from node.queues.backing_queue import Delivery
@@ -15,6 +15,8 @@ DELIVERY_WINDOW_MESSAGES = 2000
 #: The same in bytes of bodies: while so many are on their way to one consumer nothing follows. The message that reaches
 #: it goes out whole, so at least one is always under way, however big.
 DELIVERY_WINDOW_BYTES = 4 * 1024 * 1024
+#: What a publish is known by until it is answered: its channel, and its publish sequence number there.
+Token = tuple[ChannelKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +85,16 @@ class DeleteUnused:
 
 
 QueueEffect = Deliver | ConfirmPublished | RejectPublished | CancelConsumer | GrantCredit | DeleteUnused
+
+
+def group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:
+    """Tokens (`Token`) as the publish sequence numbers of each channel, in order."""
+    grouped: dict[ChannelKey, list[int]] = {}
+    last: ChannelKey | None = None
+    seqs: list[int] = []
+    for channel, seq in cast(Sequence[Token], tokens):
+        if channel is not last:
+            last = channel
+            seqs = grouped.setdefault(channel, [])
+        seqs.append(seq)
+    return grouped

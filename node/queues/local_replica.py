@@ -102,6 +102,11 @@ class LocalReplica:
         self.engine.confirm_when_safe(msg_id, token)
 
     @property
+    def may_deliver(self) -> bool:
+        """See `BackingQueue.may_deliver`."""
+        return True
+
+    @property
     def ready(self) -> int:
         """See `BackingQueue.ready`."""
         return len(self._content.stages)

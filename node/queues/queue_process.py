@@ -32,7 +32,7 @@ unacked is ready again, flagged redelivered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import cast
 
@@ -51,6 +51,8 @@ from node.queues.events import (
     GrantCredit,
     QueueEffect,
     RejectPublished,
+    Token,
+    group_by_channel,
 )
 from node.queues.holdings import Holdings
 from node.queues.length_limits import (
@@ -68,13 +70,13 @@ from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
 
-Token = tuple[ChannelKey, int]
 #: Deliveries of one `QueueProcess.drain`: a millisecond or two. And their bytes, which one frame to another node
 #: carries.
 DISPATCH_MAX = 256
 DISPATCH_BYTES_MAX = 4 * 1024 * 1024
-#: Position of a delivery that was never stored: its channel has nothing to settle.
-UNSTORED_SEQ_ID = SeqId(0)
+#: Position of a delivery that was never stored: its channel has nothing to settle. It may say so all the same, giving
+#: back what it did not send; so it is a position that no message has.
+UNSTORED_SEQ_ID = SeqId(1 << 63)
 
 
 class QueueProcess:
@@ -111,7 +113,7 @@ class QueueProcess:
         self._may_dispatch_more = False
         #: There may be more to drop for the length limits.
         self._is_over_limit = False
-        #: Publishes that wait for the fate of a closed queue; bounded by the credit of the publishers.
+        #: Publishes that wait (`_publishes_wait`), and what came behind them; bounded by the credit of the publishers.
         self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
         #: Others who wait for it.
         self._waiting: list[Callable[[], None]] = []
@@ -162,11 +164,22 @@ class QueueProcess:
         """
         if not messages:
             return
-        if self._is_closed:
+        if self._publishes_wait or self._held_back:
             self._held_back.append((channel, messages, publish_seqs, is_resent))
             return
         self._take(channel, messages, publish_seqs, is_resent)
         self.flow.processed(channel, len(messages))
+
+    @property
+    def _publishes_wait(self) -> bool:
+        """For the fate of a closed queue, or (overflow ``reject-publish``) for what returns: then it is known if there
+        is room."""
+        return self._is_closed or (self._returns.ready > 0 and self._options.refuses_publishes)
+
+    def _let_in(self) -> None:
+        held_back, self._held_back = self._held_back, []
+        for channel, messages, publish_seqs, is_resent in held_back:
+            self.publish(channel, messages, publish_seqs, is_resent=is_resent)
 
     def _take(
         self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int], is_resent: bool
@@ -226,7 +239,7 @@ class QueueProcess:
         """Give messages to waiting consumers if the queue is empty. Returns the others."""
         backing_queue = self._backing_queue
         consumers = self._consumers
-        if self._returns.is_under_way:
+        if self._returns.is_under_way or not backing_queue.may_deliver:
             return publications
         taken = 0
         while taken < len(publications) and not backing_queue.ready:
@@ -299,8 +312,7 @@ class QueueProcess:
 
     def _drop_excess(self, count_max: int) -> None:
         """Keep the length limits, by so many drops at most; what is left goes with the next drains. Nothing is dropped
-        that
-        may yet be delivered, or before everything is back that is to come before it."""
+        that may yet be delivered, or before everything is back that is to come before it."""
         if self._may_dispatch_more or self._returns.is_under_way:
             self._is_over_limit = True
         else:
@@ -498,9 +510,7 @@ class QueueProcess:
         if self._is_held:
             return
         self._is_closed = False
-        held_back, self._held_back = self._held_back, []
-        for channel, messages, publish_seqs, is_resent in held_back:
-            self.publish(channel, messages, publish_seqs, is_resent=is_resent)
+        self._let_in()
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
@@ -532,6 +542,8 @@ class QueueProcess:
         """
         if self._returns.has_steps:
             self._returns.step()
+        if self._held_back and not self._publishes_wait:
+            self._let_in()
         self._dispatch(DISPATCH_MAX)
         if self._is_over_limit:
             self._drop_excess(DROP_MAX)
@@ -542,13 +554,13 @@ class QueueProcess:
         self._outgoing = []
         tokens = self._backing_queue.drain_confirmed()
         if tokens or self._confirmed:
-            by_channel = _group_by_channel([*self._confirmed, *tokens])
+            by_channel = group_by_channel([*self._confirmed, *tokens])
             effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self._confirmed = []
         self.flow.observe(self._backing_queue.in_flight_messages, self._backing_queue.mirrors_in_flight())
         effects += [GrantCredit(channel, messages) for channel, messages in self.flow.take_all()]
         if self._rejected:
-            by_channel = _group_by_channel(self._rejected)
+            by_channel = group_by_channel(self._rejected)
             effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self._rejected = []
         if self._effects:
@@ -582,16 +594,4 @@ class QueueProcess:
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
         assert self._is_closed == (self._is_sealed or self._is_held), "the field says what it stands for"
-        assert self._is_closed or not (self._held_back or self._waiting), "only a closed queue holds anything back"
-
-
-def _group_by_channel(tokens: Sequence[Hashable]) -> dict[ChannelKey, list[int]]:
-    grouped: dict[ChannelKey, list[int]] = {}
-    last: ChannelKey | None = None
-    seqs: list[int] = []
-    for channel, seq in cast(Sequence[Token], tokens):
-        if channel is not last:
-            last = channel
-            seqs = grouped.setdefault(channel, [])
-        seqs.append(seq)
-    return grouped
+        assert self._is_closed or not self._waiting, "only a closed queue has anybody wait for its fate"

@@ -12,7 +12,8 @@ Who gives back
   - a live one, piece by piece: the pieces come from the channel with ``more_follow``, and an empty one ends it. Should
     the rest never come, then because the channel, or the link from its node, is dead, and that ends it, too.
 
-To everybody who asks, what is taken over here is ready already. A purge takes it along, step by step as well.
+To everybody who asks, what is taken over here is ready already. A purge takes it along, step by step as well. Whether
+there is room behind it for a publish (overflow ``reject-publish``) is known when it is back: so long the publish waits.
 
 Crash behaviour: nothing here outlives the process; its successor finds everything unacked ready again.
 """

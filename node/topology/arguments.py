@@ -45,6 +45,7 @@ TIMER_MS_MAX = 0xFFFFFFFF
 PRIORITY_LEVELS_MAX = 255
 HEADERS_MATCH_KINDS = ("all", "any", "all-with-x", "any-with-x")
 
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT32_MIN = -(2**31)
 _INT32_END = 2**31
 
@@ -124,6 +125,13 @@ _NOT_CARRIED_OUT: Mapping[str, str] = {
     "x-dead-letter-routing-key": _NO_DEAD_LETTERS,
 }
 
+#: Every argument of a consumer that means something. What does not fit 64 bits could not be said to the node where the
+#: queue is.
+_CONSUMER_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {
+    "x-priority": _whole_number(_INT64_MIN, _INT64_MAX),
+    "x-cancel-on-ha-failover": _boolean,
+}
+
 #: As above, of an exchange. No ``x-`` here (RabbitMQ).
 _EXCHANGE_ARGUMENT_CHECKS: Mapping[str, Callable[[Any], str]] = {"alternate-exchange": _string}
 
@@ -138,6 +146,14 @@ def problem_of_exchange_argument(name: str, value: Any) -> str:
     """As `problem_of_queue_argument`."""
     check = _EXCHANGE_ARGUMENT_CHECKS.get(name)
     return check(value) if check is not None else ""
+
+
+def check_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `ChannelError` 406 for a value that ``what``, a consumer, cannot have."""
+    for key, value in arguments.items():
+        check = _CONSUMER_ARGUMENT_CHECKS.get(key)
+        if check is not None and (problem := check(value)):
+            raise ChannelError(406, f"invalid arg '{key}' for {what}: {problem}")
 
 
 def check_queue_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:

@@ -146,7 +146,7 @@ class ChannelShell:
                 try:
                     self._perform(effect)
                 except ChannelError as error:
-                    self._refused(error, BASIC_PUBLISH if isinstance(effect, _PUBLISHING) else 0)
+                    self.machine.refuse(error, BASIC_PUBLISH if isinstance(effect, _PUBLISHING) else 0)
                 except ConnectionFailure as error:
                     self._owner.fail(error, BASIC_PUBLISH if isinstance(effect, _PUBLISHING) else 0)
                 except Exception:
@@ -154,11 +154,6 @@ class ChannelShell:
         finally:
             self._draining = False
         self._owner.channel_changed(self)
-
-    def _refused(self, error: ChannelError, method_index: int) -> None:
-        """The channel fails, and what stood behind that (the settlements of a commit) does not happen."""
-        self.machine.effects.clear()
-        self.machine.fail(error, method_index)
 
     # --- long work ---
 
@@ -182,7 +177,7 @@ class ChannelShell:
                 self.machine.work_done()
         except ChannelError as error:
             self._work = None
-            self._refused(error, BASIC_PUBLISH)
+            self.machine.refuse(error, BASIC_PUBLISH)
         except ConnectionFailure as error:  # of the work, or of an item that waited behind it
             self._work = None
             self._owner.fail(error, self.machine.blamed_index)

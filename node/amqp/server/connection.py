@@ -55,7 +55,8 @@ OUTPUT_LIMIT_BYTES = 8_388_608
 WAITING_LIMIT_BYTES = 1_048_576
 #: Whoever hangs up here wanted to know if there is a broker (a health check, a load balancer): nothing is wrong.
 _BEFORE_LOGIN = (ConnectionState.HEADER, ConnectionState.STARTING)
-#: How long cold calls may run on, and the broker may take, when a connection ends.
+#: How long what waits behind cold calls may take, cold calls may run on, and the broker may take, when a connection
+#: ends.
 CLOSE_TIMEOUT_S = 15.0
 
 
@@ -121,8 +122,10 @@ class ConnectionShell(asyncio.Protocol):
         self._undone: dict[ChannelShell, None] = {}
         #: Channels with long work under way (a dict for its order). No end of the connection comes before its end.
         self._working: dict[ChannelShell, None] = {}
-        #: The broker's side is to be closed once nobody is working.
+        #: The broker's side is to be closed once all is done that was asked for before.
         self._must_close_broker = False
+        #: The end has waited for that long enough.
+        self._is_late = False
         #: The socket is gone, but not all that it brought has been looked at, or is done: how it went.
         self._hung_up: tuple[Exception | None] | None = None
         #: Publishes that wait for the end of an alarm; nothing behind them is looked at.
@@ -185,8 +188,9 @@ class ConnectionShell(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
             return
-        if self.reading.awaits_turn or self._working:
+        if self.reading.awaits_turn or self._is_awaited:
             self._hung_up = (exc,)
+            self._loop.call_later(CLOSE_TIMEOUT_S, self._end_late)
             return
         self._is_lost = self.reading.is_over = True
         if self.machine.state in _BEFORE_LOGIN:
@@ -263,13 +267,25 @@ class ConnectionShell(asyncio.Protocol):
         self._end_if_due()
 
     def _end_if_due(self) -> None:
-        """The connection was to end, and waited until all is done that was begun."""
-        if self._working or self.reading.awaits_turn:
+        """The connection was to end, and waited until all is done that was asked for before."""
+        if self._is_awaited or self.reading.awaits_turn:
             return
         if self._must_close_broker:
             self._close_broker()
         if self._hung_up is not None:
             self.connection_lost(*self._hung_up)
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._end_if_due()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Long work is under way; or, if it is the client who ends the connection, something that it has sent before
+        waits behind a cold call."""
+        if self._working or self._is_late or self.machine.state is ConnectionState.CLOSING_BY_SERVER:
+            return bool(self._working)
+        return any(channel.machine.waiting for channel in self._channels.values())
 
     def has_undone(self, channel: ChannelShell) -> None:
         """The channel has effects for which there was no time. It is told to go on in a later turn."""
@@ -350,6 +366,8 @@ class ConnectionShell(asyncio.Protocol):
     def channel_changed(self, channel: ChannelShell) -> None:
         """The channel may have confirms or frames to send, or more or less waiting."""
         self._schedule_flush()
+        if self._must_close_broker or self._hung_up is not None:
+            self._loop.call_soon(self._end_if_due)  # not in the midst of what has come
         number = channel.machine.number
         if self._channels.get(number) is not channel:
             return  # closed: what it sent behind its close holds nobody up
@@ -487,6 +505,7 @@ class ConnectionShell(asyncio.Protocol):
     def fail(self, error: ConnectionFailure, method_index: int) -> None:
         """Close the connection with ``error``, unless somebody has begun to."""
         if self._is_lost or self.machine.is_ending:
+            self._end_late()  # nothing that is behind a mistake is waited for
             return
         log.warning("%s closed by an error: %s", self.name, error)
         self._held = None
@@ -500,6 +519,7 @@ class ConnectionShell(asyncio.Protocol):
     def _process_later(self) -> None:
         if not self._is_lost:
             self._process_events()
+            self._end_if_due()
 
     def internal_error(self) -> None:
         """A mistake of ours, being handled as an exception: log it and close this connection."""
@@ -507,12 +527,14 @@ class ConnectionShell(asyncio.Protocol):
         self.fail(ConnectionFailure(541, "internal error"), 0)
 
     def abort(self) -> None:
-        """Drop the socket without a word."""
+        """Drop the socket without a word, and what waits."""
+        self._is_late = True
         self._transport.abort()
 
     def _close_broker(self) -> None:
-        if self._working:
+        if self._is_awaited:
             self._must_close_broker = True
+            self._loop.call_later(CLOSE_TIMEOUT_S, self._end_late)
             return
         if self._closing is None:
             tasks = [channel.task for channel in self._channels.values() if channel.task is not None]

@@ -67,7 +67,9 @@ mirror_ops = st.one_of(
 mirror_messages = st.one_of(
     st.builds(
         mirroring.Attach,
-        *(number, number, number, number, number, number, origins, tuples_of(digests), number, st.booleans()),
+        *(number, number, number, number, number, number, origins, tuples_of(digests), number),
+        st.booleans(),
+        st.booleans(),
     ),
     st.builds(
         mirroring.AttachReply,

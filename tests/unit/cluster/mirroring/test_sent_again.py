@@ -124,6 +124,49 @@ def test_what_a_mirror_has_from_two_masters_is_there_once_when_it_is_promoted() 
     assert process.ready == 3
 
 
+def test_what_the_last_master_refused_under_an_earlier_policy_is_not_confirmed_by_the_next() -> None:
+    """The publisher's node has not heard of the refusal when the operator lifts the limit and the master dies."""
+    pair = Pair(settings=REFUSES).up().quiet()
+    pair.mirror.set_settings(REFUSES)
+    master = process_of(pair.master, max_length=1, overflow="reject-publish")
+    refuse_the_second(master)
+    master.set_options(queue_options({}))
+    pair.master.set_settings(MirroringSettings())
+    pair.mirror.set_settings(MirroringSettings())
+    pair.quiet()
+    assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
+
+
+def test_a_mirror_that_comes_after_that_does_not_vouch_for_what_was_refused_either() -> None:
+    pair = Pair(settings=REFUSES)
+    master = process_of(pair.master, max_length=1, overflow="reject-publish")
+    refuse_the_second(master)
+    master.set_options(queue_options({}))
+    pair.master.set_settings(MirroringSettings())
+    pair.up().quiet()
+    assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
+
+
+REFUSES = MirroringSettings(refuses_publishes=True)
+
+
+def refuse_the_second(master: QueueProcess) -> None:
+    """Of three; the first is gone, the third is here."""
+    master.publish(channel(1), [make_message(1), make_message(2)], [1, 2])
+    assert answers(master.drain())[1] == [2]
+    master.purge()
+    master.publish(channel(1), [make_message(3)], [3])
+
+
+def answers_to_the_second(pair: Pair, process: QueueProcess) -> tuple[list[int], list[int]]:
+    """Sent again with the third. Whatever is confirmed must be here."""
+    process.publish(channel(1), [make_message(2), make_message(3)], [2, 3], is_resent=True)
+    assert process.ready == 2
+    effects = process.drain()
+    pair.mirror_disk.sync()
+    return answers(effects + process.drain())
+
+
 def test_what_was_taken_is_known_when_it_has_left_the_queue(pair: Pair) -> None:
     process = promoted(pair)
     send_again(process)

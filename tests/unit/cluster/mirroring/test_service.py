@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled, ReportTakesService
 from cluster.mirroring.service import REPORT_REPEAT_MS
 from node.ids import Epoch
+from node.queues.events import ConsumerSpec, Deliver
+from node.queues.queue_process import QueueProcess
 from tests.support.messages import publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
+from tests.support.queue_bench import channel, message, queue_record
 from tests.support.stores import StoreHarness
 
 SERVED = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,), complete=(N1, N2), following=(N2,))
@@ -36,6 +41,32 @@ def test_an_elected_master_touches_no_mirror_delivers_nothing_and_confirms_nothi
     alone = master(replace(ELECTED, mirrors=(), synchronised=(), complete=(N1, N3), following=()), messages=2)
     assert alone.drain_confirmed() == []
     assert alone.fetch(9, ack_required=True) == []
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_what_is_published_is_not_handed_past_the_store_before_the_service(no_ack: bool) -> None:
+    queue = master(ELECTED)
+    process = QueueProcess(queue_record(), queue)
+    process.consume(channel(1), ConsumerSpec("t", no_ack=no_ack, exclusive=False))
+    process.publish(channel(2), [message(1), message(2)], [1, 2])
+    assert process.drain() == []
+    assert process.ready == 2
+    queue.set_record(replace(SERVED, mirrors=(), synchronised=(), complete=(N1,), following=()))
+    [delivered] = [effect for effect in process.drain() if isinstance(effect, Deliver)]
+    assert [each.message.body for each in delivered.deliveries] == [b"1", b"2"]
+
+
+def test_a_fenced_master_hands_nothing_past_the_store() -> None:
+    pair = Pair().up().quiet()
+    process = QueueProcess(queue_record(), pair.master)
+    process.consume(channel(1), ConsumerSpec("t", no_ack=True, exclusive=False))
+    pair.mirror.adopt_epoch(Epoch(2))
+    process.publish(channel(2), [message(1)], [1])
+    pair.exchange()
+    assert pair.master.is_fenced
+    process.drain()
+    process.publish(channel(2), [message(2)], [2])
+    assert process.drain() == []
 
 
 def test_it_asks_to_take_service_until_the_record_shows_it() -> None:

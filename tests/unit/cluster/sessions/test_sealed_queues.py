@@ -78,3 +78,28 @@ async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network
     process = network["n2"].queue
     assert process is not None
     assert [channel for channel, _, _ in process.consumers()] == [stays], "a channel that closed has no consumer"
+
+
+async def test_consumers_of_a_session_that_begins_while_the_queue_here_is_sealed_wait_for_its_fate(
+    network: SessionNetwork,
+) -> None:
+    """As those of other nodes do: a new master takes up the seal of the one before."""
+    master = network["n2"]
+    sinks = {tag: RecordingSink() for tag in ("stays", "goes")}
+    channels = {tag: master.gateway.open_channel(sink) for tag, sink in sinks.items()}
+    for tag, channel in channels.items():
+        consuming = asyncio.ensure_future(master.gateway.consume(channel, QUEUE, ConsumerSpec(tag, True, False)))
+        await network.pump()
+        await consuming
+    master.gateway.queue_stopped(QUEUE)
+    master.master(SteeredQueue())
+    process = master.queue
+    assert process is not None
+    process.seal_for_delete(if_unused=False, if_empty=False)
+    master.gateway.mastership_changed(record("n2", 1))
+    await network.pump()
+    assert sinks["stays"].cancelled == sinks["goes"].cancelled == []
+    master.gateway.close_channel(channels["goes"])
+    master.unseal()
+    await network.pump()
+    assert [spec.consumer_tag for _, spec, _ in process.consumers()] == ["stays"]

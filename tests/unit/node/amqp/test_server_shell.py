@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.amqp.frames import PROTOCOL_HEADER
+from node.amqp.server import connection
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
 from tests.support.amqp_frames import method_bytes, publish_bytes
@@ -85,6 +86,72 @@ async def test_answers_that_nobody_reads_stop_the_questions(client: Client) -> N
     client.transport.is_stuck = False
     client.shell.resume_writing()
     assert not client.is_held_back()
+
+
+async def test_a_channel_with_two_mistakes_behind_a_cold_call_is_closed_once_and_its_messages_go_back(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """The second is noticed before the broker has been asked for what the first asks."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="t"), data=publish_bytes(1))
+    mistakes = publish_bytes(1, exchange="missing") + method_bytes(1, Basic.Ack(99))
+    assert await client.send(Queue.Declare(queue="other"), data=mistakes) == ["Queue.DeclareOk", "Channel.Close"]
+    process = broker.queue("q")
+    assert (process.ready, process.unacked, process.consumer_count) == (1, 0, 0)
+    assert await client.send(Channel.CloseOk(), Channel.Open()) == ["Channel.OpenOk"]
+
+
+async def test_a_channel_that_is_closed_behind_a_mistake_is_closed(client: Client) -> None:
+    closing = publish_bytes(1, exchange="missing") + method_bytes(1, Channel.Close(0, "", 0, 0))
+    assert await client.send(Queue.Declare(queue="q"), data=closing) == ["Queue.DeclareOk", "Channel.CloseOk"]
+    assert await client.send(Channel.Open()) == ["Channel.OpenOk"]
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+async def test_what_a_client_sent_behind_a_cold_call_is_done_before_its_connection_ends(
+    client: Client, broker: ObservedBroker, is_orderly: bool
+) -> None:
+    """A declaration, an ack and a publish without waiting for anything, and goodbye."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="t"), data=publish_bytes(1))
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q", nowait=True), Basic.Ack(1))
+    await client.send(Basic.Cancel("t", nowait=True), data=publish_bytes(1, payload=b"last"))
+    if is_orderly:
+        assert await client.send(Connection.Close(200, "", 0, 0), channel=0) == []
+    else:
+        client.shell.connection_lost(None)
+        await client.settle()
+    assert not broker.connections[0].is_closed
+    broker.hold_calls.set()
+    await client.settle()
+    assert client.names()[-1:] == ["Connection.CloseOk"] * is_orderly
+    assert broker.connections[0].is_closed
+    assert await broker.take("q") == [(b"last", False)]
+
+
+async def test_a_call_that_takes_too_long_does_not_keep_a_connection_from_ending(
+    client: Client, broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0)
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
+    assert await client.send(Connection.Close(200, "", 0, 0), channel=0) == ["Connection.CloseOk"]
+    assert calls(broker, "publish") == []
+
+
+async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_message_back(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """It was never stored. The first message of the queue was, and a consumer of the same channel has it."""
+    await client.send(
+        Queue.Declare(queue="q"), Basic.Qos(prefetch_count=1, global_=True), Basic.Consume(queue="q", consumer_tag="a")
+    )
+    assert (await client.send(data=publish_bytes(1)))[0] == "Basic.Deliver"
+    await client.send(Basic.Consume(queue="q", consumer_tag="b", no_ack=True))
+    assert await client.send(data=publish_bytes(1) * 2) == [], "the limit of the channel holds them"
+    assert await client.send(Basic.Cancel("b")) == ["Basic.CancelOk"]
+    assert await client.send(Basic.Ack(1)) == ["Basic.Deliver"]
+    assert await client.send(Basic.Ack(2)) == []
+    assert (broker.queue("q").ready, broker.queue("q").unacked) == (0, 0)
 
 
 async def test_pauses_of_the_broker_nest(client: Client, broker: ObservedBroker) -> None:

@@ -172,6 +172,75 @@ def test_a_limit_is_applied_when_all_are_back_and_drops_what_one_requeue_would_h
     assert turns <= -(-3_000 // RETURN_MAX) + -(-3_000 // DROP_MAX) + 1
 
 
+FULL = [{"max-length": 3_000}, {"max-length-bytes": 3_000}]
+
+
+@pytest.mark.parametrize("limit", FULL)
+def test_a_full_queue_that_refuses_does_so_while_its_messages_are_on_their_way_back(limit: dict[str, int]) -> None:
+    bench = QueueBench(overflow="reject-publish")
+    bench.publish(3_000, body=b"1", confirm=False)
+    for _ in range(3_000):
+        bench.process.get(HOLDER, no_ack=False)
+    bench.process.set_options(queue_options({"x-overflow": "reject-publish"}, limit))
+    bench.process.channel_down(HOLDER)
+    bench.publish(2, body=b"1")
+    said = list(bench.drain())
+    bench.publish(1, body=b"1")
+    while bench.process.has_more:
+        bench.check()
+        said += bench.drain()
+    assert said == ["reject 3001 3002 3003"]
+    assert bench.process.ready == 3_000
+
+
+def test_what_waits_for_room_is_taken_after_a_purge_and_in_its_order() -> None:
+    bench = QueueBench(max_length=3_000, overflow="reject-publish")
+    bench.publish(3_000, confirm=False)
+    for _ in range(3_000):
+        bench.process.get(HOLDER, no_ack=False)
+    bench.process.channel_down(HOLDER)
+    bench.publish(2)
+    assert bench.drain() == []
+    assert bench.process.purge() == 3_000
+    bench.publish(2)
+    assert bench.drain() == ["confirm 3001 3002 3003 3004"]
+    assert bench.ready == [3_001, 3_002, 3_003, 3_004]
+
+
+def test_what_waits_for_room_is_taken_when_the_policy_refuses_no_longer() -> None:
+    bench = QueueBench()
+    bench.process.set_options(queue_options({}, {"max-length": 3_000, "overflow": "reject-publish"}))
+    bench.publish(3_000, confirm=False)
+    for _ in range(3_000):
+        bench.process.get(HOLDER, no_ack=False)
+    bench.process.channel_down(HOLDER)
+    bench.publish(1)
+    bench.process.set_options(queue_options({}, {}))
+    bench.publish(1)
+    assert bench.drain() == ["confirm 3001 3002"]
+    drain_all(bench)
+    assert bench.ready == list(range(1, 3_003))
+
+
+def test_a_seal_that_ends_meanwhile_lets_nobody_past() -> None:
+    bench = QueueBench(max_length=3_000, overflow="reject-publish")
+    bench.publish(3_000, confirm=False)
+    for _ in range(3_000):
+        bench.process.get(HOLDER, no_ack=False)
+    bench.process.channel_down(HOLDER)
+    bench.publish(1)
+    bench.process.seal_for_delete(if_unused=False, if_empty=False)
+    bench.publish(1)
+    assert bench.drain() == []
+    bench.process.unseal()
+    bench.check()
+    bench.publish(1)
+    said = list(bench.drain())
+    while bench.process.has_more:
+        said += bench.drain()
+    assert said == ["reject 3001 3002 3003"]
+
+
 def drain_all(bench: QueueBench) -> None:
     """Until there is no work left."""
     while bench.process.has_more:
