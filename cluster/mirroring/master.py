@@ -150,13 +150,13 @@ class MirroredQueue:
             if message.epoch == self.record.epoch:
                 self._fence(message)
             return
-        if self._conversations.receive(node, message):
-            self._answers_changed()
+        self._conversations.receive(node, message)
+        self._answers_changed()
 
     def _other_master(self, node: NodeName, said: Attach | Ops) -> None:
         if said.epoch < self.record.epoch:
             self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
-        elif said.epoch > self.record.epoch:
+        else:
             self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
 
     def _fence(self, refusal: AttachRefused) -> None:
@@ -205,8 +205,8 @@ class MirroredQueue:
         self._has_published = False
         horizon = self._turn.horizon or SeqId(0)
         frames, settled = self._turn.cut()
-        is_heard = self._conversations.stream(self._cut_turn, frames, settled, horizon)
-        if not frames or not is_heard:
+        self._conversations.stream(self._cut_turn, frames, settled, horizon)
+        if not frames:
             self._answers_changed()
 
     def _vouched_origins(self) -> Mapping[OriginId, int]:

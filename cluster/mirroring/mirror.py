@@ -30,7 +30,7 @@ from cluster.mirroring.messages import (
 )
 from cluster.mirroring.promotion import possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
-from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
+from node.ids import ORIGIN_BYTES, Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
 
@@ -86,8 +86,6 @@ class MirrorReplica:
         self._is_complete = False
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins: dict[OriginId, int] = {}
-        # Tokens of an earlier life as a master belong to nobody now.
-        local.drain_confirmed()
 
     def adopt_epoch(self, epoch: Epoch) -> None:
         """The record moved on: refuse masters of older epochs from now on."""
@@ -211,16 +209,15 @@ class MirrorReplica:
     def _raise_origins(self, messages: Sequence[Message]) -> None:
         """Ids of one origin come in growing order, so the last of each counts."""
         origins = self._streamed_origins
-        last = {message.msg_id[:8]: message.msg_id for message in messages}
+        last = {message.msg_id[:ORIGIN_BYTES]: message.msg_id for message in messages}
         for msg_id in last.values():
             origin, counter = split_msg_id(msg_id)
-            if counter > origins.get(origin, 0):
-                origins[origin] = counter
+            origins[origin] = max(counter, origins.get(origin, 0))
 
     def _merge_origins(self, op: OriginsOp) -> None:
+        origins = self._streamed_origins
         for origin, counter in op.origins.items():
-            if counter > self._streamed_origins.get(origin, 0):
-                self._streamed_origins[origin] = counter
+            origins[origin] = max(counter, origins.get(origin, 0))
         if self._is_complete:
             self.local.merge_origins(op.origins)
 

@@ -467,7 +467,8 @@ def test_an_acknowledgement_of_what_was_never_sent_releases_nothing() -> None:
     pair.sync()
     [message] = pair.to_mirror()
     assert isinstance(message, Ops)
-    pair.master.receive(N2, OpsAck(QUEUE, Epoch(1), message.attach_id, 10_000, 10_000))
+    ack = OpsAck(QUEUE, Epoch(1), message.attach_id, 10_000, 10_000, is_disk_full=False, is_describing=False)
+    pair.master.receive(N2, ack)
     assert pair.master.drain_confirmed() == []
 
 
