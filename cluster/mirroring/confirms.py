@@ -77,7 +77,7 @@ class ConfirmLedger:
 
     def _batch(self, must_be_durable: bool, turn: int) -> HeldBatch:
         batch = self._open_durable if must_be_durable else self._open_applied
-        if batch is not None and batch.turn == turn:
+        if batch is not None and batch.turn == turn and not batch.is_released:
             return batch
         batch = HeldBatch(self, turn)
         if must_be_durable:
