@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import ref
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger, HeldToken
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.reports import ReportSynchronised
 from node.ids import Epoch
-from tests.support.messages import msg_id_of, publications
+from node.queues.backing_queue import Publication
+from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
@@ -131,3 +133,22 @@ def test_a_repetition_waits_for_the_mirror_to_have_the_message() -> None:
     assert pair.master.drain_confirmed() == []
     pair.quiet()
     assert pair.master.drain_confirmed() == [1, "again"]
+
+
+class Token:
+    """Of a publisher, who may be gone."""
+
+
+def test_what_is_confirmed_is_not_kept() -> None:
+    """A queue may see no publish for days after the burst whose tokens it has returned."""
+    ledger = ConfirmLedger(durable_queue=True)
+    ledger.hold_unwrapped(1)
+    tokens = [Token(), Token()]
+    bare, wrapped = tokens
+    [publication] = ledger.hold([Publication(make_message(1), wrapped)], turn=1)
+    assert ledger.take([bare, publication.token]) == []
+    ledger.release(1, 1)
+    assert ledger.take([]) == tokens
+    kept = [ref(token) for token in tokens]
+    del bare, wrapped, tokens, publication
+    assert [token() for token in kept] == [None, None]

@@ -104,3 +104,40 @@ def test_only_the_end_of_a_long_queue_is_read(monkeypatch: pytest.MonkeyPatch) -
     assert untrusted.is_duplicate(msg_id_of(93))
     assert not untrusted.is_duplicate(msg_id_of(92))
     assert read == [23, 24]
+
+
+def test_a_tail_of_which_nothing_is_left_counts_as_delivered_whole() -> None:
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 6))
+    local.remove([SeqRange(SeqId(3), SeqId(6))])
+    assert undelivered_start(local, SeqId(3)) == 6
+
+
+def test_deliveries_that_can_be_told_by_their_counter_need_not_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the place of those that cannot."""
+    monkeypatch.setattr(promotion, "TAKEN_MAX", 1)
+    local = StoreHarness().open_queue()
+    local.publish([Publication(make_message(5, origin=OTHER), 5)])
+    local.publish(publications(3, 1))
+    untrusted = UntrustedOrigins(local, {OTHER: 5})
+    for _ in range(2):
+        [delivery] = local.fetch(1, ack_required=True)
+        untrusted.delivered([delivery.message])
+        local.ack([delivery.seq_id])
+    assert untrusted.is_duplicate(msg_id_of(3))
+
+
+def test_what_was_delivered_is_remembered_as_long_as_any_origin_may_send_again() -> None:
+    local = StoreHarness().open_queue()
+    local.publish(publications(3, 1))
+    local.publish([Publication(make_message(2, origin=OTHER), 2)])
+    untrusted = UntrustedOrigins(local, {})
+    [delivery] = local.fetch(1, ack_required=True)
+    untrusted.delivered([delivery.message])
+    local.ack([delivery.seq_id])
+    untrusted.published([make_message(3, origin=OTHER)])
+    assert untrusted
+    assert untrusted.is_duplicate(msg_id_of(3))
+    assert not untrusted.is_duplicate(msg_id_of(2))
+    untrusted.published([make_message(4)])
+    assert not untrusted, "nobody has anything to send again"
