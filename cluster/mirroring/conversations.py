@@ -116,8 +116,8 @@ class Conversations:
             is_required = node in record.complete or node in record.synchronised
             progress = self.mirrors.get(node)
             if progress is None:
-                progress = MirrorProgress(node, is_required, self._left_horizons.pop(node, None))
-                progress.is_sync_wanted = self._settings.sync_automatically
+                horizon = self._left_horizons.pop(node, None)
+                progress = MirrorProgress(node, is_required, self._settings.sync_automatically, horizon)
                 self.mirrors[node] = progress
                 is_held_anew = is_held_anew or is_required
                 if node in self._reachable:
@@ -299,11 +299,10 @@ class Conversations:
     def send_differences(self, turn: int) -> None:
         """What only one mirror needs; it follows the frames of ``turn``, which it presumes."""
         for progress in self.mirrors.values():
-            if progress.is_attached:
-                self._send_difference(progress, turn)
+            self._send_difference(progress, turn)
 
     def _send_difference(self, progress: MirrorProgress, turn: int) -> None:
-        if progress.extras and progress.state is not MirrorState.ATTACHING:
+        if progress.extras and progress.state in RECEIVING:
             extras = SettleOp(tuple(progress.extras))
             progress.extras = []
             self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)

@@ -367,7 +367,7 @@ class MirroredQueue:
 
     def _note_published(self, first_seq_id: SeqId, publications: Sequence[Publication]) -> None:
         self._has_published = True
-        persistent = sum([publication[0].persistent for publication in publications]) if self.settings.is_durable else 0
+        persistent = sum([publication[0].persistent for publication in publications])
         self._published.publish(self._cut_turn + 1, len(publications), persistent)
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])

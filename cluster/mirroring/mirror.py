@@ -107,8 +107,6 @@ class MirrorReplica:
     def link_lost(self) -> None:
         """The link from the master broke: nothing can follow in this conversation."""
         self._end_conversation()
-        self._outbox.clear()
-        self._is_ack_due = False
 
     def _end_conversation(self) -> None:
         self._attach_id = 0
@@ -130,7 +128,6 @@ class MirrorReplica:
         is_equal = not self._drop_unknown(attach)
         self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
         self._hears_between = attach.hears_between
-        self._outbox.clear()
         if is_equal and not self._description:
             self._complete()
         self.local.advance_next_seq_id(attach.next_seq_id)
@@ -212,12 +209,12 @@ class MirrorReplica:
         last = {message.msg_id[:ORIGIN_BYTES]: message.msg_id for message in messages}
         for msg_id in last.values():
             origin, counter = split_msg_id(msg_id)
-            origins[origin] = max(counter, origins.get(origin, 0))
+            origins[origin] = max(counter, origins.get(origin, counter))
 
     def _merge_origins(self, op: OriginsOp) -> None:
         origins = self._streamed_origins
         for origin, counter in op.origins.items():
-            origins[origin] = max(counter, origins.get(origin, 0))
+            origins[origin] = max(counter, origins.get(origin, counter))
         if self._is_complete:
             self.local.merge_origins(op.origins)
 

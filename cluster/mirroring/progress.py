@@ -136,7 +136,7 @@ class MirrorProgress:
         "was_attached",
     )
 
-    def __init__(self, node: NodeName, is_required: bool, known_horizon: SeqId | None) -> None:
+    def __init__(self, node: NodeName, is_required: bool, is_sync_wanted: bool, known_horizon: SeqId | None) -> None:
         self.node = node
         self.state = MirrorState.UNREACHABLE
         #: True if confirms wait until the mirror lacks nothing. Never becomes False in an epoch.
@@ -146,7 +146,7 @@ class MirrorProgress:
         #: Its disk refuses writes, as far as it has said in this conversation.
         self.is_disk_full = False
         #: An operator or the policy asked to fill it.
-        self.is_sync_wanted = False
+        self.is_sync_wanted = is_sync_wanted
         #: Turns that confirms may count on, -1 = none (see the essay above).
         self.applied_turn = -1
         self.durable_turn = -1
@@ -248,11 +248,9 @@ class MirrorProgress:
         """The turn had nothing for the mirrors: who has the turn before has this one."""
         if not self.is_attached:
             return
-        if self._unapplied:
-            self._unapplied[-1].turn = turn
-        else:
+        if not self._unapplied:
             self._raw_applied_turn = turn
-        if self._undurable:
+        if self._undurable:  # what is not applied is not durable, so the last frame is the last of both
             self._undurable[-1].turn = turn
         else:
             self._raw_durable_turn = turn

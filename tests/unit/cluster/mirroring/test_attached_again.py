@@ -15,9 +15,9 @@ from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised
 from cluster.mirroring.sync import SYNC_BATCHES_IN_FLIGHT
-from node.ids import Epoch, NodeName
-from node.queues.backing_queue import MirrorInFlight
-from tests.support.messages import msg_id_of, publications
+from node.ids import Epoch, NodeName, OriginId
+from node.queues.backing_queue import MirrorInFlight, Publication
+from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
@@ -122,6 +122,23 @@ def test_what_was_in_flight_when_the_link_broke_is_not_counted_any_more() -> Non
     assert pair.master.sync_progress() is None
 
 
+def test_what_a_mirror_has_in_excess_is_not_settled_before_all_is_known_nor_when_its_link_is_gone() -> None:
+    pair = Pair()
+    pair.mirror_local.publish(publications(1, 2, tokens=False))
+    pair.master.publish(publications(3, 2))
+    pair.up().to_mirror()
+    [*replies, last] = [message for _, message in pair.mirror.take_messages()]
+    for reply in replies:
+        pair.master.receive(N2, reply)
+    assert pair.master.take_messages() == []
+    pair.master.receive(N2, last)
+    pair.master.mirror_link_down(N2)
+    assert pair.master.take_messages() == []
+    pair.mirror.link_lost()
+    pair.up().quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
 @pytest.mark.parametrize("how", ["broke", "came up again", "was silent", "left"])
 def test_a_turn_is_not_kept_for_a_mirror_that_will_not_hear_it(how: str) -> None:
     """It is told the whole state when it is attached; and who waits for nobody is confirmed."""
@@ -193,7 +210,8 @@ def test_nothing_of_an_old_master_is_held_for_its_consumers() -> None:
 
 def test_a_mirror_that_was_filled_knows_what_was_settled_before_it_came() -> None:
     pair = Pair(synchronised=False)
-    pair.master.publish(publications(1, 3))
+    pair.master.publish(publications(1, 2))
+    pair.master.publish([Publication(make_message(1, origin=OriginId(b"origin-2")), None)])
     pair.master.fetch(2, ack_required=False)
     pair.up().quiet()
     pair.master.start_sync()
@@ -201,6 +219,35 @@ def test_a_mirror_that_was_filled_knows_what_was_settled_before_it_came() -> Non
     assert pair.master.take_reports() == [ReportFollows(N2), ReportSynchronised(N2)]
     promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
     assert promoted.is_duplicate(msg_id_of(2))
+
+
+def test_a_promoted_mirror_goes_on_where_its_master_was() -> None:
+    """Positions are not given twice, even if nothing is left of those before."""
+    pair = Pair()
+    pair.master.publish(publications(1, 5))
+    pair.master.fetch(5, ack_required=False)
+    pair.up().quiet()
+    promoted = pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(2), N2))
+    promoted.publish(publications(6, 1))
+    assert [delivery.seq_id for delivery in promoted.fetch(1, ack_required=True)] == [5]
+
+
+def test_a_mirror_does_not_listen_to_what_is_said_to_a_master() -> None:
+    """It was one a moment ago, and the answer was on its way."""
+    pair = Pair().up()
+    pair.to_mirror()
+    [*_, answer] = pair.mirror.take_messages()
+    demote(pair.master, Epoch(2)).receive(*answer)
+    pair.mirror.receive(*answer)
+    assert pair.mirror.take_messages() == []
+
+
+def test_an_attach_waits_for_nobody_unless_its_master_says_how_far_the_log_is() -> None:
+    [(_, ignorant)] = Pair().up().master.take_messages()
+    [(_, knowing)] = Pair().up().master.take_messages(7)
+    assert isinstance(ignorant, Attach)
+    assert isinstance(knowing, Attach)
+    assert (ignorant.as_of_index, knowing.as_of_index) == (0, 7)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -262,6 +309,9 @@ def test_the_end_is_known_when_every_mirror_has_heard_it() -> None:
     assert not three.is_end_known()
     three.hear(N2)
     assert three.is_end_known()
+    for copy in (three.master, three.mirrors[N3]):
+        copy.close_deliveries()
+        assert (copy.local.delivered_epoch, copy.local.delivered_below) == (1, 4), "their files will say so"
     promoted = three.mirrors[N2].promote(N2, replace(three.record, epoch=Epoch(2), master=N2, mirrors=()))
     assert [delivery.redelivered for delivery in promoted.fetch(9, ack_required=True)] == [True] * 4 + [False] * 5
 
@@ -276,6 +326,9 @@ def test_the_end_is_not_known_to_a_mirror_that_is_far_behind() -> None:
     three.master.end()
     three.hear(N3)
     assert not three.is_end_known()
+    three.hear(N2)
+    assert three.mirrors[N2].end is None, "it lacks much, and will be told the end when it has that"
+    assert 39 not in three.master.drain_confirmed()
 
 
 def test_what_was_said_to_be_the_end_is_none_for_a_mirror_that_came_after_it() -> None:

@@ -116,11 +116,20 @@ def test_deliveries_stop_at_the_horizon_the_mirror_has_acknowledged() -> None:
     assert len(pair.master.fetch(step, ack_required=True)) == 100
 
 
-def test_dropping_beyond_the_horizon_does_not_stop_deliveries_for_good() -> None:
+@pytest.mark.parametrize("way", ["drop", "purge", "deliver"])
+def test_what_has_gone_beyond_the_horizon_does_not_stop_deliveries_for_good(way: str) -> None:
     pair = Pair().up().quiet()
     step = master_module.HORIZON_STEP_MIN
-    pair.master.publish(publications(1, 4 * step))
-    pair.master.drop(3 * step)
+    match way:
+        case "drop":
+            pair.master.publish(publications(1, 3 * step))
+            pair.master.drop(3 * step)
+        case "purge":
+            pair.master.publish(publications(1, 3 * step))
+            pair.master.purge()
+        case "deliver":
+            pair.master.publish_delivered(publications(1, 3 * step))
+    pair.master.publish(publications(3 * step + 1, step))
     pair.exchange()
     assert len(pair.master.fetch(step, ack_required=True)) == step
 
@@ -238,6 +247,9 @@ def test_the_throttle_limits_bytes_per_second() -> None:
         pair.master.tick(second * 1100)
         pair.exchange(4)
         assert pair.mirror_local.ready == 1 + second
+    pair.master.set_settings(replace(settings, sync_throughput_bytes=0))
+    pair.exchange(10)
+    assert pair.mirror_local.ready == 10
 
 
 def test_a_link_break_that_loses_a_suffix_is_healed_by_content() -> None:
@@ -314,6 +326,33 @@ def test_a_silent_mirror_is_reported() -> None:
     assert not any(isinstance(report, ReportMirrorStalled) for report in pair.master.take_reports())
     pair.master.tick(5099)
     assert pair.master.take_reports() == []
+    pair.master.tick(5100)
+    assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
+    pair.master.tick(10_099)
+    assert pair.master.take_reports() == [], "once is enough for a while"
+    pair.master.tick(10_100)
+    assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
+
+
+def test_a_mirror_that_owes_nothing_may_be_silent() -> None:
+    pair = Pair(settings=MirroringSettings(stall_ms=5000)).up().quiet()
+    pair.master.take_reports()
+    pair.master.set_record(replace(pair.record, following=(N2,)))
+    for now_ms in (0, 5000, 60_000):
+        pair.master.tick(now_ms)
+        assert pair.master.take_reports() == []
+
+
+def test_a_mirror_that_repeats_itself_is_reported_like_a_silent_one() -> None:
+    """Words alone are no progress."""
+    pair = Pair(settings=MirroringSettings(stall_ms=5000)).up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.to_mirror()
+    [ack] = pair.to_master()
+    for now_ms in (100, 5099):
+        pair.master.tick(now_ms)
+        assert not any(isinstance(report, ReportMirrorStalled) for report in pair.master.take_reports())
+        pair.master.receive(N2, ack)
     pair.master.tick(5100)
     assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
 

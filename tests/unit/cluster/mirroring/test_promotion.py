@@ -24,6 +24,17 @@ def test_a_tail_without_holes_is_undelivered_from_the_horizon_on() -> None:
     assert undelivered_start(local, SeqId(6)) == 6, "nothing is left above it"
 
 
+def test_a_long_tail_is_undelivered_from_the_horizon_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several segments; those above the horizon are counted only."""
+    for module in (promotion, local_replica, digests):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 18))
+    assert [undelivered_start(local, SeqId(at)) for at in (0, 6, 8, 17)] == [0, 6, 8, 17]
+    local.remove([SeqRange(SeqId(9), SeqId(10))])
+    assert [undelivered_start(local, SeqId(at)) for at in (6, 9, 10, 12)] == [18, 10, 10, 12]
+
+
 def test_a_tail_whose_beginning_is_settled_is_undelivered_from_there_on() -> None:
     local = StoreHarness().open_queue()
     local.publish(publications(1, 6))
