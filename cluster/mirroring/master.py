@@ -147,8 +147,7 @@ class MirroredQueue:
             self._other_master(node, message)
             return
         if isinstance(message, AttachRefused):
-            if message.epoch == self.record.epoch:
-                self._fence(message)
+            self._fence(message)
             return
         self._conversations.receive(node, message)
         self._answers_changed()

@@ -47,7 +47,9 @@ def test_what_an_unfilled_mirror_was_promised_with_its_attach_is_enough_to_go_on
         assert 0 < len(taken) < 3 * step
         pair.master.mirror_link_down(N2)
         pair.mirror.link_lost()
-        pair.up().exchange()
+        pair.up().to_mirror()
+        assert pair.master.fetch(1, ack_required=True) == [], "nobody knows whether it has heard the promise"
+        pair.exchange()
     assert len(pair.master.fetch(1, ack_required=True)) == 1
 
 

@@ -121,6 +121,7 @@ def test_what_waits_for_a_second_mirror_is_not_kept_waiting_by_the_first(first_h
     if first_has == "applied":
         pair.to_master()
     pair.master.set_record(replace(ALONE, mirrors=(N2, N3), complete=(N1, N3)))
+    assert pair.master.drain_confirmed() == []
     pair.to_mirror()
     pair.sync()
     pair.to_master()
