@@ -9,11 +9,12 @@ import pytest
 
 from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
+from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import AttachRefused
 from cluster.mirroring.progress import MirrorState
 from node.ids import Epoch
 from tests.support.messages import publications
-from tests.support.mirror_pair import N2, QUEUE, Pair
+from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 
 ALONE: dict[str, Any] = {"mirrors": (), "synchronised": ()}
 
@@ -84,6 +85,34 @@ def test_under_a_later_epoch_nobody_relies_on_what_an_earlier_one_promised() -> 
     pair.master.set_record(replace(pair.record, **ALONE))
     pair.master.set_record(replace(pair.record, epoch=Epoch(2)))
     assert len(pair.master.fetch(2 * step, ack_required=True)) == 2 * step
+
+
+def test_of_two_masters_the_earlier_one_stops() -> None:
+    """Neither has heard of the other's record; the one that began last is right."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    frames = [message for _, message in pair.master.take_messages()]
+    later = MirroredQueue(N2, pair.mirror_local, replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(N1,)))
+    for frame in frames:
+        later.receive(N1, frame)
+    assert later.take_messages() == [(N1, AttachRefused(QUEUE, Epoch(1), Epoch(2)))]
+    later.mirror_link_up(N1)
+    [(_, attach)] = later.take_messages()
+    pair.master.receive(N2, attach)
+    assert pair.master.is_fenced
+    assert pair.master.take_messages() == []
+    assert not later.is_fenced
+
+
+def test_what_every_mirror_has_is_not_counted_any_more() -> None:
+    """A queue may live for years, and take a turn every millisecond."""
+    pair = Pair().up().quiet()
+    for counter in range(1, 30):
+        pair.master.publish(publications(counter, 1))
+        pair.exchange(1)
+    assert len(pair.master._published) == 30
+    pair.quiet()
+    assert len(pair.master._published) == 1
 
 
 def test_a_fenced_master_serves_again_only_in_the_epoch_that_fenced_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cluster.mirroring.conversations import ATTACH_RETRY_MS
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.reports import ReportMirrorStalled
 from tests.support.messages import publications
@@ -47,3 +48,15 @@ def test_a_mirror_that_repeats_itself_is_reported_like_a_silent_one() -> None:
         pair.master.receive(N2, ack)
     pair.master.tick(5100)
     assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
+
+
+def test_an_attach_without_an_answer_is_sent_again_after_longer_and_longer() -> None:
+    """It may have got lost, or the mirror may be busy with many queues."""
+    pair = Pair(settings=MirroringSettings(stall_ms=30_000)).up()
+    pair.master.take_messages()
+    sent_ms = []
+    for now_ms in range(0, 31_000, 100):
+        pair.master.tick(now_ms)
+        if pair.master.take_messages():
+            sent_ms.append(now_ms)
+    assert sent_ms == [ATTACH_RETRY_MS * each for each in (1, 3, 9, 27)] + [30_000]

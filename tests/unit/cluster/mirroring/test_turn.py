@@ -11,9 +11,10 @@ from cluster.mirroring import turn as turn_module
 from cluster.mirroring.messages import Ops, PublishOp
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
-from node.ids import ChannelKey, Epoch, SeqId
+from node.ids import ChannelKey, Epoch, OriginId, SeqId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
+from node.queues.replica import SeqRange
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, Pair
 from tests.support.queue_bench import queue_record
@@ -77,3 +78,27 @@ def test_a_turn_of_which_a_mirror_got_only_the_beginning_does_not_hold_back_the_
     assert pair.master.drain_confirmed() == [1]
     pair.quiet()
     assert pair.master.drain_confirmed() == [2, 3]
+
+
+@pytest.mark.parametrize("what", ["published", "discarded", "settled", "purged"])
+def test_whatever_a_turn_consists_of_counts_against_the_window(what: str) -> None:
+    """A mirror that is slow with settlements falls behind as well."""
+
+    def size_bytes(count: int) -> int:
+        turn = Turn()
+        messages = [make_message(1, origin=OriginId(f"origin{at:02}".encode())) for at in range(count)]
+        positions = [SeqId(2 * at) for at in range(count)]
+        match what:
+            case "published":
+                turn.publish(SeqId(0), messages)
+            case "discarded":
+                turn.discard(messages)
+            case "settled":
+                turn.settle(positions)
+            case "purged":
+                turn.settle_ranges(SeqRange(at, SeqId(at + 1)) for at in positions)
+        [(_, size)], _ = turn.cut()
+        return size
+
+    assert size_bytes(10) > size_bytes(1) > 0
+    assert size_bytes(90) - size_bytes(10) == 8 * (size_bytes(20) - size_bytes(10))
