@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import promotion
-from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
-from node.ids import OriginId, SeqId
+from cluster.mirroring.promotion import UntrustedOrigins, kept_end, knows_deliveries, undelivered_start
+from node.ids import Epoch, OriginId, SeqId
 from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import Holding, SeqRange
 from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
+from tests.support.mirror_pair import N1, N2, QUEUE
 from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
@@ -152,3 +154,16 @@ def test_what_was_delivered_is_remembered_as_long_as_any_origin_may_send_again()
     assert not untrusted.is_duplicate(msg_id_of(2))
     untrusted.published([make_message(4)])
     assert not untrusted, "nobody has anything to send again"
+
+
+def test_a_copy_knows_its_deliveries_if_it_heard_the_end_of_all_that_were_in_service() -> None:
+    record = MastershipRecord(QUEUE, Epoch(5), N1, complete=(N1,), served_epoch=Epoch(3), in_service=False)
+    local = StoreHarness().open_queue()
+    assert kept_end(local) is None
+    assert knows_deliveries(local, N1, record), "as an older release left it: a complete copy was the master's"
+    assert knows_deliveries(local, N2, record) is False
+    local.close_deliveries(Epoch(2), SeqId(7))
+    assert kept_end(local) == (2, 7)
+    assert not knows_deliveries(local, N1, record)
+    local.close_deliveries(Epoch(3), SeqId(9))
+    assert knows_deliveries(local, N2, record)

@@ -176,3 +176,17 @@ def test_a_message_without_token_is_taken_as_well() -> None:
     queue.publish([Publication(make_message(1), None)])
     assert queue.ready == 1
     assert queue.drain_confirmed() == []
+
+
+@pytest.mark.parametrize("is_promoted_at_once", [False, True])
+def test_tokens_that_became_safe_before_it_was_a_mirror_belong_to_nobody(is_promoted_at_once: bool) -> None:
+    disk = StoreHarness()
+    before = MirroredQueue(N1, disk.open_queue(), ALONE)
+    before.publish(publications(1, 1))
+    disk.sync()
+    mirror = demote(before, Epoch(2))
+    if is_promoted_at_once:
+        assert mirror.promote(N1, replace(ALONE, epoch=Epoch(3))).drain_confirmed() == []
+    else:
+        mirror.take_messages()
+        assert mirror.local.drain_confirmed() == [], "nor are they kept"
