@@ -64,9 +64,8 @@ class RecordChanges(MetadataView):
         if only_mode is not None and definition.get("ha-mode") != only_mode:
             return
         running, left = self.running_nodes(), self._table.who_left(queue.queue_id)
-        if left:
-            last = () if is_replacing else left
-            running = [*(node for node in running if node not in left), *(node for node in last if node in running)]
+        last = () if is_replacing else left
+        running = [*(node for node in running if node not in left), *(node for node in last if node in running)]
         wanted = suggest_nodes(definition, rules.placement_of(record), running)
         placed, discarded = rules.place_copies(record, wanted, queue.durable)
         is_moved = placed.master != record.master

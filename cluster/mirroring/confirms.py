@@ -51,8 +51,6 @@ class ConfirmLedger:
         self._ready: list[Hashable] = []
         #: Holds tokens that were given to the local queue without wrapping, if mirrors must now have them too.
         self._unwrapped: HeldBatch | None = None
-        #: Tokens wrapped and not yet returned to the owner.
-        self.waiting = 0
 
     def hold(self, publications: Sequence[Publication], turn: int, is_stored: bool = True) -> list[Publication]:
         """The publications with their tokens wrapped. ``is_stored`` is False for discards: applied is enough."""
@@ -65,12 +63,10 @@ class ConfirmLedger:
                 continue
             batch = self._batch(durable_queue and message.persistent, turn)
             wrapped.append(Publication(message, HeldToken(batch, token)))
-            self.waiting += 1
         return wrapped
 
     def hold_token(self, token: Hashable, turn: int) -> HeldToken:
         """Wrap the token of a duplicate: nothing is known of the earlier copy, so it must be durable everywhere."""
-        self.waiting += 1
         return HeldToken(self._batch(self._durable_queue, turn), token)
 
     def hold_unwrapped(self, turn: int) -> None:
@@ -81,7 +77,7 @@ class ConfirmLedger:
 
     def _batch(self, must_be_durable: bool, turn: int) -> HeldBatch:
         batch = self._open_durable if must_be_durable else self._open_applied
-        if batch is not None and batch.turn == turn:
+        if batch is not None and batch.turn == turn and not batch.is_released:
             return batch
         batch = HeldBatch(self, turn)
         if must_be_durable:
@@ -99,8 +95,6 @@ class ConfirmLedger:
                 batch = held.popleft()
                 batch.is_released = True
                 self._ready.extend(batch.safe_tokens)
-                if batch is not self._unwrapped:
-                    self.waiting -= len(batch.safe_tokens)
                 batch.safe_tokens.clear()
 
     def take(self, safe_here: Iterable[Hashable]) -> list[Hashable]:
@@ -117,7 +111,6 @@ class ConfirmLedger:
                 if batch.ledger is not self:
                     continue
                 if batch.is_released:
-                    self.waiting -= 1
                     append(token.token)
                 else:
                     batch.safe_tokens.append(token.token)
@@ -132,4 +125,3 @@ class ConfirmLedger:
             turns = [batch.turn for batch in held]
             assert turns == sorted(turns), "batches are released from the front"
             assert not any(batch.is_released for batch in held), "a released batch would be confirmed twice"
-        assert self.waiting >= 0, "a token came back twice"

@@ -116,8 +116,8 @@ class Conversations:
             is_required = node in record.complete or node in record.synchronised
             progress = self.mirrors.get(node)
             if progress is None:
-                progress = MirrorProgress(node, is_required, self._left_horizons.pop(node, None))
-                progress.is_sync_wanted = self._settings.sync_automatically
+                horizon = self._left_horizons.pop(node, None)
+                progress = MirrorProgress(node, is_required, self._settings.sync_automatically, horizon)
                 self.mirrors[node] = progress
                 is_held_anew = is_held_anew or is_required
                 if node in self._reachable:
@@ -180,19 +180,19 @@ class Conversations:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def receive(self, node: NodeName, message: MirrorMessage) -> bool:
-        """Take an answer of a mirror. True if the frontier may have moved."""
+    def receive(self, node: NodeName, message: MirrorMessage) -> None:
+        """Take an answer of a mirror: the frontier may move."""
         progress = self.mirrors.get(node)
         if progress is None or message.epoch != self._record.epoch:
-            return False
+            return
         if not isinstance(message, AttachReply | OpsAck) or message.attach_id != progress.attach_id:
-            return False
+            return
         if progress.state is MirrorState.UNREACHABLE:
-            return False
+            return
         if isinstance(message, AttachReply):
             self._difference(progress, message)
-            return False
-        return self._acknowledged(progress, message)
+        else:
+            self._acknowledged(progress, message)
 
     def _difference(self, progress: MirrorProgress, reply: AttachReply) -> None:
         """Part of what the mirror has otherwise than the master."""
@@ -203,7 +203,7 @@ class Conversations:
             progress.extras.extend(extras)
             progress.last_progress_ms = None  # it is at work
 
-    def _acknowledged(self, progress: MirrorProgress, ack: OpsAck) -> bool:
+    def _acknowledged(self, progress: MirrorProgress, ack: OpsAck) -> None:
         progress.is_disk_full = ack.is_disk_full
         is_new = progress.acknowledged(ack.applied_index, ack.durable_index)
         is_attach_answered = ack.applied_index >= progress.attach_index and not ack.is_describing
@@ -213,7 +213,7 @@ class Conversations:
             if progress.lacking:  # otherwise it is about to be synchronised
                 self._report_state(progress)
         if not is_new:
-            return False
+            return
         progress.last_progress_ms = None
         if progress.state is MirrorState.LAGGING and progress.applied_index == progress.sent_index:
             progress.step(MirrorInput.CAUGHT_UP)
@@ -221,7 +221,6 @@ class Conversations:
             progress.require()
             progress.complete()
             self._report_state(progress)
-        return True
 
     def _report_state(self, progress: MirrorProgress) -> None:
         """Say what the record does not know of the mirror."""
@@ -255,8 +254,8 @@ class Conversations:
 
     def stream(
         self, turn: int, frames: Sequence[tuple[tuple[MirrorOp, ...], int]], settled: Sequence[SeqRange], horizon: SeqId
-    ) -> bool:
-        """Send the frames of ``turn`` to all that are attached; false if nobody is.
+    ) -> None:
+        """Send the frames of ``turn`` to all that are attached.
 
         ``settled``: positions that it settled, which nobody lacks any more. ``horizon``: the promise in it, 0 if none.
         """
@@ -274,7 +273,6 @@ class Conversations:
             for progress in attached:
                 if progress.is_attached:
                     self._send(progress, ops, size_bytes, turn=turn_reached, horizon=horizon)
-        return bool(attached)
 
     def _send(
         self,
@@ -301,15 +299,13 @@ class Conversations:
     def send_differences(self, turn: int) -> None:
         """What only one mirror needs; it follows the frames of ``turn``, which it presumes."""
         for progress in self.mirrors.values():
-            if progress.is_attached:
-                self._send_difference(progress, turn)
+            self._send_difference(progress, turn)
 
     def _send_difference(self, progress: MirrorProgress, turn: int) -> None:
-        if progress.extras and progress.state is not MirrorState.ATTACHING:
+        if progress.extras and progress.state in RECEIVING:
             extras = SettleOp(tuple(progress.extras))
             progress.extras = []
             self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)
-            progress.end_of_fill_index = progress.sent_index
         while progress.state is MirrorState.FILLING and progress.lacking:
             is_busy = progress.in_flight_bytes > self._settings.window_bytes // 2
             if is_busy or progress.in_flight_sync_batches >= SYNC_BATCHES_IN_FLIGHT:
@@ -324,9 +320,8 @@ class Conversations:
             if not progress.is_required:
                 self._throttle.spend(size_bytes)
             self._send(progress, (op,), size_bytes, turn=turn, is_sync=True)
-        if progress.state is MirrorState.FILLING and not progress.has_end_of_fill and not progress.lacking:
+        if progress.state is MirrorState.FILLING and progress.end_of_fill_index is None and not progress.lacking:
             self._send(progress, (SyncBatchOp((), b""),), 16, turn=turn)
-            progress.has_end_of_fill = True
             progress.end_of_fill_index = progress.sent_index
 
     def say_end(self, turn: int, delivered_below: SeqId) -> None:

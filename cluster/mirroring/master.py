@@ -149,16 +149,15 @@ class MirroredQueue:
             self._other_master(node, message)
             return
         if isinstance(message, AttachRefused):
-            if message.epoch == self.record.epoch:
-                self._fence(message)
+            self._fence(message)
             return
-        if self._conversations.receive(node, message):
-            self._answers_changed()
+        self._conversations.receive(node, message)
+        self._answers_changed()
 
     def _other_master(self, node: NodeName, said: Attach | Ops) -> None:
         if said.epoch < self.record.epoch:
             self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
-        elif said.epoch > self.record.epoch:
+        else:
             self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
 
     def _fence(self, refusal: AttachRefused) -> None:
@@ -212,8 +211,8 @@ class MirroredQueue:
         self._has_published = False
         horizon = self._turn.horizon or SeqId(0)
         frames, settled = self._turn.cut()
-        is_heard = self._conversations.stream(self._cut_turn, frames, settled, horizon)
-        if not frames or not is_heard:
+        self._conversations.stream(self._cut_turn, frames, settled, horizon)
+        if not frames:
             self._answers_changed()
 
     def _vouched_origins(self) -> Mapping[OriginId, int]:
@@ -380,7 +379,7 @@ class MirroredQueue:
 
     def _note_published(self, first_seq_id: SeqId, publications: Sequence[Publication]) -> None:
         self._has_published = True
-        persistent = sum([publication[0].persistent for publication in publications]) if self.settings.is_durable else 0
+        persistent = sum([publication[0].persistent for publication in publications])
         self._published.publish(self._cut_turn + 1, len(publications), persistent)
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])

@@ -117,13 +117,13 @@ class Attach:
     origins: Mapping[OriginId, int]
     digests: tuple[SegmentDigest, ...]
     #: Index of the metadata log that the master's node had applied: see `cluster.mirroring.early`.
-    as_of_index: int = 0
+    as_of_index: int
     #: The master takes acknowledgements before the last reply, and tells them by `OpsAck.is_describing`. One of an
     #: older release takes the first for the end of the replies.
-    hears_between: bool = False
+    hears_between: bool
     #: This master may have refused some of what is below the counters of ``origins``. One of an older release does not
     #: say so.
-    may_lack_refused: bool = False
+    may_lack_refused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ class OpsAck:
     applied_index: int
     durable_index: int
     #: The mirror's disk refuses writes: what is applied and not durable waits in memory for space.
-    is_disk_full: bool = False
+    is_disk_full: bool
     #: More replies to the attach follow.
-    is_describing: bool = False
+    is_describing: bool
 
 
 MirrorMessage = Attach | AttachReply | AttachRefused | Ops | OpsAck

@@ -30,7 +30,7 @@ from cluster.mirroring.messages import (
 )
 from cluster.mirroring.promotion import held_again, possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
-from node.ids import Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
+from node.ids import ORIGIN_BYTES, Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
 
@@ -91,8 +91,6 @@ class MirrorReplica:
         #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
         #: counters, too, and it was said to nobody here.
         self._may_lack_refused = False
-        # Tokens of an earlier life as a master belong to nobody now.
-        local.drain_confirmed()
 
     def set_settings(self, settings: MirroringSettings) -> None:
         """What the policy says, in the beginning and whenever it has changed."""
@@ -118,8 +116,6 @@ class MirrorReplica:
     def link_lost(self) -> None:
         """The link from the master broke: nothing can follow in this conversation."""
         self._end_conversation()
-        self._outbox.clear()
-        self._is_ack_due = False
 
     def _end_conversation(self) -> None:
         self._attach_id = 0
@@ -142,7 +138,6 @@ class MirrorReplica:
         is_equal = not self._drop_unknown(attach)
         self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
         self._hears_between = attach.hears_between
-        self._outbox.clear()
         if is_equal and not self._description:
             self._complete()
         self.local.advance_next_seq_id(attach.next_seq_id)
@@ -223,16 +218,15 @@ class MirrorReplica:
     def _raise_origins(self, messages: Sequence[Message]) -> None:
         """Ids of one origin come in growing order, so the last of each counts."""
         origins = self._streamed_origins
-        last = {message.msg_id[:8]: message.msg_id for message in messages}
+        last = {message.msg_id[:ORIGIN_BYTES]: message.msg_id for message in messages}
         for msg_id in last.values():
             origin, counter = split_msg_id(msg_id)
-            if counter > origins.get(origin, 0):
-                origins[origin] = counter
+            origins[origin] = max(counter, origins.get(origin, counter))
 
     def _merge_origins(self, op: OriginsOp) -> None:
+        origins = self._streamed_origins
         for origin, counter in op.origins.items():
-            if counter > self._streamed_origins.get(origin, 0):
-                self._streamed_origins[origin] = counter
+            origins[origin] = max(counter, origins.get(origin, counter))
         if self._is_complete:
             self.local.merge_origins(op.origins)
 

@@ -119,7 +119,6 @@ class MirrorProgress:
         "durable_turn",
         "end_of_fill_index",
         "extras",
-        "has_end_of_fill",
         "in_flight_bytes",
         "in_flight_sync_batches",
         "is_complete",
@@ -137,19 +136,17 @@ class MirrorProgress:
         "was_attached",
     )
 
-    def __init__(self, node: NodeName, is_required: bool, known_horizon: SeqId | None) -> None:
+    def __init__(self, node: NodeName, is_required: bool, is_sync_wanted: bool, known_horizon: SeqId | None) -> None:
         self.node = node
         self.state = MirrorState.UNREACHABLE
         #: True if confirms wait until the mirror lacks nothing. Never becomes False in an epoch.
         self.is_required = is_required
-        #: True while the mirror has, durably up to `durable_turn`, everything that the master has.
-        self.is_complete = False
         #: True once an attach was sent in this epoch; from then on the mirror holds back confirms.
         self.was_attached = False
         #: Its disk refuses writes, as far as it has said in this conversation.
         self.is_disk_full = False
         #: An operator or the policy asked to fill it.
-        self.is_sync_wanted = False
+        self.is_sync_wanted = is_sync_wanted
         #: Turns that confirms may count on, -1 = none (see the essay above).
         self.applied_turn = -1
         self.durable_turn = -1
@@ -166,26 +163,31 @@ class MirrorProgress:
         self.durable_index = 0
         self._raw_applied_turn = -1
         self._raw_durable_turn = -1
-        self._unapplied: deque[SentFrame] = deque()
-        self._undurable: deque[SentFrame] = deque()
-        #: Size of what is sent and not acknowledged as applied.
-        self.in_flight_bytes = 0
-        self.in_flight_sync_batches = 0
         #: When the mirror last acknowledged something new, or had nothing to acknowledge.
         self.last_progress_ms: int | None = None
         #: Since when it has been found without a link; ``None``: it has one.
         self.unreachable_since_ms: int | None = None
         #: Silence after which an unanswered attach is sent again.
         self.attach_retry_ms = 0
+        self._begin()
 
+    def _begin(self) -> None:
+        """Nothing has been said in this conversation yet."""
+        self._unapplied: deque[SentFrame] = deque()
+        self._undurable: deque[SentFrame] = deque()
+        #: Size of what is sent and not acknowledged as applied.
+        self.in_flight_bytes = 0
+        self.in_flight_sync_batches = 0
         #: Positions whose message the mirror lacks and was not yet sent. A superset: some may be settled.
         self.lacking = SeqRangeSet()
         #: What the mirror has and the master has not, to be discarded with the next frame.
         self.extras: list[SeqRange] = []
-        #: Messages sent in batches of the difference since the last attach.
+        #: Messages sent in batches of the difference.
         self.synced = 0
-        self.has_end_of_fill = False
-        self.end_of_fill_index = 0
+        #: With this index the difference was sent whole, ``None``: it was not yet.
+        self.end_of_fill_index: int | None = None
+        #: True while the mirror has, durably up to `durable_turn`, everything that the master has.
+        self.is_complete = False
 
     def step(self, change: MirrorInput) -> None:
         """Change the state as the table says."""
@@ -223,19 +225,10 @@ class MirrorProgress:
         if self.known_horizon is None:
             self.known_horizon = horizon
         self.was_attached = True
-        self.is_complete = False
         self._raw_applied_turn = self._raw_durable_turn = turn
         if not self.is_required:
             self.applied_turn = self.durable_turn = turn
-        self._unapplied.clear()
-        self._undurable.clear()
-        self.in_flight_bytes = 0
-        self.in_flight_sync_batches = 0
-        self.lacking.clear()
-        self.extras.clear()
-        self.synced = 0
-        self.has_end_of_fill = False
-        self.end_of_fill_index = self.attach_index
+        self._begin()
 
     def sent(self, op_count: int, turn: int, size_bytes: int, horizon: int, is_sync: bool) -> int:
         """Account for a frame of ``op_count`` ops; returns its first index."""
@@ -255,11 +248,9 @@ class MirrorProgress:
         """The turn had nothing for the mirrors: who has the turn before has this one."""
         if not self.is_attached:
             return
-        if self._unapplied:
-            self._unapplied[-1].turn = turn
-        else:
+        if not self._unapplied:
             self._raw_applied_turn = turn
-        if self._undurable:
+        if self._undurable:  # what is not applied is not durable, so the last frame is the last of both
             self._undurable[-1].turn = turn
         else:
             self._raw_durable_turn = turn
@@ -294,7 +285,7 @@ class MirrorProgress:
     @property
     def is_filled(self) -> bool:
         """True if the difference was sent whole and is durable there."""
-        return self.has_end_of_fill and self.durable_index >= self.end_of_fill_index
+        return self.end_of_fill_index is not None and self.durable_index >= self.end_of_fill_index
 
     def complete(self) -> None:
         """The mirror lacks nothing."""

@@ -32,15 +32,13 @@ def compress(seq_ids: Iterable[int]) -> tuple[SeqRange, ...]:
 
 
 def gaps_between(first: int, end: int, seq_ids: Iterable[int]) -> list[SeqRange]:
-    """The ranges of ``[first, end)`` that are left when the ascending ``seq_ids`` are taken out."""
+    """The ranges of ``[first, end)`` that are left when ``seq_ids``, ascending and all within, are taken out."""
     gaps: list[SeqRange] = []
     position = first
     for seq_id in seq_ids:
-        if seq_id >= end:
-            break
         if seq_id > position:
             gaps.append(SeqRange(SeqId(position), SeqId(seq_id)))
-        position = max(position, seq_id + 1)
+        position = seq_id + 1
     if position < end:
         gaps.append(SeqRange(SeqId(position), SeqId(end)))
     return gaps
@@ -77,11 +75,6 @@ class SeqRangeSet:
             self._ends.append(end)
         self.count += end - first
 
-    def clear(self) -> None:
-        self._firsts.clear()
-        self._ends.clear()
-        self.count = 0
-
     def subtract(self, seq_range: SeqRange) -> None:
         """Take out what the set has of a range; does nothing where that would need one range too many."""
         first, end = seq_range
@@ -114,8 +107,8 @@ class SeqRangeSet:
             taken.extend(map(SeqId, range(first, end)))
             if end < self._ends[used]:
                 self._firsts[used] = end
-                break
-            used += 1
+            else:
+                used += 1
         del self._firsts[:used]
         del self._ends[:used]
         self.count -= len(taken)

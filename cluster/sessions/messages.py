@@ -91,7 +91,7 @@ class SessionCall:
     #: ``consume cancel get purge counts delete_if unseal``. (``unseal``: the deletion that ``delete_if`` prepared
     #: failed, or nobody knows what became of it; the master has it decided.)
     verb: str
-    channel_id: int = 0
+    channel_id: int
     consumer: ConsumerSpec | None = None
     consumer_tag: str = ""
     no_ack: bool = False

@@ -63,7 +63,7 @@ class Counter:
                     self.received_bytes += len(op.envelopes)
         self.progress.set()
         if self.received_index and self.mesh is not None:
-            ack = OpsAck(QueueId(1), Epoch(1), 1, self.received_index, self.received_bytes)
+            ack = OpsAck(QueueId(1), Epoch(1), 1, self.received_index, self.received_bytes, False, False)
             self.mesh.send_queue_frames(peer, [ack])
 
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:

@@ -6,6 +6,7 @@ only test files have changed, only those are recorded again.
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
 import json
@@ -13,7 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +43,15 @@ class Test(NamedTuple):
 class Covering:
     """Looks up tests by line."""
 
-    def __init__(self, numbers: LineNumbers, recorded: dict[str, tuple[float, str]]) -> None:
+    def __init__(
+        self,
+        numbers: LineNumbers,
+        recorded: Mapping[str, tuple[float, str]],
+        importers: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """``importers``: see there."""
         self._numbers = numbers
+        self._importers = importers or {}
         self._tests = sorted(
             ((Test(name, seconds), int(bits, 16)) for name, (seconds, bits) in recorded.items()),
             key=lambda each: (each[0].seconds, each[0].name),
@@ -52,15 +61,18 @@ class Covering:
         """The tests that can notice it, the quickest first.
 
         What is run when a module is imported, a function that is called then included, concerns every test that
-        executes a line of this module, and after them every one of its package: others may use its constants."""
+        executes a line of this module, or whose file imports it, and after them every one of its package: others may
+        use its constants."""
         if mutant.is_in_function:
             first = self._numbers.first(mutant.path)
             assert first is not None
             if tests := self._with_any_of(1 << (first + mutant.line)):
                 return tests
         own = self._with_any_of(self._mask_of([mutant.path]))
+        files = self._importers.get(mutant.path, ())
+        importing = [test for test, _ in self._tests if test.file in files]
         package = self._with_any_of(self._mask_of(self._numbers.package_of(mutant.path)))
-        return list(dict.fromkeys((*own, *package)))
+        return list(dict.fromkeys((*own, *importing, *package)))
 
     def _mask_of(self, paths: Iterable[str]) -> int:
         ranges = map(self._numbers.range_of, paths)
@@ -76,6 +88,21 @@ def test_files(root: Path) -> list[str]:
         for name in sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
         if not name.startswith((*NOT_ASKED, "tests/integration", "tests/spark"))
     ]
+
+
+def importers(root: Path, files: Iterable[str]) -> dict[str, set[str]]:
+    """Path of a module -> those of the test ``files`` that import it, or something of it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name in files:
+        for node in ast.walk(ast.parse((root / name).read_bytes(), filename=name)):
+            modules: list[str] = []
+            if isinstance(node, ast.Import):
+                modules = [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                modules = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+            for module in modules:
+                found[module.replace(".", "/") + ".py"].add(name)
+    return found
 
 
 def digest_of(root: Path, names: Iterable[str]) -> str:
@@ -114,7 +141,7 @@ def covering(root: Path, files: Sequence[str], packages: Sequence[str], cache: P
         cache.parent.mkdir(parents=True, exist_ok=True)
         cache.write_bytes(gzip.compress(json.dumps({"shared": shared, "files": known}).encode()))
     tests = {test: what for name in files for test, what in known[name]["tests"].items()}
-    return Covering(LineNumbers(root, packages), tests)
+    return Covering(LineNumbers(root, packages), tests, importers(root, files))
 
 
 def record(root: Path, files: Sequence[str], packages: Sequence[str], jobs: int) -> dict[str, tuple[float, str]]:

@@ -5,8 +5,9 @@ that is off by one or turned round, `and` for `or`, a dropped `not`, a condition
 return value, a forgotten call or assignment, a number off by one, two arguments in the wrong order.
 
 What is left alone cannot be noticed, or says nothing if it is: annotations, decorators, docstrings and texts, what is
-logged, `assert` (it states what holds anyway), `check_invariants`, `__repr__`, bodies of protocols and overloads. A
-forgotten ``await`` is no mutant either: it is the type checker's business.
+logged, `assert` (it states what holds anyway, as does ``zip(..., strict=True)``), `check_invariants`, `__repr__`,
+bodies of protocols and overloads. What the type checker refuses is no mutant either: a forgotten ``await``, or None
+where a function promises a truth value.
 
 Text outside the replaced expression stays as it is, so the difference is what the programmer would have typed.
 """
@@ -40,6 +41,10 @@ LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "lo
 DECLARING_CALLS = {"NewType", "TypeVar", "Struct", "namedtuple", "cast", "isinstance", "issubclass"}
 
 
+#: Kind of what is left alone, but has a place in the draw.
+ASSERTION = "assertion"
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One replacement in the text of a module."""
@@ -70,21 +75,25 @@ class Mutant:
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """All mutants of a module, in the order of its text."""
+    """All mutants of a module, in the order of its text; assertions among them."""
     finder = _Finder(path, source)
     finder.module(ast.parse(source, filename=path))
     return finder.found
 
 
 def sample(mutants: Sequence[Mutant], count: int, seed: int, package: str) -> list[Mutant]:
-    """So many of them, at most one to a line; a greater count adds to what a smaller one chooses."""
+    """So many of them, at most one to a line; a greater count adds to what a smaller one chooses.
+
+    Where an assertion is drawn, the next one takes its place: which others are drawn is the same with it and without.
+    """
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in mutants:
         by_line.setdefault((mutant.path, mutant.line), []).append(mutant)
     chance = Random(f"{seed} {package}")
     lines = list(by_line.values())
     chance.shuffle(lines)
-    return [chance.choice(of_line) for of_line in lines[:count]]
+    drawn = [chance.choice(of_line) for of_line in lines]
+    return [mutant for mutant in drawn if mutant.kind != ASSERTION][:count]
 
 
 class _Finder:
@@ -97,6 +106,8 @@ class _Finder:
         self._names: list[str] = []
         self._statement: ast.stmt | None = None
         self._function_depth = 0
+        #: The innermost function says that it returns a truth value.
+        self._is_predicate = False
 
     # --- where
 
@@ -133,9 +144,11 @@ class _Finder:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self._expression(default)
+        outer, self._is_predicate = self._is_predicate, node.returns is not None and _word(node.returns) == "bool"
         self._function_depth += 1
         self._named(node.name, node.body)
         self._function_depth -= 1
+        self._is_predicate = outer
 
     def _named(self, name: str, body: Sequence[ast.stmt]) -> None:
         self._names.append(name)
@@ -154,6 +167,8 @@ class _Finder:
             for each in values:
                 if isinstance(each, ast.expr):
                     self._expression(each)
+                elif isinstance(each, ast.keyword) and each.arg == "strict" and isinstance(each.value, ast.Constant):
+                    self._add(ASSERTION, each.value, str(not each.value.value))
                 elif isinstance(each, ast.AST):
                     self._children(each)
 
@@ -183,6 +198,9 @@ class _Finder:
                 self._add("condition fixed", test, "False")
             case ast.While(test=test) if not isinstance(test, ast.Constant):
                 self._add("condition fixed", test, "False")
+            case ast.Return(value=ast.Constant(value=bool() as value) as constant) if self._is_predicate:
+                # As the constant itself is mistaken. Twice, lest the draw of what comes after it depends on the rule.
+                self._add("return value", constant, str(not value))
             case ast.Return(value=ast.expr() as value) if not _is_none(value):
                 self._add("return value", value, "None")
             case ast.Break():

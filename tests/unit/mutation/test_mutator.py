@@ -76,6 +76,30 @@ def test_bodies_of_protocols_are_left_alone() -> None:
     assert mutants_of("m.py", "class P(Protocol[T]):\n    def f(self, x=1):\n        return 2\n") == []
 
 
+@pytest.mark.parametrize(("said", "mistaken"), [("True", "False"), ("False", "True")])
+def test_a_truth_value_is_mistaken_for_the_other_one_and_not_for_none(said: str, mistaken: str) -> None:
+    """Nobody but the type checker can tell None from False."""
+    mutants = mutants_of("m.py", f"def f() -> bool:\n    return {said}\n")
+    assert {mutant.after for mutant in mutants} == {mistaken}
+
+
+def test_a_function_within_another_has_its_own_kind_of_result() -> None:
+    source = "def f() -> bool:\n    def g() -> int | bool:\n        return True\n    return g() > a\n"
+    assert {"None", "False"} <= {mutant.after for mutant in mutants_of("m.py", source) if mutant.line == 3}
+
+
+def test_an_assertion_has_a_place_in_the_draw_but_is_never_tried() -> None:
+    """So a rule about what is left alone does not change which others are drawn."""
+    lines = [f"x = {number}" for number in range(100)]
+    lines[50] = "x = zip(a(), b(), said=True)"
+    mutants = mutants_of("m.py", "\n".join(lines))
+    drawn = [mutant.line for mutant in sample(mutants, 100, 1, "p")]
+    lines[50] = "x = zip(a(), b(), strict=True)"
+    mutants = mutants_of("m.py", "\n".join(lines))
+    assert [mutant.line for mutant in sample(mutants, 100, 1, "p")] == [line for line in drawn if line != 51]
+    assert len(sample(mutants, 99, 1, "p")) == 99
+
+
 def test_the_rest_of_the_text_stays() -> None:
     source = "def f(a, b):\n    # Grüße\n    return (a  <  b, 'ß')  # why\n"
     (mutant,) = [each for each in mutants_of("m.py", source) if each.after == "(a <= b)"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.covering import Covering, record
+from tests.mutation.covering import Covering, importers, record
 from tests.mutation.mutator import mutants_of
 from tests.mutation.recording import MARKS, ROOT, LineNumbers, as_bits, marked
 
@@ -94,6 +94,25 @@ def test_a_module_without_functions_concerns_whoever_runs_anything_of_its_packag
         recorded[f"t.py::{package}"] = (1.0, f"{1 << (first + 2):x}")
     [mutant] = mutants_of("p/records.py", "LIMIT = 7\n")
     assert [test.name for test in Covering(numbers, recorded).of(mutant)] == ["t.py::p"]
+
+
+def test_a_constant_concerns_whoever_names_its_module_too(tmp_path: Path) -> None:
+    """A test that only looks at a default value executes no statement of a function."""
+    (tmp_path / "p").mkdir()
+    source = "LIMIT = 7\n\ndef f():\n    return LIMIT\n"
+    (tmp_path / "p" / "limits.py").write_text(source)
+    texts = {
+        "t_from.py": "from p.limits import LIMIT\n",
+        "t_module.py": "from p import limits\n",
+        "t_whole.py": "import p.limits\n",
+        "t_other.py": "from p.other import limits\nimport p\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    recorded = {f"{name}::test": (1.0, "0") for name in texts}
+    covering = Covering(LineNumbers(tmp_path, ["p"]), recorded, importers(tmp_path, list(texts)))
+    names = {mutant.after: [test.file for test in covering.of(mutant)] for mutant in mutants_of("p/limits.py", source)}
+    assert names["8"] == ["t_from.py", "t_module.py", "t_whole.py"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

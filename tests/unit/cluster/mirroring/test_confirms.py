@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import ref
+
+import pytest
 
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring import progress
 from cluster.mirroring.confirms import ConfirmLedger, HeldToken
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.reports import ReportSynchronised
 from node.ids import Epoch
-from tests.support.messages import msg_id_of, publications
+from node.queues.backing_queue import Publication
+from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
@@ -35,6 +40,29 @@ def test_a_transient_publish_does_not_wait_for_the_disk_behind_a_persistent_one(
     assert pair.master.drain_confirmed() == [2]
     pair.quiet()
     assert pair.master.drain_confirmed() == [1]
+
+
+def test_a_message_that_is_not_stored_does_not_wait_for_the_disk_behind_one_that_is() -> None:
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.to_mirror()
+    pair.master.discard(publications(2, 1))
+    assert pair.master.drain_confirmed() == []
+    pair.exchange()
+    assert pair.master.drain_confirmed() == [2]
+
+
+def test_the_confirms_of_many_turns_may_come_together_while_a_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "UNDURABLE_FRAMES_MAX", 2)
+    pair = Pair().up().quiet()
+    for counter in range(1, 6):
+        pair.master.publish(publications(counter, 1))
+        pair.exchange(1)
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == []
+    pair.mirror_disk.sync()
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1, 2, 3, 4, 5]
 
 
 def test_a_persistent_publish_waits_for_the_disks_of_both() -> None:
@@ -73,6 +101,7 @@ def test_an_unsynchronised_mirror_holds_only_what_was_published_after_its_attach
     pair = Pair(synchronised=False)
     pair.master.publish(publications(1, 1))
     pair.master_disk.sync()
+    pair.master.take_messages()
     assert pair.master.drain_confirmed() == [1], "nobody was ever attached"
     pair.master.publish(publications(2, 1))
     pair.up().exchange()
@@ -131,3 +160,22 @@ def test_a_repetition_waits_for_the_mirror_to_have_the_message() -> None:
     assert pair.master.drain_confirmed() == []
     pair.quiet()
     assert pair.master.drain_confirmed() == [1, "again"]
+
+
+class Token:
+    """Of a publisher, who may be gone."""
+
+
+def test_what_is_confirmed_is_not_kept() -> None:
+    """A queue may see no publish for days after the burst whose tokens it has returned."""
+    ledger = ConfirmLedger(durable_queue=True)
+    ledger.hold_unwrapped(1)
+    tokens = [Token(), Token()]
+    bare, wrapped = tokens
+    [publication] = ledger.hold([Publication(make_message(1), wrapped)], turn=1)
+    assert ledger.take([bare, publication.token]) == []
+    ledger.release(1, 1)
+    assert ledger.take([]) == tokens
+    kept = [ref(token) for token in tokens]
+    del bare, wrapped, tokens, publication
+    assert [token() for token in kept] == [None, None]

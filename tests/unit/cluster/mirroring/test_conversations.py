@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
+from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import AttachRefused
+from cluster.mirroring.progress import MirrorState
 from node.ids import Epoch
 from tests.support.messages import publications
-from tests.support.mirror_pair import N2, QUEUE, Pair
+from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 
 ALONE: dict[str, Any] = {"mirrors": (), "synchronised": ()}
 
@@ -28,6 +33,34 @@ def test_after_a_gap_nothing_of_that_conversation_is_taken_any_more() -> None:
     pair.master.mirror_link_down(N2)
     pair.up().quiet()
     assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_a_mirror_falls_behind_by_so_many_frames_however_small_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "WINDOW_FRAMES", 3)
+    pair = Pair().up().quiet()
+    states = []
+    for counter in range(1, 5):
+        pair.master.publish(publications(counter, 1))
+        pair.to_mirror()
+        states.append(pair.state())
+    assert states == [*[MirrorState.SYNCHRONISED] * 3, MirrorState.LAGGING]
+    pair.quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_the_promise_grows_in_longer_steps_the_faster_the_consumers_are() -> None:
+    """Each time deliveries wait for an answer; but what lies between is flagged after a failover."""
+    pair = Pair().up().quiet()
+    step, most = master_module.HORIZON_STEP_MIN, master_module.HORIZON_STEP_MAX
+    pair.master.publish(publications(1, 9 * most, persistent=False))
+    pair.exchange()
+    taken = []
+    while pair.master.ready:
+        taken.append(len(pair.master.fetch(9 * most, ack_required=False)))
+        assert pair.master.fetch(1, ack_required=False) == []
+        pair.exchange(1)
+    assert taken[:6] == [step, 2 * step, 4 * step, 8 * step, 16 * step, 16 * step]
+    assert max(taken) == 16 * step == most
 
 
 def test_a_mirror_that_was_sent_away_and_called_back_still_relies_on_what_it_was_promised() -> None:
@@ -52,6 +85,34 @@ def test_under_a_later_epoch_nobody_relies_on_what_an_earlier_one_promised() -> 
     pair.master.set_record(replace(pair.record, **ALONE))
     pair.master.set_record(replace(pair.record, epoch=Epoch(2)))
     assert len(pair.master.fetch(2 * step, ack_required=True)) == 2 * step
+
+
+def test_of_two_masters_the_earlier_one_stops() -> None:
+    """Neither has heard of the other's record; the one that began last is right."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    frames = [message for _, message in pair.master.take_messages()]
+    later = MirroredQueue(N2, pair.mirror_local, replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(N1,)))
+    for frame in frames:
+        later.receive(N1, frame)
+    assert later.take_messages() == [(N1, AttachRefused(QUEUE, Epoch(1), Epoch(2)))]
+    later.mirror_link_up(N1)
+    [(_, attach)] = later.take_messages()
+    pair.master.receive(N2, attach)
+    assert pair.master.is_fenced
+    assert pair.master.take_messages() == []
+    assert not later.is_fenced
+
+
+def test_what_every_mirror_has_is_not_counted_any_more() -> None:
+    """A queue may live for years, and take a turn every millisecond."""
+    pair = Pair().up().quiet()
+    for counter in range(1, 30):
+        pair.master.publish(publications(counter, 1))
+        pair.exchange(1)
+    assert len(pair.master._published) == 30
+    pair.quiet()
+    assert len(pair.master._published) == 1
 
 
 def test_a_fenced_master_serves_again_only_in_the_epoch_that_fenced_it() -> None:

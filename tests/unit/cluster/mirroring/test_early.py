@@ -12,7 +12,19 @@ from tests.support.mirror_pair import N1, N2, QUEUE
 
 
 def attach(as_of_index: int, attach_id: int = 1, queue_id: QueueId = QUEUE) -> Attach:
-    return Attach(queue_id, Epoch(1), attach_id, 1, SeqId(0), SeqId(0), {}, (), as_of_index)
+    return Attach(
+        queue_id,
+        Epoch(1),
+        attach_id,
+        1,
+        SeqId(0),
+        SeqId(0),
+        {},
+        (),
+        as_of_index,
+        hears_between=True,
+        may_lack_refused=False,
+    )
 
 
 def ops(first_index: int, attach_id: int = 1, queue_id: QueueId = QUEUE) -> Ops:

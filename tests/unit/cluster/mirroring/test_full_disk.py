@@ -37,3 +37,16 @@ def test_a_mirror_that_begins_anew_waits_for_space_only_if_it_says_so_again() ->
     pair.free_mirror_disk()
     pair.up().exchange()
     assert pair.master.disk_full_mirrors() == []
+
+
+def test_what_it_said_in_an_earlier_conversation_says_nothing_of_its_disk_now() -> None:
+    pair = Pair().up().quiet()
+    pair.fill_mirror_disk(1)
+    late = pair.mirror.take_messages()
+    pair.mirror.link_lost()
+    pair.master.mirror_link_down(N2)
+    for _ in range(2):
+        for _, message in late:
+            pair.master.receive(N2, message)
+        assert pair.master.disk_full_mirrors() == []
+        pair.up().master.take_messages()

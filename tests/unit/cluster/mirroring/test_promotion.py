@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import promotion
-from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
-from node.ids import OriginId, SeqId
+from cluster.mirroring.promotion import UntrustedOrigins, kept_end, knows_deliveries, undelivered_start
+from node.ids import Epoch, OriginId, SeqId
 from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import Holding, SeqRange
 from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
+from tests.support.mirror_pair import N1, N2, QUEUE
 from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
@@ -22,6 +24,17 @@ def test_a_tail_without_holes_is_undelivered_from_the_horizon_on() -> None:
     local.publish(publications(1, 6))
     assert undelivered_start(local, SeqId(2)) == 2
     assert undelivered_start(local, SeqId(6)) == 6, "nothing is left above it"
+
+
+def test_a_long_tail_is_undelivered_from_the_horizon_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several segments; those above the horizon are counted only."""
+    for module in (promotion, local_replica, digests):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 18))
+    assert [undelivered_start(local, SeqId(at)) for at in (0, 6, 8, 17)] == [0, 6, 8, 17]
+    local.remove([SeqRange(SeqId(9), SeqId(10))])
+    assert [undelivered_start(local, SeqId(at)) for at in (6, 9, 10, 12)] == [18, 10, 10, 12]
 
 
 def test_a_tail_whose_beginning_is_settled_is_undelivered_from_there_on() -> None:
@@ -104,3 +117,53 @@ def test_only_the_end_of_a_long_queue_is_read(monkeypatch: pytest.MonkeyPatch) -
     assert untrusted.is_duplicate(msg_id_of(93))
     assert not untrusted.is_duplicate(msg_id_of(92))
     assert read == [23, 24]
+
+
+def test_a_tail_of_which_nothing_is_left_counts_as_delivered_whole() -> None:
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 6))
+    local.remove([SeqRange(SeqId(3), SeqId(6))])
+    assert undelivered_start(local, SeqId(3)) == 6
+
+
+def test_deliveries_that_can_be_told_by_their_counter_need_not_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the place of those that cannot."""
+    monkeypatch.setattr(promotion, "TAKEN_MAX", 1)
+    local = StoreHarness().open_queue()
+    local.publish([Publication(make_message(5, origin=OTHER), 5)])
+    local.publish(publications(3, 1))
+    untrusted = UntrustedOrigins(local, {OTHER: 5})
+    for _ in range(2):
+        [delivery] = local.fetch(1, ack_required=True)
+        untrusted.delivered([delivery.message])
+        local.ack([delivery.seq_id])
+    assert untrusted.is_duplicate(msg_id_of(3))
+
+
+def test_what_was_delivered_is_remembered_as_long_as_any_origin_may_send_again() -> None:
+    local = StoreHarness().open_queue()
+    local.publish(publications(3, 1))
+    local.publish([Publication(make_message(2, origin=OTHER), 2)])
+    untrusted = UntrustedOrigins(local, {})
+    [delivery] = local.fetch(1, ack_required=True)
+    untrusted.delivered([delivery.message])
+    local.ack([delivery.seq_id])
+    untrusted.published([make_message(3, origin=OTHER)])
+    assert untrusted
+    assert untrusted.is_duplicate(msg_id_of(3))
+    assert not untrusted.is_duplicate(msg_id_of(2))
+    untrusted.published([make_message(4)])
+    assert not untrusted, "nobody has anything to send again"
+
+
+def test_a_copy_knows_its_deliveries_if_it_heard_the_end_of_all_that_were_in_service() -> None:
+    record = MastershipRecord(QUEUE, Epoch(5), N1, complete=(N1,), served_epoch=Epoch(3), in_service=False)
+    local = StoreHarness().open_queue()
+    assert kept_end(local) is None
+    assert knows_deliveries(local, N1, record), "as an older release left it: a complete copy was the master's"
+    assert knows_deliveries(local, N2, record) is False
+    local.close_deliveries(Epoch(2), SeqId(7))
+    assert kept_end(local) == (2, 7)
+    assert not knows_deliveries(local, N1, record)
+    local.close_deliveries(Epoch(3), SeqId(9))
+    assert knows_deliveries(local, N2, record)

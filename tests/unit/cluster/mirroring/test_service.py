@@ -84,6 +84,19 @@ def test_it_asks_to_take_service_until_the_record_shows_it() -> None:
     assert queue.take_reports() == []
 
 
+def test_with_every_record_it_asks_anew() -> None:
+    """What was asked under the one before may have been refused for that."""
+    queue = master(ELECTED)
+    assert queue.take_reports() == [ReportTakesService()]
+    queue.tick(0)
+    queue.set_record(replace(ELECTED, epoch=Epoch(2)))
+    assert queue.take_reports() == [ReportTakesService()]
+    queue.tick(REPORT_REPEAT_MS)
+    assert queue.take_reports() == [], "a second has not passed since"
+    queue.tick(2 * REPORT_REPEAT_MS)
+    assert queue.take_reports() == [ReportTakesService()]
+
+
 def test_in_service_it_delivers_and_confirms_what_has_waited() -> None:
     alone = replace(SERVED, mirrors=(), synchronised=(), complete=(N1,), following=())
     queue = master(replace(alone, in_service=False, complete=(N1, N3)), messages=2)
@@ -150,6 +163,11 @@ def test_a_mirror_that_is_not_to_be_filled_is_said_to_follow_until_the_record_sh
     pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,)))
     pair.master.tick(3 * REPORT_REPEAT_MS)
     assert pair.master.take_reports() == []
+    pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,), following=()))
+    pair.master.tick(5 * REPORT_REPEAT_MS)
+    assert pair.master.take_reports() == [], "it may be on its way again"
+    pair.master.tick(6 * REPORT_REPEAT_MS)
+    assert pair.master.take_reports() == [ReportFollows(N2)]
 
 
 def test_a_mirror_is_not_blamed_for_the_silence_of_a_master_that_is_not_in_service() -> None:

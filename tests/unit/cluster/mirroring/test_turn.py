@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.mirroring import progress
 from cluster.mirroring import turn as turn_module
 from cluster.mirroring.messages import Ops, PublishOp
+from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
-from node.ids import ChannelKey, Epoch, SeqId
+from node.ids import ChannelKey, Epoch, OriginId, SeqId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
-from tests.support.messages import make_message, msg_id_of
+from node.queues.replica import SeqRange
+from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, Pair
 from tests.support.queue_bench import queue_record
 
@@ -55,3 +58,47 @@ def test_a_counter_comes_after_everything_that_it_counts() -> None:
     record = replace(pair.record, epoch=Epoch(2), master=N2, mirrors=(), synchronised=())
     promoted = pair.mirror.promote(N2, record)
     assert promoted.is_duplicate(msg_id_of(5)) is (promoted.ready == 1), "what is taken for a repetition is confirmed"
+
+
+def test_a_turn_of_which_a_mirror_got_only_the_beginning_does_not_hold_back_the_turn_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk has hung for so long that frames are not told apart any more."""
+    monkeypatch.setattr(turn_module, "FRAME_BYTES_MAX", 300)
+    monkeypatch.setattr(progress, "UNDURABLE_FRAMES_MAX", 1)
+    pair = Pair(settings=MirroringSettings(window_bytes=1000)).up().quiet()
+    pair.master.publish(publications(1, 1))
+    sent = pair.to_mirror()
+    pair.master.publish([*publications(2, 1), *publications(3, 1, body=bytes(1000))])
+    sent += pair.to_mirror()
+    ops = [op for frame in sent if isinstance(frame, Ops) for op in frame.ops]
+    assert [op.first_seq_id for op in ops if isinstance(op, PublishOp)] == [0, 1], "the third did not fit the window"
+    pair.sync()
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1]
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [2, 3]
+
+
+@pytest.mark.parametrize("what", ["published", "discarded", "settled", "purged"])
+def test_whatever_a_turn_consists_of_counts_against_the_window(what: str) -> None:
+    """A mirror that is slow with settlements falls behind as well."""
+
+    def size_bytes(count: int) -> int:
+        turn = Turn()
+        messages = [make_message(1, origin=OriginId(f"origin{at:02}".encode())) for at in range(count)]
+        positions = [SeqId(2 * at) for at in range(count)]
+        match what:
+            case "published":
+                turn.publish(SeqId(0), messages)
+            case "discarded":
+                turn.discard(messages)
+            case "settled":
+                turn.settle(positions)
+            case "purged":
+                turn.settle_ranges(SeqRange(at, SeqId(at + 1)) for at in positions)
+        [(_, size)], _ = turn.cut()
+        return size
+
+    assert size_bytes(10) > size_bytes(1) > 0
+    assert size_bytes(90) - size_bytes(10) == 8 * (size_bytes(20) - size_bytes(10))

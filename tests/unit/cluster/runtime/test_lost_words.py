@@ -194,7 +194,8 @@ async def meet(bench: RuntimeBench, queue_id: QueueId, *, is_filled: bool) -> No
     assert isinstance(role, MasterRole)
     attach = [message for node, message in bench.mesh.sent if isinstance(message, Attach) and node == N2][-1]
     for index in (attach.index, attach.index + 1)[: 1 + is_filled]:
-        bench.runtime.switchboard.on_queue_frames(N2, [OpsAck(queue_id, attach.epoch, attach.attach_id, index, index)])
+        ack = OpsAck(queue_id, attach.epoch, attach.attach_id, index, index, is_disk_full=False, is_describing=False)
+        bench.runtime.switchboard.on_queue_frames(N2, [ack])
         await bench.settle()
 
 

@@ -223,7 +223,7 @@ async def test_a_deletion_whose_asker_is_lost_is_decided_by_the_master(bench: Ru
     queue_id = declare(bench)
     receive = bench.runtime.switchboard.on_queue_frames
     receive(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
-    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", if_empty=True)])
+    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", 0, if_empty=True)])
     assert process_of(bench, queue_id).is_sealed
     bench.runtime.sessions.node_lost(N2)
     await bench.settle()
@@ -255,7 +255,7 @@ async def test_a_master_that_stops_deletes_nothing_that_it_has_not_sealed_for_it
     bench.runtime.queues.begin_end()
     receive = bench.runtime.switchboard.on_queue_frames
     receive(N2, [SessionOpen(queue_id, 5, bench.record(queue_id).epoch, 800)])
-    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", if_empty=True), SessionCall(queue_id, 5, 2, "unseal")])
+    receive(N2, [SessionCall(queue_id, 5, 1, "delete_if", 0, if_empty=True), SessionCall(queue_id, 5, 2, "unseal", 0)])
     await bench.settle()
     assert exists(bench, queue_id)
     assert process_of(bench, queue_id).ready == 1

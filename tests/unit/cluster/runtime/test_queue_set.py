@@ -149,7 +149,10 @@ def test_a_master_that_hears_of_a_later_one_stops_before_the_commit_reaches_it()
 
 @pytest.mark.parametrize(
     "old",
-    [Attach(Q.queue_id, Epoch(2), 1, 1, NOWHERE, NOWHERE, {}, ()), Ops(Q.queue_id, Epoch(2), 1, 2, ())],
+    [
+        Attach(Q.queue_id, Epoch(2), 1, 1, NOWHERE, NOWHERE, {}, (), 0, hears_between=True, may_lack_refused=False),
+        Ops(Q.queue_id, Epoch(2), 1, 2, ()),
+    ],
     ids=["attach", "stream"],
 )
 def test_a_master_refuses_what_an_earlier_one_says(old: Attach | Ops) -> None:

@@ -15,7 +15,7 @@ from cluster.wire.convert import QueueFrameMessage
 from node.ids import Epoch, Incarnation, NodeName, QueueId
 from tests.support.runtime_bench import N2, N3, FakeMesh
 
-ACK = OpsAck(QueueId(1), Epoch(1), 1, 1, 1)
+ACK = OpsAck(QueueId(1), Epoch(1), 1, 1, 1, is_disk_full=False, is_describing=False)
 CONFIRM = SessionConfirm(QueueId(1), 1, 1, [1])
 OPEN = SessionOpen(QueueId(1), 1, Epoch(1), 800)
 ALARMS = NodeAlarms(())

@@ -144,7 +144,7 @@ def test_a_node_that_does_not_master_the_queue_refuses_and_hears_nothing(bench: 
     bench.queue = None
     bench.hears(SessionOpen(QUEUE, 1, EPOCH, 8))
     assert bench.told() == [SessionOpened(QUEUE, 1, "this node does not master the queue")]
-    bench.hears(SessionCall(QUEUE, 1, 50, "counts"))
+    bench.hears(SessionCall(QUEUE, 1, 50, "counts", 0))
     assert (bench.told(), bench.failures) == ([], [])
 
 
@@ -152,7 +152,7 @@ def test_words_of_another_session_are_not_heard(bench: HostBench) -> None:
     bench.opens(2)
     bench.publishes(1, 1)
     bench.publishes(3, 1)
-    bench.hears(SessionCall(QUEUE, 2, 50, "purge"), N3)
+    bench.hears(SessionCall(QUEUE, 2, 50, "purge", 0), N3)
     assert bench.queue is not None
     assert bench.queue.ready == 0
     assert bench.told(N3) == []
@@ -380,7 +380,7 @@ def test_a_master_that_is_not_in_service_yet_seals_nothing(bench: HostBench) -> 
 
 def test_a_question_that_waits_for_the_fate_of_a_queue_is_of_its_session_only(bench: HostBench) -> None:
     bench.opens(1, N3)
-    bench.hears(SessionCall(QUEUE, 1, 60, "delete_if"), N3)
+    bench.hears(SessionCall(QUEUE, 1, 60, "delete_if", 0), N3)
     bench.opens(1)
     bench.hears(SessionCall(QUEUE, 1, 50, "counts", 1))
     assert bench.told() == []
