@@ -507,13 +507,9 @@ class RaftCore:
         previous_index = request.previous_index
         if previous_index < log.base_index:
             # A repeated old request: what is compacted here is committed, so it agrees; look at the rest only.
-            entries = tuple(entry for entry in entries if entry.index > log.base_index)
-            end = previous_index + len(request.entries)
-            if end > log.base_index:
-                log.merge(entries, self._next_ready)
-            self._accept(request.sender, max(end, log.base_index), request.commit)
-            return
-        if not log.matches(previous_index, request.previous_term):
+            entries = entries[log.base_index - previous_index :]
+            previous_index = log.base_index
+        elif not log.matches(previous_index, request.previous_term):
             self._refuse(request)
             return
         log.merge(entries, self._next_ready)
