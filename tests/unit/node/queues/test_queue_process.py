@@ -138,6 +138,17 @@ def test_turns_skip_those_who_are_full() -> None:
     assert bench.deliveries() == ["1.t: 1", "2.t: 2 4 6", "3.t: 3 5 7 8 9"]
 
 
+def test_the_turn_goes_on_where_it_stopped_when_somebody_was_full_meanwhile() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=1)
+    bench.consume(2)
+    bench.consume(3)
+    bench.publish(6)
+    assert bench.deliveries() == ["1.t: 1", "2.t: 2 4 6", "3.t: 3 5"]
+    bench.publish(1)
+    assert bench.deliveries() == ["3.t: 7"]
+
+
 def test_consumers_with_and_without_acks_share_fairly() -> None:
     bench = QueueBench()
     bench.consume(1)
@@ -359,13 +370,17 @@ def test_a_requeued_message_returns_to_its_place_and_is_flagged() -> None:
     assert bench.deliveries() == ["2.t: 1* 3* 4"]
 
 
-def test_what_comes_back_goes_before_what_the_last_drain_left() -> None:
+@pytest.mark.parametrize("by_death", [False, True])
+def test_what_comes_back_goes_before_what_the_last_drain_left(by_death: bool) -> None:
     bench = QueueBench()
     bench.publish(DISPATCH_MAX + 3)
     assert bench.process.get(channel(2), no_ack=False) is not None
     bench.consume(1)
     bench.drain()
-    bench.requeue(2, 1)
+    if by_death:
+        bench.process.channel_down(channel(2))
+    else:
+        bench.requeue(2, 1)
     assert bench.deliveries() == [f"1.t: 1* {DISPATCH_MAX + 2} {DISPATCH_MAX + 3}"]
 
 

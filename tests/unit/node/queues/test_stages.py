@@ -170,6 +170,13 @@ def test_a_fast_consumer_gets_bodies_read_ahead() -> None:
     assert read_all(harness, per_fetch=20) <= 60, "the rate grows, and with it what is read at a time"
 
 
+def test_of_what_is_wanted_only_what_is_not_in_memory_is_read(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 40))
+    want_in_memory(queue, 10)
+    assert counters(queue.fetch(15, ack_required=False)) == list(range(1, 16))
+    assert queue.engine.stage_counts.q4 == 0, "five bodies were read"
+
+
 def test_large_bodies_are_not_read_ahead() -> None:
     harness = StoreHarness()
     harness.open_queue().publish(publications(1, 100, body=bytes(13 * 1024)))
@@ -388,6 +395,15 @@ def test_what_comes_takes_page_outs_along_and_nobody_else_is_needed(queue: Local
             queue.insert(seq_ids, messages, [message.envelope() for message in messages])
         assert queue.status().in_ram <= 100 + OPERATIONS_PER_LOOK
     queue.check_invariants()
+
+
+def test_whether_there_is_too_much_is_looked_at_once_in_so_many_operations(queue: LocalReplica) -> None:
+    queue.engine.paging.target_ram_count = 0
+    for first in (1, 1 + OPERATIONS_PER_LOOK):
+        queue.publish(publications(first, OPERATIONS_PER_LOOK - 1))
+        assert queue.status().in_ram == OPERATIONS_PER_LOOK - 1
+        queue.publish(publications(first + OPERATIONS_PER_LOOK - 1, 1))
+        assert queue.status().in_ram == 0
 
 
 def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:

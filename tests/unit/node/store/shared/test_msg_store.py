@@ -11,6 +11,7 @@ from node.ids import MsgId
 from node.store.disk.disk import read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
@@ -107,6 +108,14 @@ def test_a_full_disk_leaves_the_store_as_it_was(node: SharedStoreNode) -> None:
     node.disk.capacity_bytes = 1 << 30
     node.write(1, 3, 4)
     node.check()
+
+
+def test_tables_that_cannot_be_written_are_not_kept_open(node: SharedStoreNode) -> None:
+    node.write(1)
+    node.disk.full_for = TABLES_NAME
+    with pytest.raises(DiskFullError):
+        node.store.close()
+    assert node.disk.open_handles == 0
 
 
 def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) -> None:

@@ -110,6 +110,17 @@ def test_records_that_fit_no_hole_are_copied_to_another_file() -> None:
     assert status.total_bytes == status.valid_bytes
 
 
+@pytest.mark.parametrize(("kind", "suffix"), [("holes", ".holes"), ("merge", ".tmp")])
+def test_garbage_of_an_earlier_life_is_reclaimed_though_nobody_writes(kind: str, suffix: str) -> None:
+    """The first steps wait for no sync: where nothing is written none comes."""
+    node = ten_of_forty(kind)
+    node.stop()
+    node.start()
+    for _ in range(50):
+        node.store.maintain()
+    assert [name for name in node.files() if name.endswith(suffix)]
+
+
 def test_a_file_with_nothing_alive_is_deleted() -> None:
     node = ten_of_forty("holes")
     node.release(*range(4, 41, 4))
@@ -446,6 +457,24 @@ def test_a_note_goes_after_its_file() -> None:
             node.store.maintain()
         assert "0.holes" not in node.files()
         node.crash(CrashStyle.TEAR, seed)
+
+
+def test_what_a_note_names_is_a_hole_after_a_crash_and_its_file_as_long_as_it_was() -> None:
+    """The last range ends where the file does."""
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(2, 4, 5, 6, 9, 10)
+    before = node.store.status()
+    while "0.holes" not in node.files():
+        node.store.maintain()
+    node.sync()
+    node.crash(CrashStyle.DROP, seed=0)
+    assert node.files() == ["0.rdq", "1.rdq"]
+    assert node.store.status().total_bytes == before.total_bytes
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes == 5 * RECORD_BYTES
 
 
 def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
