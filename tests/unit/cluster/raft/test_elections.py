@@ -18,6 +18,7 @@ from cluster.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from node.ids import NodeName
 from tests.support.raft_core import N1, N2, N3, N4, TRIO, drain, make_core, make_leader, of_type
 
 
@@ -143,3 +144,33 @@ def test_a_voter_that_is_asked_to_take_over_asks_for_votes_without_a_pre_vote() 
     follow(core, 10)
     core.step(20, TimeoutNow(N2, N1, 1))
     assert [(m.receiver, m.is_transfer) for m in of_type(drain(core), VoteRequest)] == [(N2, True), (N3, True)]
+
+
+# --- handing over
+
+
+@pytest.mark.parametrize("target", [N1, N4])
+def test_only_another_voter_can_take_over(target: NodeName) -> None:
+    """Neither the leader itself nor a learner."""
+    core = make_leader(make_core())
+    core.set_learners(5000, [Voter(N4)])
+    with pytest.raises(ProposalRefusedError, match="no other voter"):
+        core.transfer_leadership(5000, target)
+
+
+def test_a_transfer_that_takes_longer_than_an_election_is_given_up() -> None:
+    core = make_leader(make_core())
+    core.propose(5000, [b"x"])
+    core.transfer_leadership(5000, N2)
+    given_up_ms = 5000 + core.config.election_timeout_min_ms
+    lead_on(core, given_up_ms - 1)
+    with pytest.raises(ProposalRefusedError, match="on its way to n2"):
+        core.propose(given_up_ms - 1, [b"y"])
+    lead_on(core, given_up_ms)
+    core.propose(given_up_ms, [b"y"])
+
+
+def test_a_leader_may_hear_of_the_death_of_somebody_it_does_not_know() -> None:
+    core = make_leader(make_core())
+    core.peer_down(5000, N4)
+    assert core.is_leader
