@@ -12,6 +12,7 @@ from node.errors import StorageError
 from node.store.disk.disk import DiskFile
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.formats.record import RECORD_HEADER_BYTES
 from node.store.shared.compaction import hole_filling, merging
 from node.store.shared.compaction.compaction import PAUSE_TICKS, Reclaimed
 from node.store.shared.compaction.relocation import STEP_BYTES, read_source
@@ -420,6 +421,42 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> No
         node.store.read(msg_id_of(4))
     assert node.store.read(msg_id_of(8)) == envelope_of(8)
     node.store.check_invariants()
+
+
+def test_compaction_keeps_away_from_a_file_in_which_the_start_found_damage() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.disk.flip_bit(f"{STORE_DIRECTORY}/0.rdq", 64 + 5 * RECORD_BYTES + 80)
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert len(node.store.recovery.corrupt) == 1
+    node.release(1, 2, 3, 4, 5, 7, 8, 9)
+    before = node.disk.reads
+    for _ in range(100):
+        node.store.maintain()
+    assert node.disk.reads == before
+
+
+def test_compaction_keeps_away_from_a_gap_that_is_too_small_for_a_hole() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    at, gap = 64 + 5 * RECORD_BYTES, bytes(RECORD_HEADER_BYTES - 1)
+    file = node.disk.open(path)
+    file.pwrite(gap + node.disk.snapshot()[path][at:], at)
+    file.sync()
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (1, [])
+    node.check()
+    node.release(*range(1, 9))
+    before = node.disk.reads
+    for _ in range(100):
+        node.store.maintain()
+    assert node.disk.reads == before
+    node.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
