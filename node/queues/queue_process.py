@@ -256,8 +256,6 @@ class QueueProcess:
         self._refuse(refused)
         if options.max_length != 0 and not is_resent:
             fitting = self._deliver_directly(fitting)
-        if not fitting:
-            return
         fitting, refused = split_excess(fitting, options, self._backing_queue)
         self._refuse(refused)
         self._store(fitting, is_resent)

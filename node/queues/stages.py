@@ -491,8 +491,6 @@ class Stages:
         for is_q1 in (True, False):
             place = self.q1 if is_q1 else self.q4
             seq_ids, messages = place.take(count) if is_q1 else place.take_last(count)
-            if not seq_ids:
-                continue
             count -= len(seq_ids)
             self.moved += len(seq_ids)
             self.ram_bytes -= sum([body_bytes(message) for message in messages])

@@ -355,6 +355,15 @@ def test_consumers_that_are_merely_cut_off_may_return_to_an_auto_delete_queue() 
     assert bench.drain() == []
 
 
+def test_who_comes_after_a_deletion_finds_no_queue() -> None:
+    bench = QueueBench()
+    bench.process.delete()
+    with pytest.raises(ChannelError, match="no queue"):
+        bench.consume()
+    with pytest.raises(ChannelError, match="no queue"):
+        bench.process.get(channel(1), no_ack=True)
+
+
 # --- settling ---
 
 
