@@ -147,7 +147,7 @@ def test_a_pre_vote_changes_no_state() -> None:
 
 def test_who_hears_from_a_leader_refuses_pre_votes_and_ignores_votes() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     drain(core)
     core.step(500, PreVoteRequest(N3, N1, 2, 9, 1))
     assert drain(core) == [PreVoteResponse(N1, N3, 1, False)]
@@ -158,14 +158,14 @@ def test_who_hears_from_a_leader_refuses_pre_votes_and_ignores_votes() -> None:
 
 def test_a_transfer_overrides_the_lease() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     core.step(500, VoteRequest(N3, N1, 2, 9, 1, is_transfer=True))
     assert VoteResponse(N1, N3, 2, True) in drain(core)
 
 
 def test_the_death_of_the_leader_is_answered_without_waiting_for_the_timeout() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     core.peer_down(20, N2)
     assert core.next_deadline_ms <= 20 + core.config.peer_down_delay_max_ms
     core.tick(core.next_deadline_ms)
@@ -177,7 +177,7 @@ def test_followers_that_learn_of_a_death_at_once_stand_at_different_moments() ->
     deadlines = set()
     for seed in range(40):
         core = RaftCore(RaftConfig(N1), founding_state(TRIO), Random(seed), now_ms=0)
-        core.step(100, Heartbeat(N2, N1, 1, 0))
+        core.step(100, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
         core.peer_down(100, N2)
         deadlines.add(core.next_deadline_ms)
     assert 100 <= min(deadlines) < 110
@@ -188,20 +188,20 @@ def test_followers_that_learn_of_a_death_at_once_stand_at_different_moments() ->
 def test_when_the_leader_is_gone_a_lost_election_is_repeated_soon() -> None:
     """There is nobody to be disturbed by it."""
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     core.peer_down(20, N2)
     begin_ms = core.next_deadline_ms
     core.tick(begin_ms)
     assert core.role is Role.PRE_CANDIDATE
     interval_ms = core.config.heartbeat_interval_ms
     assert interval_ms <= core.next_deadline_ms - begin_ms <= 3 * interval_ms
-    core.step(begin_ms, Heartbeat(N3, N1, 2, 0))
+    core.step(begin_ms, Heartbeat(N3, N1, 2, 0, 0, 0, 0))
     assert core.next_deadline_ms - begin_ms >= core.config.election_timeout_min_ms, "there is one again"
 
 
 def test_the_death_of_another_follower_starts_no_election() -> None:
     core = make_core()
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     core.peer_down(20, N3)
     core.tick(900)
     assert core.role is Role.FOLLOWER
@@ -209,7 +209,7 @@ def test_the_death_of_another_follower_starts_no_election() -> None:
 
 def test_a_stale_leader_hears_of_the_newer_term() -> None:
     core = make_core(state=log_of(5))
-    core.step(10, Heartbeat(N2, N1, 1, 0))
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
     assert [m.term for m in drain(core) if isinstance(m, AppendResponse)] == [5]
 
 
@@ -229,7 +229,7 @@ def test_one_answering_follower_of_two_keeps_a_leader() -> None:
         for message in of_type(drain(core), Heartbeat):
             assert isinstance(message, Heartbeat)
             if message.receiver == N2:
-                core.step(now_ms, HeartbeatResponse(N2, N1, core.term))
+                core.step(now_ms, HeartbeatResponse(N2, N1, core.term, 0, 0))
     assert core.is_leader
 
 
@@ -307,7 +307,7 @@ def test_a_leader_finds_where_a_divergent_log_agrees_in_two_round_trips() -> Non
     rounds = 0
     for now_ms in range(5100, 8000, 100):
         leader.tick(now_ms)
-        leader.step(now_ms, HeartbeatResponse(N3, N1, leader.term))
+        leader.step(now_ms, HeartbeatResponse(N3, N1, leader.term, 0, 0))
         for _ in range(6):
             for message in drain(leader):
                 if message.receiver == N2:
@@ -325,7 +325,7 @@ def test_a_probe_that_was_lost_is_repeated_as_it_was() -> None:
     leader = make_leader(make_core(state=log_of(1, 1, 1)), followers=(N3,))
     leader.tick(5100)
     assert not of_type(drain(leader), AppendRequest), "one probe at a time; the first to n2 is lost"
-    leader.step(5150, HeartbeatResponse(N2, N1, leader.term))
+    leader.step(5150, HeartbeatResponse(N2, N1, leader.term, 0, 0))
     [again] = [m for m in drain(leader) if isinstance(m, AppendRequest)]
     assert (again.receiver, again.previous_index) == (N2, 6), "the entry before the leader's first"
 

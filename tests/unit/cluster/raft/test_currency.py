@@ -160,7 +160,7 @@ def test_words_that_waited_in_a_socket_prove_nothing_about_the_present() -> None
 
 def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
     follower = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
-    follower.step(500, Heartbeat(N1, N2, 1, 3))
+    follower.step(500, Heartbeat(N1, N2, 1, 3, 0, 0, 0))
     assert follower.currency.as_of_ms(3) == 500
 
     network = RaftNetwork(NAMES)
@@ -170,7 +170,7 @@ def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
     network.partition(*([name] for name in NAMES))
     network.run(300)
     other = NodeName(next(name for name in NAMES if name != leader))
-    core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term))
+    core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term, 0, 0))
     assert age_ms(network, leader) == 0
 
 

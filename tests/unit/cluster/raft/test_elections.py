@@ -24,7 +24,7 @@ from tests.support.raft_core import N1, N2, N3, N4, TRIO, drain, make_core, make
 
 def follow(core: RaftCore, now_ms: int) -> None:
     """``core`` hears n2, the leader of its term."""
-    core.step(now_ms, Heartbeat(N2, core.node, core.term, 0))
+    core.step(now_ms, Heartbeat(N2, core.node, core.term, 0, 0, 0, 0))
     drain(core)
 
 
@@ -34,7 +34,7 @@ def lead_on(core: RaftCore, until_ms: int) -> None:
         now_ms = core.next_deadline_ms
         core.tick(now_ms)
         for heartbeat in of_type(drain(core), Heartbeat):
-            core.step(now_ms, HeartbeatResponse(heartbeat.receiver, core.node, core.term))
+            core.step(now_ms, HeartbeatResponse(heartbeat.receiver, core.node, core.term, 0, 0))
 
 
 # --- the leader's process is gone

@@ -12,7 +12,7 @@ def test_what_was_on_its_way_to_a_process_that_is_gone_is_sent_to_its_successor_
     drain(leader)
     leader.peer_down(5010, N2)
     drain(leader)
-    leader.step(5050, HeartbeatResponse(N2, N1, leader.term))
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
     [again] = of_type(drain(leader), AppendRequest)
     assert (again.receiver, [entry.payload for entry in again.entries]) == (N2, [b"x"])
 
@@ -28,7 +28,7 @@ def test_after_a_refusal_the_leader_passes_over_what_it_knows_to_differ_and_no_m
 def test_what_is_not_sent_yet_is_not_asked_for_either() -> None:
     leader = make_leader(make_core())
     leader.propose(5010, [b"x"])
-    leader.step(5010, HeartbeatResponse(N2, N1, leader.term))
+    leader.step(5010, HeartbeatResponse(N2, N1, leader.term, 0, 0))
     assert [(m.receiver, len(m.entries)) for m in of_type(drain(leader), AppendRequest)] == [(N2, 1), (N3, 1)]
 
 
@@ -38,7 +38,7 @@ def test_what_is_sent_and_not_acknowledged_is_asked_for_without_its_entries() ->
     leader.propose(5010, [b"x"])
     drain(leader)
     index = leader.log.last_index
-    leader.step(5050, HeartbeatResponse(N2, N1, leader.term))
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
     [question] = of_type(drain(leader), AppendRequest)
     assert (question.receiver, question.previous_index, question.entries) == (N2, index, ())
     leader.step(5060, AppendResponse(N2, N1, leader.term, False, index, conflict_index=index, conflict_term=0))
@@ -54,7 +54,7 @@ def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_el
     leader.propose(5010, [b"x"])
     again_ms = 5000 + leader.config.election_timeout_min_ms
     for now_ms, sent in ((again_ms - 1, 0), (again_ms, 1)):
-        leader.step(now_ms, HeartbeatResponse(N2, N1, leader.term))
+        leader.step(now_ms, HeartbeatResponse(N2, N1, leader.term, 0, 0))
         messages = [message for message in drain(leader) if message.receiver == N2]
         assert [type(message) for message in messages] == [InstallSnapshot] * sent
     leader.step(again_ms, AppendResponse(N2, N1, leader.term, True, leader.log.snapshot.index))
