@@ -60,6 +60,20 @@ def test_a_candidate_counts_its_own_vote_only_when_it_is_durable() -> None:
     assert core.is_leader
 
 
+def test_what_was_on_its_way_to_the_disk_before_says_nothing_of_a_candidates_own_vote() -> None:
+    core = make_core()
+    core.step(10, AppendRequest(N2, N1, 1, 3, 1, (command(4, 1),), 3))
+    before = core.take_ready()
+    core.tick(5000)
+    core.step(5000, PreVoteResponse(N2, N1, 2, True))
+    with_vote = core.take_ready()
+    core.step(5000, VoteResponse(N2, N1, 2, True))
+    core.appended(before)
+    assert core.role is Role.CANDIDATE
+    core.appended(with_vote)
+    assert core.is_leader
+
+
 def test_an_append_response_waits_for_the_disk() -> None:
     core = make_core()
     core.step(10, AppendRequest(N2, N1, 1, 3, 1, (command(4, 1),), 3))

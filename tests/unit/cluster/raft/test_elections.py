@@ -9,6 +9,7 @@ import pytest
 
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Role, founding_state
 from cluster.raft.messages import (
+    AppendResponse,
     Heartbeat,
     HeartbeatResponse,
     PreVoteRequest,
@@ -19,7 +20,7 @@ from cluster.raft.messages import (
     VoteResponse,
 )
 from node.ids import NodeName
-from tests.support.raft_core import N1, N2, N3, N4, TRIO, drain, make_core, make_leader, of_type
+from tests.support.raft_core import N1, N2, N3, N4, TRIO, drain, log_of, make_core, make_leader, of_type
 
 
 def follow(core: RaftCore, now_ms: int) -> None:
@@ -142,8 +143,23 @@ def test_who_does_not_vote_does_not_take_over_either() -> None:
 def test_a_voter_that_is_asked_to_take_over_asks_for_votes_without_a_pre_vote() -> None:
     core = make_core()
     follow(core, 10)
-    core.step(20, TimeoutNow(N2, N1, 1))
+    core.step(4000, TimeoutNow(N2, N1, 1))
     assert [(m.receiver, m.is_transfer) for m in of_type(drain(core), VoteRequest)] == [(N2, True), (N3, True)]
+    assert_waits(core, since_ms=4000)
+
+
+def test_a_target_that_has_everything_is_asked_to_take_over_once() -> None:
+    core = make_leader(make_core())
+    core.transfer_leadership(5000, N2)
+    assert len(of_type(drain(core), TimeoutNow)) == 1
+    core.step(5010, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    assert of_type(drain(core), TimeoutNow) == [], "it has said nothing new"
+
+
+def test_who_asks_in_a_term_that_is_past_is_refused_and_hears_of_the_present_one() -> None:
+    core = make_core(state=log_of(5))
+    core.step(10, PreVoteRequest(N2, N1, 4, 99, 4))
+    assert drain(core) == [PreVoteResponse(N1, N2, 5, False)]
 
 
 # --- handing over

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from node.errors import StorageError
-from node.store.disk.disk import DiskFile
+from node.store.disk.disk import DiskFile, sync_file
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.formats.record import RECORD_HEADER_BYTES
@@ -514,7 +514,8 @@ def test_what_a_note_names_is_a_hole_after_a_crash_and_its_file_as_long_as_it_wa
     assert node.store.status().total_bytes == 5 * RECORD_BYTES
 
 
-def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
+@pytest.mark.parametrize("synced", ["names", "note"])
+def test_power_fails_while_a_process_cleans_up_after_a_killed_one(synced: str) -> None:
     """The kernel had all that the killed process wrote, but the disk had not: the note first has to be durable."""
     for after in range(1, 12):
         for seed in range(6):
@@ -523,8 +524,11 @@ def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
                 node.store.maintain()
             assert "0.holes" in node.files()
             durable = node.durable()
-            # The names were synced by somebody, the note was not.
-            node.disk.sync_directory(STORE_DIRECTORY)
+            # One of the two was synced by somebody, the other was not.
+            if synced == "names":
+                node.disk.sync_directory(STORE_DIRECTORY)
+            else:
+                sync_file(node.disk, f"{STORE_DIRECTORY}/0.holes")
             node.disk.crash_after = after
             with suppress(SimulatedCrashError):
                 node.start()
