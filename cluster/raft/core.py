@@ -91,6 +91,7 @@ class RaftCore:
         self._installed_snapshot: Snapshot | None = None
         #: Candidate: the `Ready` that makes its vote for itself durable.
         self._self_vote_ready = 0
+        #: While it stands: who has answered what.
         self._votes: dict[NodeName, bool] = {}
         #: When the leader was last heard; meaningful while `leader` is set.
         self._leader_heard_ms = now_ms
@@ -314,7 +315,6 @@ class RaftCore:
             self._count_vote(self.node, True)
         elif self._leadership is not None:
             self._leadership.advance_commit(self._now_ms)
-            self._end_leadership_if_over()
 
     # ------------------------------------------------------------------ terms and roles
 
@@ -380,7 +380,6 @@ class RaftCore:
             self.voted_for = None
         self.role = Role.FOLLOWER
         self._leadership = None
-        self._votes = {}
         self.leader = None
         if leader is not None:
             self._hear_leader(leader)
@@ -434,7 +433,6 @@ class RaftCore:
         self.role = Role.LEADER
         self.leader = self.node
         self._is_leader_gone = False
-        self._votes = {}
         self._leadership = Leadership(self.config, self.log, self.term, self._now_ms, self._messages_now)
 
     def _require_leadership(self) -> Leadership:
@@ -507,13 +505,9 @@ class RaftCore:
         previous_index = request.previous_index
         if previous_index < log.base_index:
             # A repeated old request: what is compacted here is committed, so it agrees; look at the rest only.
-            entries = tuple(entry for entry in entries if entry.index > log.base_index)
-            end = previous_index + len(request.entries)
-            if end > log.base_index:
-                log.merge(entries, self._next_ready)
-            self._accept(request.sender, max(end, log.base_index), request.commit)
-            return
-        if not log.matches(previous_index, request.previous_term):
+            entries = entries[log.base_index - previous_index :]
+            previous_index = log.base_index
+        elif not log.matches(previous_index, request.previous_term):
             self._refuse(request)
             return
         log.merge(entries, self._next_ready)

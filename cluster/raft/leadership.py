@@ -189,11 +189,9 @@ class Leadership:
             self._send_appends(now_ms, peer)
 
     def _wants_append(self, progress: Progress) -> bool:
-        if progress.is_paused:
-            return False
-        if progress.state is ProgressState.PROBE:
-            return True
-        return progress.next <= self._log.last_index or progress.commit_sent < min(self._log.commit, progress.match)
+        log = self._log
+        is_behind = progress.next <= log.last_index or progress.commit_sent < min(log.commit, progress.match)
+        return is_behind and not progress.is_paused
 
     def _send_appends(self, now_ms: int, peer: NodeName) -> None:
         progress = self._progress[peer]

@@ -237,8 +237,6 @@ class RaftLog:
     def take_committed(self) -> tuple[Entry, ...]:
         """Entries to apply now: decided by the cluster and durable here. They count as applied from now on."""
         end = min(self.commit, self.stable)
-        if end <= self.applied:
-            return ()
         entries = tuple(self._entries[self.applied - self.base_index : end - self.base_index])
         self.applied = end
         return entries

@@ -171,11 +171,11 @@ class Heartbeat:
     term: int
     commit: int
     #: What the leader has committed, whether or not the receiver holds it; 0 until it has committed in its term.
-    committed: int = 0
+    committed: int
     #: When it was sent, by the sender's clock.
-    stamp_ms: int = 0
+    stamp_ms: int
     #: The latest stamp that the leader has from the receiver; 0 if none.
-    echo_ms: int = 0
+    echo_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ class HeartbeatResponse:
     sender: NodeName
     receiver: NodeName
     term: int
-    stamp_ms: int = 0
-    echo_ms: int = 0
+    stamp_ms: int
+    echo_ms: int
 
 
 @dataclass(frozen=True, slots=True)

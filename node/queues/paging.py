@@ -15,7 +15,7 @@ from node.queues.rates import QueueRates
 from node.queues.stages import PAGE_OUT_MESSAGES
 from node.queues.writes import Writes
 
-#: Operations (messages published, fetched or settled) between two looks at whether something must be paged out
+#: Operations (messages published, inserted or fetched) between two looks at whether something must be paged out
 #: (RabbitMQ: ``ram_pending`` operations).
 OPERATIONS_PER_LOOK = 1000
 

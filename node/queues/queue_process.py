@@ -269,8 +269,6 @@ class QueueProcess:
         self._refuse(refused)
         if options.max_length != 0 and not is_resent:
             fitting = self._deliver_directly(fitting)
-        if not fitting:
-            return
         fitting, refused = split_excess(fitting, options, self._backing_queue)
         self._refuse(refused)
         self._store(fitting, is_resent)
@@ -421,8 +419,7 @@ class QueueProcess:
         ``more_follow``: the channel gives back more, in calls to come; nobody is given anything before one without
         positions, and without this flag, has ended it.
         """
-        is_limited = self._options.is_limited
-        if is_limited:
+        if self._options.is_limited:
             self._catch_up()
         settled = self._holdings.release(channel, seq_ids)
         if settled:
@@ -431,8 +428,7 @@ class QueueProcess:
             self._returns.expect_more(channel)
         elif not seq_ids:
             self._returns.expect_no_more(channel)
-        if is_limited:
-            self._drop_excess(DROP_AT_ONCE)
+        self._drop_excess(DROP_AT_ONCE)
 
     def channel_down(self, channel: ChannelKey, *, may_return: bool = False) -> None:
         """The channel is gone: what it held is ready again, its consumers are removed.
@@ -454,8 +450,7 @@ class QueueProcess:
             if self._options.is_limited:
                 self._catch_up()
             self._returns.take_over(holdings.held)
-            if self._options.is_limited:
-                self._drop_excess(DROP_AT_ONCE)
+            self._drop_excess(DROP_AT_ONCE)
         if had_consumers:
             self._delete_if_unused(may_return=may_return)
 
@@ -523,7 +518,7 @@ class QueueProcess:
             self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
         self._held_back = []
         self._waiting = []
-        self._returns.clear()
+        self._returns = Returns(backing_queue)
         backing_queue.requeue_all()
         backing_queue.purge()
         effects: list[QueueEffect] = [effect for effect in self.drain() if not isinstance(effect, DeleteUnused)]

@@ -99,14 +99,6 @@ class Returns:
         self._changed()
         return purged
 
-    def clear(self) -> None:
-        """The queue is gone."""
-        self._taken_over.clear()
-        self._purged.clear()
-        self._unfinished.clear()
-        self.ready = self.purged_messages = 0
-        self._changed()
-
     def _changed(self) -> None:
         self.is_under_way = bool(self._taken_over or self._unfinished)
 

@@ -205,8 +205,7 @@ class Stages:
             size += sum([len(message.body) for message in more])
         if size > bytes_max:
             size = self._put_back_behind(seq_ids, messages, bytes_max)
-        if not self.q3:
-            self._restore()
+        self._restore()
         self.ram_bytes -= size
         return seq_ids, messages, size
 
@@ -240,8 +239,7 @@ class Stages:
             size += chosen_bytes
             if place is self.q4:
                 self.ram_bytes -= chosen_bytes
-            if not self.q3:
-                self._restore()
+            self._restore()
         return seq_ids, entries, size
 
     def _read_ahead(self, wanted: int, ahead: int) -> bool:
@@ -264,8 +262,7 @@ class Stages:
             self.q3.prepend(seq_ids, entries)
             raise
         self.q4.append(seq_ids, messages)
-        if not self.q3:
-            self._restore()
+        self._restore()
         return True
 
     def _read(self, seq_ids: Sequence[int], entries: Sequence[Entry]) -> list[Message]:
@@ -279,7 +276,7 @@ class Stages:
         return messages
 
     def _restore(self) -> None:
-        """Make the rules true again after Q3 ran empty."""
+        """Make the rules true again if Q3 ran empty."""
         while not self.q3:
             if self.delta.count:
                 self._load()
@@ -494,8 +491,6 @@ class Stages:
         for is_q1 in (True, False):
             place = self.q1 if is_q1 else self.q4
             seq_ids, messages = place.take(count) if is_q1 else place.take_last(count)
-            if not seq_ids:
-                continue
             count -= len(seq_ids)
             self.moved += len(seq_ids)
             self.ram_bytes -= sum([body_bytes(message) for message in messages])

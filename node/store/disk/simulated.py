@@ -213,6 +213,7 @@ class SimulatedFile:
         #: As far as this handle knows. Without, a closed one has given its descriptor up, like that of the system.
         self._is_unsynced = is_new
         self._size = len(inode.content)
+        disk.open_handles += 1
 
     @property
     def path(self) -> str:
@@ -301,10 +302,13 @@ class SimulatedFile:
         self._inode.pending.clear()
 
     def close(self) -> None:
+        if not self._closed and self._life == self._disk.life:
+            self._disk.open_handles -= 1
         self._closed = True
 
     def abandon(self) -> None:
-        self._closed = self._is_abandoned = True
+        self.close()
+        self._is_abandoned = True
 
     def _require_open(self) -> None:
         assert not self._closed, f"{self._path} is closed"
@@ -342,6 +346,8 @@ class SimulatedDisk:
         self.reads = 0
         #: Number of crashes; handles of an earlier life are dead.
         self.life = 0
+        #: Of this life, neither closed nor abandoned.
+        self.open_handles = 0
         #: Begun so far; every one of so many happens early (0: none).
         self.cuts = 0
         self.early_cut_every = 2
@@ -491,7 +497,7 @@ class SimulatedDisk:
 
     def crash(self, style: CrashStyle, rng: random.Random) -> None:
         """Lose power: keep what is durable, and of the rest what ``style`` leaves. Clears every injected fault."""
-        self.life += 1
+        self._begin_life()
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
         self.full_for = None
         self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
@@ -507,8 +513,12 @@ class SimulatedDisk:
     def lose_handles(self) -> None:
         """The process has died and the machine lives on: its handles are dead, and the system keeps what was written,
         which the next crash may still take away."""
-        self.life += 1
+        self._begin_life()
         self.crash_after = None
+
+    def _begin_life(self) -> None:
+        self.life += 1
+        self.open_handles = 0
 
     def _undo_moves(self, kept: int) -> None:
         """All but the first ``kept`` never happened."""

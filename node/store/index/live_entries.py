@@ -65,7 +65,8 @@ class LiveEntries(Generic[SegmentT]):
         self.segments: dict[int, SegmentT] = {}
         #: Settled since the last flush, of those that were written: segment -> its set of entries.
         self.settled: dict[int, int] = {}
-        #: Segments that have no live entry, or had none at some time; in the order in which that happened.
+        #: Segments that may have no live entry: something was settled in them, or they were added, since `finished` has
+        #: looked, or they had none then; in the order in which that happened.
         self._emptied: dict[int, None] = {}
 
     # -- pending entries
@@ -173,8 +174,7 @@ class LiveEntries(Generic[SegmentT]):
         number = segment.number
         self.settled[number] = self.settled.get(number, 0) | bits
         segment.settle(bits)
-        if not segment.live_count:
-            self._emptied[number] = None
+        self._emptied[number] = None
 
     def _release(self, segment: SegmentT, shared: int, known: Mapping[int, Message | PagedMessage]) -> None:
         """Give back the references of these live entries of shared stores."""
@@ -187,8 +187,7 @@ class LiveEntries(Generic[SegmentT]):
     def add_segment(self, segment: SegmentT) -> None:
         """A new segment, or one that was found on disk."""
         self.segments[segment.number] = segment
-        if not segment.live_count:
-            self._emptied[segment.number] = None
+        self._emptied[segment.number] = None
 
     def drop_segment(self, number: int) -> None:
         """Forget a segment in which everything is settled, and acks that need not be written now."""

@@ -93,8 +93,8 @@ def serving_tasks() -> list[asyncio.Task[object]]:
 async def test_both_directions_keep_their_order_on_both_streams(pair: Pair) -> None:
     await pair.start_both()
     expected = [ops(index) for index in range(2000)]
-    beats: list[Message] = [Heartbeat(N1, N2, 1, commit) for commit in range(100)]
-    answers: list[Message] = [Heartbeat(N2, N1, 1, commit) for commit in range(100)]
+    beats: list[Message] = [Heartbeat(N1, N2, 1, commit, 0, 0, 0) for commit in range(100)]
+    answers: list[Message] = [Heartbeat(N2, N1, 1, commit, 0, 0, 0) for commit in range(100)]
     for start in range(0, 2000, 20):
         pair.meshes[N1].send_queue_frames(N2, expected[start : start + 20])
         pair.meshes[N2].send_queue_frames(N1, expected[start : start + 20])
@@ -224,7 +224,7 @@ async def test_a_large_message_passes(pair: Pair) -> None:
 async def test_sending_without_a_link_is_dropped(pair: Pair) -> None:
     await pair.start(N1)
     pair.meshes[N1].send_queue_frames(N2, [ops(1)])
-    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1)])
+    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1, 0, 0, 0)])
     assert not pair.meshes[N1].is_congested(N2)
     await pair.start(N2)
     await pair.both_up(1)

@@ -161,10 +161,9 @@ class QueueIndexV1:
         try:
             written = self._write(pending) if entries.settled or pending else 0
         except DiskFullError:
-            if entries.settled and pending:
-                # Acks take little space, and what they finish makes room.
-                self._write(())
-                self._delete_finished(next_seq_id)
+            # Acks take little space, and what they finish makes room.
+            self._write(())
+            self._delete_finished(next_seq_id)
             raise
         # A full disk does not hinder publishing more than it must: what cannot be moved now is moved later.
         with suppress(DiskFullError):

@@ -89,10 +89,9 @@ def _recover_clean(index: QueueIndexV1, report: RecoveryReport, terms: bytes) ->
         return False
     index.adopt(next_journal, segments)
     for segment in segments:
-        if segment.transient_bits:
-            # Their store was emptied: there is nothing to give back.
-            segment.shared_bits &= ~segment.transient_bits
-            report.transient += segment.transient_bits.bit_count()
+        # Their store was emptied: there is nothing to give back.
+        segment.shared_bits &= ~segment.transient_bits
+        report.transient += segment.transient_bits.bit_count()
     index.drop_transient()
     report.messages += sum(segment.live_count for segment in segments)
     return True

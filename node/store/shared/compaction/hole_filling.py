@@ -259,7 +259,6 @@ class HoleFilling:
         files = self._files
         if self._is_published:
             self._moves.switch(len(self._moves))
-            files.disk.sync_directory(files.directory)
         elif self._is_filling and self._summary.valid_bytes:
             erase_noted(files, self.number)
         else:
@@ -268,13 +267,13 @@ class HoleFilling:
 
 
 def erase_noted(files: StoreFiles, number: int) -> None:
-    """Make every noted range a hole again, durably, and remove the note. Raises `StorageError`."""
+    """Make every noted range a hole again, durably, and remove the note, whose name is the caller's to sync. Raises
+    `StorageError`."""
     ranges = read_durable_note(files, number)
     file = files.handle(number)
     erase_ranges(file, ranges)
     file.sync()
     files.drop_note(number)
-    files.disk.sync_directory(files.directory)
 
 
 def read_durable_note(files: StoreFiles, number: int) -> list[tuple[int, int]]:

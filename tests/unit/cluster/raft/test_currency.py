@@ -8,11 +8,11 @@ from random import Random
 
 from cluster.raft.core import RaftConfig, RaftCore, founding_state
 from cluster.raft.currency import NEVER_MS, Currency
-from cluster.raft.messages import Heartbeat, HeartbeatResponse
+from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse, PreVoteResponse, VoteResponse
 from node.ids import NodeName
+from tests.support.raft_core import N1, N2, N3, drain, make_core, make_leader, of_type
 from tests.support.raft_network import RaftNetwork
 
-N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
 NAMES = ["n1", "n2", "n3"]
 
 
@@ -82,6 +82,49 @@ def test_who_is_cut_off_is_current_as_of_then() -> None:
     assert age_ms(network, leader) <= 400
 
 
+def test_of_two_both_must_have_heard_the_leader() -> None:
+    network = RaftNetwork(NAMES[:2])
+    leader = network.elect()
+    network.run(1000)
+    cut_ms = network.now_ms
+    network.partition(*([name] for name in NAMES[:2]))
+    network.run(500)
+    assert network.core(leader).is_leader, "it has a while left"
+    assert as_of_ms(network, leader) <= cut_ms
+
+
+def test_a_leader_says_nothing_before_it_has_committed_something_of_its_term() -> None:
+    """It does not know how far its predecessor came."""
+    core = make_core()
+    core.tick(5000)
+    drain(core)
+    core.step(5000, PreVoteResponse(N2, N1, 2, True))
+    drain(core)
+    core.step(5000, VoteResponse(N2, N1, 2, True))
+    drain(core)
+    core.step(5010, HeartbeatResponse(N2, N1, core.term, 1, 5001))
+    assert core.currency.as_of_ms(core.log.applied) == NEVER_MS
+    core.step(5020, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    drain(core)
+    core.step(5030, HeartbeatResponse(N2, N1, core.term, 1, 5001))
+    assert core.currency.as_of_ms(core.log.applied) == 5000
+
+
+def test_what_a_process_has_stamped_is_not_sent_to_the_one_after_it() -> None:
+    """Its clock is another."""
+    core = make_leader(make_core())
+    for now_ms in (5100, 5200):
+        core.tick(now_ms)
+        drain(core)
+        for follower in (N2, N3):
+            core.step(now_ms, HeartbeatResponse(follower, N1, core.term, 77, now_ms + 1))
+    core.tick(5300)
+    assert [heartbeat.echo_ms for heartbeat in of_type(drain(core), Heartbeat)] == [77, 77]
+    core.peer_down(5350, N2)
+    core.tick(5400)
+    assert [heartbeat.echo_ms for heartbeat in of_type(drain(core), Heartbeat)] == [0, 77]
+
+
 def test_who_cannot_write_what_it_is_sent_is_not_current_although_the_leader_is_heard() -> None:
     network = RaftNetwork(NAMES)
     leader = network.elect()
@@ -117,7 +160,7 @@ def test_words_that_waited_in_a_socket_prove_nothing_about_the_present() -> None
 
 def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
     follower = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
-    follower.step(500, Heartbeat(N1, N2, 1, 3))
+    follower.step(500, Heartbeat(N1, N2, 1, 3, 0, 0, 0))
     assert follower.currency.as_of_ms(3) == 500
 
     network = RaftNetwork(NAMES)
@@ -127,7 +170,7 @@ def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
     network.partition(*([name] for name in NAMES))
     network.run(300)
     other = NodeName(next(name for name in NAMES if name != leader))
-    core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term))
+    core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term, 0, 0))
     assert age_ms(network, leader) == 0
 
 

@@ -35,6 +35,12 @@ def test_a_refusal_tells_the_leader_the_highest_index_that_may_agree(
     assert log_of(*leader).possible_agreement(refused, *conflict) == agreed
 
 
+@pytest.mark.parametrize(("max_bytes", "taken"), [(30, 3), (29, 2), (20, 2), (19, 1), (10, 1), (9, 1)])
+def test_a_request_carries_as_many_entries_as_fit_and_one_at_least(max_bytes: int, taken: int) -> None:
+    log = RaftLog(Snapshot(0, 0, ()), [Entry(index, 1, EntryKind.COMMAND, bytes(10)) for index in range(1, 4)])
+    assert len(log.slice(1, 4, max_bytes)) == taken
+
+
 def test_an_answer_that_is_repeated_is_no_news() -> None:
     progress = Progress(next_index=4, now_ms=0)
     assert progress.note_accepted(3)

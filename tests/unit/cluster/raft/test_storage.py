@@ -53,6 +53,17 @@ def test_entries_and_the_vote_survive_a_crash_once_synced() -> None:
     assert state.hard_state == HardState(2, N2, 2)
 
 
+def test_what_a_killed_process_had_not_synced_is_durable_before_its_successor_counts_on_it() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), hard_state=HardState(2, N2, 2)))
+    disk.lose_handles()
+    found = reopen(disk)[1]
+    assert [entry.index for entry in found.entries] == [1, 2, 3]
+    disk.crash(CrashStyle.DROP, Random(1))
+    assert reopen(disk)[1] == found
+
+
 def test_a_later_entry_at_the_same_index_replaces_the_tail() -> None:
     disk = SimulatedDisk()
     storage, _ = reopen(disk)

@@ -24,8 +24,8 @@ async def test_a_link_carries_both_streams_in_order_in_both_directions(pair: Mes
     assert pair.meshes[N1].up_peers == [N2]
     assert pair.meshes[N2].up_peers == [N1]
     expected = [ops(index) for index in range(400)]
-    beats: list[Message] = [Heartbeat(N1, N2, 1, commit) for commit in range(20)]
-    answers: list[Message] = [Heartbeat(N2, N1, 1, commit) for commit in range(20)]
+    beats: list[Message] = [Heartbeat(N1, N2, 1, commit, 0, 0, 0) for commit in range(20)]
+    answers: list[Message] = [Heartbeat(N2, N1, 1, commit, 0, 0, 0) for commit in range(20)]
     for start in range(0, 400, 20):
         pair.meshes[N1].send_queue_frames(N2, expected[start : start + 20])
         pair.meshes[N2].send_queue_frames(N1, expected[start : start + 20])
@@ -77,7 +77,7 @@ async def test_who_speaks_need_not_say_that_he_lives(pair: MeshNodes) -> None:
     await pair.start_all()
     interval_s = TIMING.heartbeat_interval_ms / 1000
     for commit in range(20):
-        pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, commit)])
+        pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, commit, 0, 0, 0)])
         await asyncio.sleep(interval_s * 0.7)
     assert pair.listeners[N2].beats == 0
     await asyncio.sleep(interval_s * 0.4)
@@ -97,7 +97,7 @@ async def test_three_nodes_have_three_links() -> None:
 async def test_sending_without_a_link_is_dropped(pair: MeshNodes) -> None:
     await pair.start(N1)
     pair.meshes[N1].send_queue_frames(N2, [ops(1)])
-    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1)])
+    pair.meshes[N1].send_consensus(N2, [Heartbeat(N1, N2, 1, 1, 0, 0, 0)])
     assert not pair.meshes[N1].is_congested(N2)
     await pair.start(N2)
     await pair.until_all_up(1)

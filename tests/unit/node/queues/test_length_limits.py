@@ -95,6 +95,23 @@ def test_of_one_batch_only_what_fits_is_taken(overflow: str) -> None:
     assert bench.drain() == ["confirm 1 2 5", "reject 3 4 6"], "what one limit refuses takes no room of the other"
 
 
+@pytest.mark.parametrize("overflow", REJECTS)
+def test_a_queue_of_length_zero_refuses_everything_even_if_a_consumer_waits(overflow: str) -> None:
+    bench = QueueBench(max_length=0, overflow=overflow)
+    bench.consume()
+    bench.publish(2)
+    assert bench.drain() == ["reject 1 2"]
+
+
+@pytest.mark.parametrize("overflow", REJECTS)
+def test_what_is_sent_again_goes_to_a_waiting_consumer_flagged(overflow: str) -> None:
+    """An earlier master may have delivered it."""
+    bench = QueueBench(max_length=5, overflow=overflow)
+    bench.consume()
+    bench.process.publish(channel(1000), [message(1)], [1], is_resent=True)
+    assert bench.deliveries() == ["1.t: 1*"]
+
+
 def test_a_promoted_mirror_keeps_what_is_above_the_limit() -> None:
     pair = Pair().up().quiet()
     options = queue_options({"x-max-length": 2, "x-overflow": "reject-publish"})

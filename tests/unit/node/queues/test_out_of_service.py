@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from node.errors import StorageError
-from node.ids import SeqId
+from node.ids import QueueId, QueueName, SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.stores import StoreHarness
+from tests.support.stores import QUEUE_ID, StoreHarness
 
 
 @pytest.fixture
@@ -63,6 +63,24 @@ def test_out_of_service_every_operation_raises_and_changes_nothing(
     assert (queue.status(), queue.origins(), queue.delivered_below) == before
     assert queue.engine.has_failed
     assert not queue.engine.maintain()
+
+
+def test_nothing_of_a_failed_queue_becomes_durable_by_what_others_write(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
+    queue.publish(publications(1, 1))
+    harness.sync()
+    queue.publish(publications(2, 1))
+    collected_in = harness.group_commit.open_generation
+    harness.disk.fail_writes = f"/{QUEUE_ID}/"
+    harness.store.flush_writes()
+    before = queue.durable_generation
+    assert 0 < before < collected_in
+    for counter in (1, 2):
+        other.publish(publications(counter, 1))
+        harness.sync()
+    assert other.durable_generation > collected_in
+    assert queue.durable_generation == before
 
 
 def test_a_requeue_for_which_a_body_cannot_be_read_takes_the_queue_out_of_service(harness: StoreHarness) -> None:

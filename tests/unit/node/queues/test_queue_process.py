@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.errors import ChannelError
-from node.queues.events import DELIVERY_WINDOW_MESSAGES, CancelConsumer, ConfirmPublished, Deliver
+from node.queues.events import DELIVERY_WINDOW_MESSAGES, Deliver
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_process import DISPATCH_MAX, QueueProcess
 from tests.support.queue_bench import QueueBench, SteeredQueue, channel, message, queue_record
@@ -136,6 +136,17 @@ def test_turns_skip_those_who_are_full() -> None:
     bench.consume(3)
     bench.publish(9)
     assert bench.deliveries() == ["1.t: 1", "2.t: 2 4 6", "3.t: 3 5 7 8 9"]
+
+
+def test_the_turn_goes_on_where_it_stopped_when_somebody_was_full_meanwhile() -> None:
+    bench = QueueBench()
+    bench.consume(1, prefetch_count=1)
+    bench.consume(2)
+    bench.consume(3)
+    bench.publish(6)
+    assert bench.deliveries() == ["1.t: 1", "2.t: 2 4 6", "3.t: 3 5"]
+    bench.publish(1)
+    assert bench.deliveries() == ["3.t: 7"]
 
 
 def test_consumers_with_and_without_acks_share_fairly() -> None:
@@ -359,13 +370,17 @@ def test_a_requeued_message_returns_to_its_place_and_is_flagged() -> None:
     assert bench.deliveries() == ["2.t: 1* 3* 4"]
 
 
-def test_what_comes_back_goes_before_what_the_last_drain_left() -> None:
+@pytest.mark.parametrize("by_death", [False, True])
+def test_what_comes_back_goes_before_what_the_last_drain_left(by_death: bool) -> None:
     bench = QueueBench()
     bench.publish(DISPATCH_MAX + 3)
     assert bench.process.get(channel(2), no_ack=False) is not None
     bench.consume(1)
     bench.drain()
-    bench.requeue(2, 1)
+    if by_death:
+        bench.process.channel_down(channel(2))
+    else:
+        bench.requeue(2, 1)
     assert bench.deliveries() == [f"1.t: 1* {DISPATCH_MAX + 2} {DISPATCH_MAX + 3}"]
 
 
@@ -508,51 +523,6 @@ def test_purge_spares_unacked_messages() -> None:
     assert bench.process.unacked == 1
 
 
-def test_conditions_of_a_deletion() -> None:
-    bench = QueueBench()
-    bench.publish(1)
-    bench.consume(prefetch_count=1)
-    bench.publish(1)
-    bench.drain()
-    for conditions, text in (((True, False), "in use"), ((False, True), "is not empty")):
-        with pytest.raises(ChannelError) as caught:
-            bench.process.seal_for_delete(*conditions)
-        assert caught.value.reply_text == f"PRECONDITION_FAILED - queue 'q' in vhost '/' {text}"
-
-
-def test_a_sealed_queue_holds_publishes_back_and_a_broken_deletion_loses_none() -> None:
-    bench = QueueBench()
-    bench.publish(1)
-    assert bench.process.seal_for_delete(if_unused=False, if_empty=False) == 1
-    seen = [bench.process.is_sealed]
-    bench.publish(2)
-    assert bench.drain() == ["confirm 1"]
-    with pytest.raises(ChannelError):
-        bench.consume()
-    with pytest.raises(ChannelError):
-        bench.process.get(channel(1), no_ack=True)
-    bench.process.unseal()
-    assert [*seen, bench.process.is_sealed] == [True, False]
-    assert bench.drain() == ["confirm 2 3"]
-    assert bench.ready == [1, 2, 3]
-
-
-def test_who_waits_for_a_sealed_queue_goes_on_when_it_is_not_deleted_and_never_if_it_is() -> None:
-    went_on: list[str] = []
-    for is_deleted in (False, True):
-        bench = QueueBench()
-        bench.process.seal_for_delete(if_unused=False, if_empty=False)
-        bench.publish(1)
-        bench.process.when_unsealed(lambda bench=bench: went_on.append(f"behind {bench.process.ready}"))  # type: ignore[misc]
-        bench.process.when_unsealed(lambda: went_on.append("the second"))
-        if is_deleted:
-            bench.process.delete()
-        else:
-            bench.process.unseal()
-            bench.process.unseal()
-        assert went_on == ["behind 1", "the second"], "after what was held back, and once"
-
-
 def test_a_mastership_that_ends_delivers_nothing_any_more() -> None:
     bench = QueueBench()
     bench.publish(2)
@@ -570,17 +540,3 @@ def test_to_publish_nothing_does_nothing() -> None:
     bench = QueueBench()
     bench.process.publish(channel(1), [], [])
     assert bench.drain() == []
-
-
-def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
-    bench = QueueBench(durable=True)
-    bench.consume(1, prefetch_count=1)
-    bench.publish(2)
-    assert bench.storage.has_files
-    bench.process.seal_for_delete(if_unused=False, if_empty=False)
-    bench.publish(1)
-    effects = bench.process.delete()
-    confirmed = [seq for each in effects if isinstance(each, ConfirmPublished) for seq in each.publish_seqs]
-    assert sorted(confirmed) == [1, 2, 3]
-    assert effects[-1] == CancelConsumer(channel(1), "t")
-    assert not bench.storage.has_files

@@ -37,6 +37,13 @@ def test_the_duration_is_what_is_in_memory_over_the_rates() -> None:
     assert rates.duration_s(60_001, 3000, 1000) == pytest.approx(8000 / (4 * 400), rel=0.02)
 
 
+def test_before_the_first_look_nothing_was_in_memory() -> None:
+    rates = QueueRates()
+    rates.tick(0)
+    rates.ingress.add(1000)
+    assert rates.duration_s(1000, ram_ready=4, ram_pending=2) == 6 / (4 * rates.sum_per_s)
+
+
 def test_messages_of_an_idle_queue_last_for_ever() -> None:
     assert QueueRates().duration_s(1000, 500, 0) == math.inf
 

@@ -150,11 +150,15 @@ def test_a_queue_whose_messages_are_on_their_way_back_is_not_empty() -> None:
     assert bench.process.ready == 3_000
 
 
-def test_a_deletion_does_not_wait_for_them() -> None:
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_deletion_does_not_wait_for_them(is_purged: bool) -> None:
     bench = holding(3_000)
     bench.process.channel_down(HOLDER)
+    if is_purged:
+        bench.process.purge()
     bench.process.seal_for_delete(if_unused=False, if_empty=False)
     bench.process.delete()
+    bench.process.check_invariants()
     assert not bench.storage.has_files
     assert not bench.process.has_more
 

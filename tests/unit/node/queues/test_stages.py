@@ -51,6 +51,16 @@ def test_what_is_beyond_the_target_goes_down_from_the_back_of_q4(queue: LocalRep
     assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=12, q3=8, q4=0)
 
 
+def test_what_is_beyond_the_target_goes_down_from_q1_first_and_no_more_than_that(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 8))
+    want_in_memory(queue, 4)
+    queue.engine.paging.target_ram_count = None
+    queue.publish(publications(9, 3))
+    assert queue.engine.stage_counts == StageCounts(q1=3, q2=0, delta=0, q3=4, q4=4)
+    want_in_memory(queue, 3)
+    assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=0, q3=8, q4=3)
+
+
 def test_the_path_of_a_growing_queue_is_q1_q2_delta(queue: LocalReplica) -> None:
     queue.publish(publications(1, 20))
     want_in_memory(queue, 0)
@@ -168,6 +178,21 @@ def test_a_fast_consumer_gets_bodies_read_ahead() -> None:
     harness = StoreHarness()
     harness.open_queue().publish(publications(1, 2000))
     assert read_all(harness, per_fetch=20) <= 60, "the rate grows, and with it what is read at a time"
+
+
+def test_of_what_is_wanted_only_what_is_not_in_memory_is_read(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 40))
+    want_in_memory(queue, 10)
+    assert counters(queue.fetch(15, ack_required=False)) == list(range(1, 16))
+    assert queue.engine.stage_counts.q4 == 0, "five bodies were read"
+
+
+def test_for_a_consumer_that_is_slow_nothing_is_read_ahead(queue: LocalReplica) -> None:
+    queue.publish(publications(1, 40))
+    want_in_memory(queue, 0)
+    queue.engine.paging.target_ram_count = None
+    assert counters(queue.fetch(1, ack_required=False)) == [1]
+    assert queue.engine.stage_counts.q4 == 0
 
 
 def test_large_bodies_are_not_read_ahead() -> None:
@@ -390,6 +415,15 @@ def test_what_comes_takes_page_outs_along_and_nobody_else_is_needed(queue: Local
     queue.check_invariants()
 
 
+def test_whether_there_is_too_much_is_looked_at_once_in_so_many_operations(queue: LocalReplica) -> None:
+    queue.engine.paging.target_ram_count = 0
+    for first in (1, 1 + OPERATIONS_PER_LOOK):
+        queue.publish(publications(first, OPERATIONS_PER_LOOK - 1))
+        assert queue.status().in_ram == OPERATIONS_PER_LOOK - 1
+        queue.publish(publications(first + OPERATIONS_PER_LOOK - 1, 1))
+        assert queue.status().in_ram == 0
+
+
 def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 40))
@@ -494,7 +528,7 @@ def test_a_removal_that_leaves_little_is_a_purge_that_reads_nothing_of_what_goes
     want_in_memory(queue, target)
     harness.sync()
     unacked = [each.seq_id for each in queue.fetch(3, ack_required=True)]
-    kept = [unacked[1], 60, 61, 123, 380]
+    kept = [unacked[1], 5, 60, 61, 380]
     ranges = [SeqRange(SeqId(low + 1), SeqId(high)) for low, high in pairwise([-1, *kept, 400])]
     kept = [seq_id for seq_id in kept if seq_id in messages]
     before = harness.disk.reads

@@ -16,7 +16,7 @@ from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.length_file import LENGTHS_NAME
-from node.store.disk.simulated import CrashStyle
+from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.steps import run_through
@@ -53,6 +53,20 @@ def test_a_fan_out_is_written_once_and_kept_until_the_last_queue_has_settled(har
     second = harness.store.open_queue(OTHER_ID, OTHER_NAME, durable=True)
     assert counters(second.fetch(9, True)) == [1, 2, 3]
     harness.store.check_invariants()
+
+
+def test_the_directories_of_a_new_vhost_are_there_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated disk keeps them in any case; a real one only if the directories above were synced."""
+    synced: list[str] = []
+    sync_directory = SimulatedDisk.sync_directory
+
+    def watched(disk: SimulatedDisk, path: str) -> None:
+        synced.append(path)
+        sync_directory(disk, path)
+
+    monkeypatch.setattr(SimulatedDisk, "sync_directory", watched)
+    harness = StoreHarness()
+    assert {harness.store.directory, f"{DATA_DIRECTORY}/vhosts", DATA_DIRECTORY} <= set(synced)
 
 
 def test_queues_on_disk_and_deletion_of_those_that_are_gone(harness: StoreHarness) -> None:

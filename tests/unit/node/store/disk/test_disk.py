@@ -429,6 +429,36 @@ def test_a_cut_that_fails_says_so_to_whoever_finishes_it(
     assert open_descriptors(tmp_path) == 0
 
 
+def test_a_crash_clears_every_fault() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    disk.create("/d/f").append(b"1")
+    disk.fail_writes = disk.fail_syncs = disk.fail_reads = disk.full_for = "/d"
+    disk.crash_after, disk.fail_sync_after = 1000, 1
+    disk.crash(CrashStyle.DROP, random.Random(0))
+    write_durably(disk, "/d/f", b"23")
+    assert read_whole(disk, "/d/f") == b"23"
+    assert disk.crash_after is None
+
+
+def test_the_simulated_disk_counts_the_handles_that_a_process_has_open() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    first, second, third = disk.create("/d/f"), disk.open("/d/f"), disk.open("/d/f")
+    assert disk.open_handles == 3
+    for _ in range(2):
+        first.close()
+        second.abandon()
+    assert disk.open_handles == 1
+    disk.lose_handles()
+    assert disk.open_handles == 0, "those of a dead process are gone with it"
+    disk.open("/d/f")
+    third.close()
+    assert disk.open_handles == 1
+    disk.crash(CrashStyle.DROP, random.Random(0))
+    assert disk.open_handles == 0
+
+
 def test_a_crash_after_some_operations() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")
@@ -472,6 +502,21 @@ def test_a_full_simulated_disk_takes_a_prefix(chosen: int | None, left: bytes) -
     file.sync()
     disk.crash(CrashStyle.DROP, random.Random(1))
     assert read_whole(disk, "/d/f") == left
+
+
+@pytest.mark.parametrize(("written", "used"), [(10, 32), (32, 32), (33, 40), (39, 40)])
+def test_a_refused_write_has_taken_whole_blocks_as_far_as_the_file_goes(written: int, used: int) -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    file = disk.create("/d/f")
+    file.truncate(40)
+    disk.prefix_of = lambda _longest: written
+    disk.full_for = "/d/f"
+    with pytest.raises(DiskFullError):
+        file.pwrite(bytes(40), 0)
+    assert (disk.used_bytes, file.size) == (used, 40)
+    file.truncate(0)
+    assert disk.used_bytes == 0
 
 
 def test_room_can_be_refused_to_some_files() -> None:

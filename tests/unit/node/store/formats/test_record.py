@@ -152,7 +152,9 @@ def test_store_record_header_bytes() -> None:
     assert header[:8].hex() == "00000005aabbccdd"
     assert header[10:].hex() == "a701"
     assert unpack_store_record_header(b"xx" + header, 2) == (KIND_MESSAGE, 5, 0xAABBCCDD)
-    assert unpack_store_record_header(pack_hole(12), 0) == (KIND_HOLE, 0, 0)
+    hole = pack_hole(12 + 5)
+    assert (hole[:8].hex(), hole[10:].hex()) == ("0000000500000000", "a702"), "as earlier releases wrote it"
+    assert unpack_store_record_header(hole, 0) == (KIND_HOLE, 5, 0)
 
 
 def test_a_note_of_holes_is_whole_or_not_there() -> None:

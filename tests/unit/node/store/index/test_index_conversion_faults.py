@@ -110,8 +110,10 @@ def test_a_cursor_that_cannot_be_written_is_an_error(driver: ConvertingDriver) -
     driver.sync()
     driver.disk.create(CURSOR_PATH)
     driver.disk.fail_writes = CURSOR_NAME
+    open_before = driver.disk.open_handles
     with pytest.raises(StorageError):
         driver.step(20)
+    assert driver.disk.open_handles == open_before
     assert driver.old.count_live(0, 99) == 18, "the transient ones need no cursor"
 
 

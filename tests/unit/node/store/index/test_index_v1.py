@@ -162,6 +162,17 @@ def test_only_two_segments_stay_parsed(driver: V1Driver) -> None:
     assert len(driver.index.files._parsed) == 2
 
 
+def test_a_segment_that_is_deleted_is_not_kept_open_for_reading(driver: V1Driver) -> None:
+    fill_journals(driver)
+    open_before = driver.disk.open_handles
+    driver.read_all()
+    assert driver.disk.open_handles == open_before + 2
+    driver.settle(list(range(8)))
+    driver.flush()
+    assert files(driver) == ["1.idx", "1.jif"]
+    assert driver.disk.open_handles == open_before + 2
+
+
 def test_settling_a_whole_embedded_segment_reads_nothing(driver: V1Driver) -> None:
     fill_journals(driver)
     driver.disk.fail_reads = DIRECTORY

@@ -10,7 +10,15 @@ from node.errors import StorageError
 from node.ids import SeqId
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SeqRange
 from node.store.disk.simulated import CrashStyle
-from node.store.formats.record import HEADER_BYTES, SLOT_BYTES, SLOT_MSG_ID_AT, STATUS_PRESENT, ZERO_SLOT
+from node.store.formats.record import (
+    HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    SLOT_BYTES,
+    SLOT_MSG_ID_AT,
+    STATUS_PRESENT,
+    ZERO_SLOT,
+    unpack_slot,
+)
 from node.store.index.terms import RESERVE_STEP
 from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
@@ -180,8 +188,15 @@ def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
 
 
 def test_a_damaged_message_is_quarantined(harness: StoreHarness) -> None:
+    """Its slot, and the whole of its record, for whoever wants to know what became of it."""
     damaged(harness, "queues/7/0.qs", HEADER_BYTES + 100)
+    of_slot = unpack_slot(1, slot(harness, 1))
+    assert of_slot is not None
+    end = of_slot.offset + RECORD_HEADER_BYTES + of_slot.overhead_bytes + of_slot.body_bytes
+    record = harness.disk.snapshot()[f"{harness.queue_directory}/0.qs"][of_slot.offset : end]
+    before = slot(harness, 1)
     queue = harness.open_queue()
+    assert harness.disk.snapshot()[f"{harness.queue_directory}/quarantine/1.bad"] == before + record
     report = queue.recovery_report
     assert report is not None
     assert (report.corrupt, report.torn, report.messages) == (1, 0, 2)

@@ -10,7 +10,8 @@ from node.errors import DiskFullError, StorageError
 from node.ids import MsgId
 from node.store.disk.disk import read_whole
 from node.store.disk.group_commit import GroupCommit
-from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.disk.simulated import CrashStyle, SimulatedDisk, SimulatedFile
+from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
@@ -93,6 +94,20 @@ def test_many_are_read_with_few_calls_in_the_order_asked_for() -> None:
         node.store.read(msg_id_of(500))
 
 
+def test_no_more_is_read_than_what_was_asked_for(node: SharedStoreNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write(*range(1, 41))
+    sizes: list[int] = []
+    pread = SimulatedFile.pread
+
+    def counted(file: SimulatedFile, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return pread(file, size, offset)
+
+    monkeypatch.setattr(SimulatedFile, "pread", counted)
+    node.store.read_many([msg_id_of(2), msg_id_of(3), msg_id_of(30)])
+    assert sizes == [2 * RECORD_BYTES, RECORD_BYTES]
+
+
 def test_a_full_disk_leaves_the_store_as_it_was(node: SharedStoreNode) -> None:
     """The batch takes no reference; the same batch succeeds when there is room."""
     node.write(1, 2)
@@ -107,6 +122,14 @@ def test_a_full_disk_leaves_the_store_as_it_was(node: SharedStoreNode) -> None:
     node.disk.capacity_bytes = 1 << 30
     node.write(1, 3, 4)
     node.check()
+
+
+def test_tables_that_cannot_be_written_are_not_kept_open(node: SharedStoreNode) -> None:
+    node.write(1)
+    node.disk.full_for = TABLES_NAME
+    with pytest.raises(DiskFullError):
+        node.store.close()
+    assert node.disk.open_handles == 0
 
 
 def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) -> None:

@@ -9,9 +9,10 @@ from contextlib import suppress
 import pytest
 
 from node.errors import StorageError
-from node.store.disk.disk import DiskFile
+from node.store.disk.disk import DiskFile, sync_file
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.formats.record import RECORD_HEADER_BYTES
 from node.store.shared.compaction import hole_filling, merging
 from node.store.shared.compaction.compaction import PAUSE_TICKS, Reclaimed
 from node.store.shared.compaction.relocation import STEP_BYTES, read_source
@@ -108,6 +109,17 @@ def test_records_that_fit_no_hole_are_copied_to_another_file() -> None:
     status = node.store.status()
     assert "0.rdq" not in node.files()
     assert status.total_bytes == status.valid_bytes
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("holes", ".holes"), ("merge", ".tmp")])
+def test_garbage_of_an_earlier_life_is_reclaimed_though_nobody_writes(kind: str, suffix: str) -> None:
+    """The first steps wait for no sync: where nothing is written none comes."""
+    node = ten_of_forty(kind)
+    node.stop()
+    node.start()
+    for _ in range(50):
+        node.store.maintain()
+    assert [name for name in node.files() if name.endswith(suffix)]
 
 
 def test_a_file_with_nothing_alive_is_deleted() -> None:
@@ -411,6 +423,42 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> No
     node.store.check_invariants()
 
 
+def test_compaction_keeps_away_from_a_file_in_which_the_start_found_damage() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.disk.flip_bit(f"{STORE_DIRECTORY}/0.rdq", 64 + 5 * RECORD_BYTES + 80)
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert len(node.store.recovery.corrupt) == 1
+    node.release(1, 2, 3, 4, 5, 7, 8, 9)
+    before = node.disk.reads
+    for _ in range(100):
+        node.store.maintain()
+    assert node.disk.reads == before
+
+
+def test_compaction_keeps_away_from_a_gap_that_is_too_small_for_a_hole() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    path = f"{STORE_DIRECTORY}/0.rdq"
+    at, gap = 64 + 5 * RECORD_BYTES, bytes(RECORD_HEADER_BYTES - 1)
+    file = node.disk.open(path)
+    file.pwrite(gap + node.disk.snapshot()[path][at:], at)
+    file.sync()
+    node.disk.crash(CrashStyle.DROP, random.Random(1))
+    node.start()
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (1, [])
+    node.check()
+    node.release(*range(1, 9))
+    before = node.disk.reads
+    for _ in range(100):
+        node.store.maintain()
+    assert node.disk.reads == before
+    node.check()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_big_record_is_noticed_behind_its_last_piece(kind: str) -> None:
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
@@ -448,7 +496,26 @@ def test_a_note_goes_after_its_file() -> None:
         node.crash(CrashStyle.TEAR, seed)
 
 
-def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
+def test_what_a_note_names_is_a_hole_after_a_crash_and_its_file_as_long_as_it_was() -> None:
+    """The last range ends where the file does."""
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(2, 4, 5, 6, 9, 10)
+    before = node.store.status()
+    while "0.holes" not in node.files():
+        node.store.maintain()
+    node.sync()
+    node.crash(CrashStyle.DROP, seed=0)
+    assert node.files() == ["0.rdq", "1.rdq"]
+    assert node.store.status().total_bytes == before.total_bytes
+    node.compact()
+    node.check()
+    assert node.store.status().total_bytes == 5 * RECORD_BYTES
+
+
+@pytest.mark.parametrize("synced", ["names", "note"])
+def test_power_fails_while_a_process_cleans_up_after_a_killed_one(synced: str) -> None:
     """The kernel had all that the killed process wrote, but the disk had not: the note first has to be durable."""
     for after in range(1, 12):
         for seed in range(6):
@@ -457,8 +524,11 @@ def test_power_fails_while_a_process_cleans_up_after_a_killed_one() -> None:
                 node.store.maintain()
             assert "0.holes" in node.files()
             durable = node.durable()
-            # The names were synced by somebody, the note was not.
-            node.disk.sync_directory(STORE_DIRECTORY)
+            # One of the two was synced by somebody, the other was not.
+            if synced == "names":
+                node.disk.sync_directory(STORE_DIRECTORY)
+            else:
+                sync_file(node.disk, f"{STORE_DIRECTORY}/0.holes")
             node.disk.crash_after = after
             with suppress(SimulatedCrashError):
                 node.start()

@@ -1,0 +1,192 @@
+"""When a node stands, whom it lets stand, and what it knows of the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Role, founding_state
+from cluster.raft.messages import (
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    Voter,
+    VoteRequest,
+    VoteResponse,
+)
+from node.ids import NodeName
+from tests.support.raft_core import N1, N2, N3, N4, TRIO, drain, log_of, make_core, make_leader, of_type
+
+
+def follow(core: RaftCore, now_ms: int) -> None:
+    """``core`` hears n2, the leader of its term."""
+    core.step(now_ms, Heartbeat(N2, core.node, core.term, 0, 0, 0, 0))
+    drain(core)
+
+
+def lead_on(core: RaftCore, until_ms: int) -> None:
+    """A leader whose followers answer every heartbeat."""
+    while core.next_deadline_ms <= until_ms:
+        now_ms = core.next_deadline_ms
+        core.tick(now_ms)
+        for heartbeat in of_type(drain(core), Heartbeat):
+            core.step(now_ms, HeartbeatResponse(heartbeat.receiver, core.node, core.term, 0, 0))
+
+
+# --- the leader's process is gone
+
+
+def test_who_is_told_that_its_leader_is_gone_has_none_from_that_moment() -> None:
+    core = make_core()
+    follow(core, 10)
+    assert core.has_quorum(20)
+    core.peer_down(20, N2)
+    assert not core.has_quorum(20)
+    with pytest.raises(ProposalRefusedError, match="knows no leader"):
+        core.propose(20, [b"x"])
+
+
+def test_who_is_told_that_its_leader_is_gone_lets_others_stand_at_once() -> None:
+    core = make_core()
+    follow(core, 10)
+    core.peer_down(20, N2)
+    core.step(30, PreVoteRequest(N3, N1, 2, 3, 1))
+    assert PreVoteResponse(N1, N3, 2, True) in drain(core)
+    core.step(30, VoteRequest(N3, N1, 2, 3, 1))
+    assert VoteResponse(N1, N3, 2, True) in drain(core)
+
+
+def test_where_no_delay_is_permitted_it_stands_in_the_same_moment() -> None:
+    core = RaftCore(RaftConfig(N1, peer_down_delay_max_ms=0), founding_state(TRIO), Random(1), now_ms=0)
+    follow(core, 10)
+    core.peer_down(20, N2)
+    assert core.next_deadline_ms == 20
+
+
+def test_the_word_of_a_leader_is_trusted_for_an_election_timeout() -> None:
+    core = make_core()
+    follow(core, 10)
+    until_ms = 10 + core.config.election_timeout_min_ms
+    assert core.has_quorum(until_ms)
+    assert not core.has_quorum(until_ms + 1)
+
+
+# --- how long everybody waits
+
+
+def assert_waits(core: RaftCore, since_ms: int) -> None:
+    """For an election timeout."""
+    shortest, longest = core.config.election_timeout_min_ms, core.config.election_timeout_max_ms
+    assert shortest <= core.next_deadline_ms - since_ms <= longest
+
+
+def test_who_starts_waits_for_a_leader_before_it_stands() -> None:
+    assert_waits(RaftCore(RaftConfig(N1), founding_state(TRIO), Random(1), now_ms=7000), since_ms=7000)
+
+
+def test_who_founds_a_group_gives_the_others_time_to_join() -> None:
+    core = make_core(state=founding_state([]))
+    core.found(7000, [Voter(name) for name in TRIO])
+    assert_waits(core, since_ms=7000)
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda core, now_ms: core.tick(now_ms),
+        lambda core, now_ms: core.step(now_ms, VoteResponse(N2, N1, core.term, False)),
+        lambda core, now_ms: core.propose(now_ms, [b"x"]),
+        lambda core, now_ms: core.propose_add_voter(now_ms, N4),
+        lambda core, now_ms: core.propose_remove_voter(now_ms, N3),
+        lambda core, now_ms: core.set_learners(now_ms, []),
+        lambda core, now_ms: core.transfer_leadership(now_ms, N2),
+        lambda core, now_ms: core.peer_down(now_ms, N3),
+    ],
+)
+def test_time_never_goes_back_whoever_said_it_last(say: Callable[[RaftCore, int], None]) -> None:
+    """Callers read their clocks in different threads."""
+    core = make_leader(make_core())
+    due_ms = core.next_deadline_ms
+    say(core, due_ms)
+    core.tick(due_ms - 1)
+    assert core.next_deadline_ms == due_ms + core.config.heartbeat_interval_ms, "the heartbeat was due"
+    assert of_type(drain(core), Heartbeat)
+
+
+# --- who may stand
+
+
+def test_a_leader_that_is_followed_yields_to_nobody_however_long_it_has_led() -> None:
+    core = make_leader(make_core())
+    term = core.term
+    lead_on(core, until_ms=20_000)
+    core.step(20_000, PreVoteRequest(N3, N1, term + 1, 99, term))
+    assert drain(core) == [PreVoteResponse(N1, N3, term, False)]
+    core.step(20_000, VoteRequest(N3, N1, term + 1, 99, term))
+    assert drain(core) == []
+    assert (core.is_leader, core.term) == (True, term)
+
+
+def test_who_does_not_vote_does_not_take_over_either() -> None:
+    """A leader asked it before it was removed, and it hears that late."""
+    core = make_core(N4)
+    core.step(10, TimeoutNow(N1, N4, 1))
+    assert core.role is Role.FOLLOWER
+    assert drain(core) == []
+
+
+def test_a_voter_that_is_asked_to_take_over_asks_for_votes_without_a_pre_vote() -> None:
+    core = make_core()
+    follow(core, 10)
+    core.step(4000, TimeoutNow(N2, N1, 1))
+    assert [(m.receiver, m.is_transfer) for m in of_type(drain(core), VoteRequest)] == [(N2, True), (N3, True)]
+    assert_waits(core, since_ms=4000)
+
+
+def test_a_target_that_has_everything_is_asked_to_take_over_once() -> None:
+    core = make_leader(make_core())
+    core.transfer_leadership(5000, N2)
+    assert len(of_type(drain(core), TimeoutNow)) == 1
+    core.step(5010, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    assert of_type(drain(core), TimeoutNow) == [], "it has said nothing new"
+
+
+def test_who_asks_in_a_term_that_is_past_is_refused_and_hears_of_the_present_one() -> None:
+    core = make_core(state=log_of(5))
+    core.step(10, PreVoteRequest(N2, N1, 4, 99, 4))
+    assert drain(core) == [PreVoteResponse(N1, N2, 5, False)]
+
+
+# --- handing over
+
+
+@pytest.mark.parametrize("target", [N1, N4])
+def test_only_another_voter_can_take_over(target: NodeName) -> None:
+    """Neither the leader itself nor a learner."""
+    core = make_leader(make_core())
+    core.set_learners(5000, [Voter(N4)])
+    with pytest.raises(ProposalRefusedError, match="no other voter"):
+        core.transfer_leadership(5000, target)
+
+
+def test_a_transfer_that_takes_longer_than_an_election_is_given_up() -> None:
+    core = make_leader(make_core())
+    core.propose(5000, [b"x"])
+    core.transfer_leadership(5000, N2)
+    given_up_ms = 5000 + core.config.election_timeout_min_ms
+    lead_on(core, given_up_ms - 1)
+    with pytest.raises(ProposalRefusedError, match="on its way to n2"):
+        core.propose(given_up_ms - 1, [b"y"])
+    lead_on(core, given_up_ms)
+    core.propose(given_up_ms, [b"y"])
+
+
+def test_a_leader_may_hear_of_the_death_of_somebody_it_does_not_know() -> None:
+    core = make_leader(make_core())
+    core.peer_down(5000, N4)
+    assert core.is_leader

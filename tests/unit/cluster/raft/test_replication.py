@@ -1,0 +1,79 @@
+"""What a leader sends to a follower that lacks something, and what a follower answers."""
+
+from __future__ import annotations
+
+from cluster.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot
+from tests.support.raft_core import N1, N2, N3, command, drain, log_of, make_core, make_leader, of_type
+
+
+def test_what_was_on_its_way_to_a_process_that_is_gone_is_sent_to_its_successor_first_thing() -> None:
+    leader = make_leader(make_core())
+    leader.propose(5000, [b"x"])
+    drain(leader)
+    leader.peer_down(5010, N2)
+    drain(leader)
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    [again] = of_type(drain(leader), AppendRequest)
+    assert (again.receiver, [entry.payload for entry in again.entries]) == (N2, [b"x"])
+
+
+def test_after_a_refusal_the_leader_passes_over_what_it_knows_to_differ_and_no_more() -> None:
+    """The follower has terms 2 2 2 2 where the leader has 2 2 4 4: they may agree where the leader's run of 2 ends."""
+    leader = make_leader(make_core(state=log_of(2, 2, 4, 4)), followers=(N3,))
+    leader.step(5010, AppendResponse(N2, N1, leader.term, False, 7, conflict_index=4, conflict_term=2))
+    [probe] = of_type(drain(leader), AppendRequest)
+    assert (probe.receiver, probe.previous_index, probe.previous_term) == (N2, 5, 2)
+
+
+def test_what_is_not_sent_yet_is_not_asked_for_either() -> None:
+    leader = make_leader(make_core())
+    leader.propose(5010, [b"x"])
+    leader.step(5010, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    assert [(m.receiver, len(m.entries)) for m in of_type(drain(leader), AppendRequest)] == [(N2, 1), (N3, 1)]
+
+
+def test_what_is_sent_and_not_acknowledged_is_asked_for_without_its_entries() -> None:
+    """Perhaps it was lost; a refusal would show from where on."""
+    leader = make_leader(make_core())
+    leader.propose(5010, [b"x"])
+    drain(leader)
+    index = leader.log.last_index
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    [question] = of_type(drain(leader), AppendRequest)
+    assert (question.receiver, question.previous_index, question.entries) == (N2, index, ())
+    leader.step(5060, AppendResponse(N2, N1, leader.term, False, index, conflict_index=index, conflict_term=0))
+    [again] = of_type(drain(leader), AppendRequest)
+    assert [entry.payload for entry in again.entries] == [b"x"]
+
+
+def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_election_timeout() -> None:
+    leader = make_leader(make_core(), followers=(N3,))
+    leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
+    leader.step(5000, AppendResponse(N2, N1, leader.term, False, 3, conflict_index=1, conflict_term=0))
+    assert len(of_type(drain(leader), InstallSnapshot)) == 1
+    leader.propose(5010, [b"x"])
+    again_ms = 5000 + leader.config.election_timeout_min_ms
+    for now_ms, sent in ((again_ms - 1, 0), (again_ms, 1)):
+        leader.step(now_ms, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+        messages = [message for message in drain(leader) if message.receiver == N2]
+        assert [type(message) for message in messages] == [InstallSnapshot] * sent
+    leader.step(again_ms, AppendResponse(N2, N1, leader.term, True, leader.log.snapshot.index))
+    [rest] = [message for message in of_type(drain(leader), AppendRequest) if message.receiver == N2]
+    assert [entry.payload for entry in rest.entries] == [b"x"]
+
+
+def test_a_repeated_request_that_begins_in_what_is_compacted_is_taken_from_there_on() -> None:
+    follower = make_core(state=log_of(1, 1, 1, 1, commit=7))
+    follower.compact(follower.snapshot_of(6, b"state"), retained_entries=0)
+    entries = tuple(command(index, 1) for index in range(5, 9))
+    follower.step(10, AppendRequest(N2, N1, 1, 4, 1, entries, 8))
+    assert drain(follower) == [AppendResponse(N1, N2, 1, True, 8)]
+    assert (follower.log.last_index, follower.log.commit) == (8, 8)
+
+
+def test_to_a_repeated_request_that_ends_in_what_is_compacted_all_of_that_is_accepted() -> None:
+    follower = make_core(state=log_of(1, 1, 1, 1, commit=7))
+    follower.compact(follower.snapshot_of(6, b"state"), retained_entries=0)
+    follower.step(10, AppendRequest(N2, N1, 1, 3, 1, (command(4, 1),), 7))
+    assert drain(follower) == [AppendResponse(N1, N2, 1, True, 6)]
+    assert follower.log.last_index == 7, "nothing is cut off"
