@@ -132,7 +132,7 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
         if findings["refused_but_delivered"] and _is_refused_by_another(story, epochs.get(key[0], ())):
             wrong.remove("refused_but_delivered")
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
-        if is_missing and not _is_excused(key, story, circumstances, entries):
+        if is_missing and not _is_excused(key, story, circumstances, entries, epochs.get(key[0], ())):
             wrong += is_missing
         is_returned = any(event.kind == Kind.RETURN for event in story)
         if is_returned and findings["delivered"] and not findings["refused_but_delivered"]:
@@ -156,7 +156,11 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
 
 
 def _is_excused(
-    key: AttemptKey, story: Sequence[Event], circumstances: Circumstances, entries: Mapping[int | None, str]
+    key: AttemptKey,
+    story: Sequence[Event],
+    circumstances: Circumstances,
+    entries: Mapping[int | None, str],
+    epochs: Sequence[int],
 ) -> bool:
     """``entries``: which node each channel led to, as far as that is known."""
     queue = key[0]
@@ -172,7 +176,10 @@ def _is_excused(
         return True
     if key in circumstances.transient:
         return _has_gone_from_memory(queue, published_us, confirmed_us, circumstances)
-    return circumstances.is_flush and _was_unsynced(confirmed_us, circumstances)
+    # What no later master can have confirmed was confirmed before, if it was heard on its way after.
+    begun_us = max((at_us for at_us in epochs if at_us <= confirmed_us), default=0)
+    sure_us = max(published_us, begun_us)
+    return circumstances.is_flush and _was_unsynced(sure_us, confirmed_us, circumstances)
 
 
 def _was_deleted(
@@ -206,10 +213,10 @@ def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circ
     return bool(holders) and any(not outlives(holders, deaths, begin_us) for begin_us in begins)
 
 
-def _was_unsynced(confirmed_us: int, circumstances: Circumstances) -> bool:
-    """Some node lost its power before it had synced what it had when this was confirmed."""
+def _was_unsynced(from_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
+    """Some node lost its power after ``from_us``, and before it had synced what it had when this was confirmed."""
     return any(
-        power_us >= confirmed_us
+        power_us >= from_us
         and not any(
             begin_us >= confirmed_us and end_us <= power_us for begin_us, end_us in circumstances.syncs.get(node, ())
         )

@@ -190,6 +190,13 @@ def test_without_syncs_before_confirms_only_what_was_unsynced_may_go() -> None:
     assert kinds(confirmed(), powers=powers, syncs=early) == ["lost"], "these nodes sync first"
 
 
+def test_a_confirm_may_be_on_its_way_while_the_power_goes() -> None:
+    powers = {"n1": [BETWEEN]}
+    assert kinds(confirmed(), is_flush=True, powers=powers) == []
+    by_the_next_master = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.CONFIRM)
+    assert kinds(by_the_next_master, is_flush=True, powers=powers) == ["lost"]
+
+
 # --- repetitions
 
 
