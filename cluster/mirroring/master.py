@@ -347,9 +347,8 @@ class MirroredQueue:
         if is_plain:
             self._vouch(publications)
         else:
+            # The promise that goes with this turn travels before the messages, so whoever has them has it.
             self._note_published(first_seq_id, publications)
-            # The promise travels before the messages, so whoever has them has it.
-            self._extend_horizon(0)
         return deliveries
 
     def discard(self, publications: Sequence[Publication]) -> None:
@@ -447,10 +446,9 @@ class MirroredQueue:
         return dropped
 
     def flag_redelivered(self) -> None:
-        """The horizon goes with it: whoever is promoted next flags the same messages."""
+        """The horizon goes with it, in this turn: whoever is promoted next flags the same messages."""
         self.local.flag_redelivered()
         self._delivered_end = max(self._delivered_end, self.local.next_seq_id)
-        self._extend_horizon(0)
 
     def purge(self) -> int:
         first = self.local.first_live_seq_id

@@ -129,6 +129,8 @@ def test_a_mirror_that_is_not_to_be_filled_is_said_to_follow_until_the_record_sh
     pair.master.tick(0)
     pair.master.tick(REPORT_REPEAT_MS)
     assert pair.master.take_reports() == [ReportFollows(N2)]
+    pair.master.tick(2 * REPORT_REPEAT_MS - 1)
+    assert pair.master.take_reports() == [], "it may be on its way"
     pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,)))
     pair.master.tick(3 * REPORT_REPEAT_MS)
     assert pair.master.take_reports() == []
