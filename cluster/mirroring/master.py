@@ -73,16 +73,18 @@ class MirroredQueue:
         """
         self.node = node
         self.local = local
-        self.settings = settings or MirroringSettings()
+        settings = settings or MirroringSettings()
+        #: As the queue was declared.
+        self.is_durable = settings.is_durable
         self.record = record
         self._service = Service(record)
         #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
         self._fencing_epoch = record.epoch
-        self._conversations = Conversations(local, record, self.settings, attach_id_base)
+        self._conversations = Conversations(local, record, settings, attach_id_base)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
-        self._ledger = ConfirmLedger(self.settings.is_durable)
+        self._ledger = ConfirmLedger(self.is_durable)
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
@@ -263,8 +265,7 @@ class MirroredQueue:
 
     def set_settings(self, settings: MirroringSettings) -> None:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
-        assert settings.is_durable == self.settings.is_durable, "a queue is declared durable or not"
-        self.settings = settings
+        assert settings.is_durable == self.is_durable, "a queue is declared durable or not"
         self._conversations.set_settings(settings)
 
     def take_reports(self) -> list[MirroringReport]:

@@ -344,4 +344,4 @@ def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:
     local = queue.local
     local.requeue_all()
     end = (queue.record.epoch, local.delivered_below)
-    return MirrorReplica(queue.record.queue_id, local, epoch, queue.settings.is_durable, end)
+    return MirrorReplica(queue.record.queue_id, local, epoch, queue.is_durable, end)

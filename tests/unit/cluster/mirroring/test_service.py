@@ -152,5 +152,5 @@ def test_a_mirror_is_not_blamed_for_the_silence_of_a_master_that_is_not_in_servi
     queue.take_messages()
     queue.tick(50_000)
     assert queue.take_reports() == []
-    queue.tick(50_000 + queue.settings.stall_ms)
+    queue.tick(50_000 + MirroringSettings().stall_ms)
     assert [type(report) for report in queue.take_reports()] == [ReportMirrorStalled], "now it is its turn to answer"
