@@ -73,21 +73,23 @@ class MirroredQueue:
         """
         self.node = node
         self.local = local
-        self.settings = settings or MirroringSettings()
+        settings = settings or MirroringSettings()
+        #: As the queue was declared.
+        self.is_durable = settings.is_durable
         self.record = record
         self._service = Service(record)
         #: True once a higher epoch was heard of: nothing is delivered or confirmed any more.
         self.is_fenced = False
         self._fencing_epoch = record.epoch
-        self._conversations = Conversations(local, record, self.settings, attach_id_base)
+        self._conversations = Conversations(local, record, settings, attach_id_base)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
-        self._ledger = ConfirmLedger(self.settings.is_durable)
+        self._ledger = ConfirmLedger(self.is_durable)
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
         #: So some mirrors must not take what is below the counters of its origins for known (`Attach`).
-        self._may_have_refused = self.settings.refuses_publishes
+        self._may_have_refused = settings.refuses_publishes
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
         self._turn = Turn()
         #: Number of the last turn that was cut, and whether something was published since.
@@ -270,8 +272,7 @@ class MirroredQueue:
 
     def set_settings(self, settings: MirroringSettings) -> None:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
-        assert settings.is_durable == self.settings.is_durable, "a queue is declared durable or not"
-        self.settings = settings
+        assert settings.is_durable == self.is_durable, "a queue is declared durable or not"
         self._may_have_refused |= settings.refuses_publishes
         self._conversations.set_settings(settings)
 
@@ -359,9 +360,8 @@ class MirroredQueue:
         if is_plain:
             self._vouch(publications)
         else:
+            # The promise that goes with this turn travels before the messages, so whoever has them has it.
             self._note_published(first_seq_id, publications)
-            # The promise travels before the messages, so whoever has them has it.
-            self._extend_horizon(0)
         return deliveries
 
     def discard(self, publications: Sequence[Publication]) -> None:
@@ -460,10 +460,9 @@ class MirroredQueue:
         return dropped
 
     def flag_redelivered(self) -> None:
-        """The horizon goes with it: whoever is promoted next flags the same messages."""
+        """The horizon goes with it, in this turn: whoever is promoted next flags the same messages."""
         self.local.flag_redelivered()
         self._delivered_end = max(self._delivered_end, self.local.next_seq_id)
-        self._extend_horizon(0)
 
     def purge(self) -> int:
         first = self.local.first_live_seq_id

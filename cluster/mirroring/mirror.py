@@ -247,13 +247,9 @@ class MirrorReplica:
         """A group commit may have made something durable. Call after each round; `take_messages` looks as well."""
         self.local.drain_confirmed()
         durable_index = self._durable_index
-        if not self._is_durable:
-            self._undurable.clear()
-            durable_index = self._applied_index
-        elif self._undurable:
-            durable_generation = self.local.durable_generation
-            while self._undurable and self._undurable[0][0] <= durable_generation:
-                durable_index = self._undurable.popleft()[1]
+        durable_generation = self.local.durable_generation
+        while self._undurable and (self._undurable[0][0] <= durable_generation or not self._is_durable):
+            durable_index = self._undurable.popleft()[1]
         if durable_index > self._durable_index:
             self._durable_index = durable_index
             self._is_ack_due = True
@@ -363,4 +359,4 @@ def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:
     local = queue.local
     local.requeue_all()
     end = (queue.record.epoch, local.delivered_below)
-    return MirrorReplica(queue.record.queue_id, local, epoch, queue.settings.is_durable, end)
+    return MirrorReplica(queue.record.queue_id, local, epoch, queue.is_durable, end)

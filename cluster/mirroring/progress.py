@@ -308,4 +308,5 @@ class MirrorProgress:
         assert self.in_flight_sync_batches == sum(frame.is_sync for frame in self._unapplied), "as above, for batches"
         assert self.state is not MirrorState.SYNCHRONISED or self.is_complete, "the state says it lacks nothing"
         assert not self.is_complete or not self.lacking, "a complete mirror lacks nothing"
+        assert len(self._undurable) <= UNDURABLE_FRAMES_MAX, "what waits for a disk that hangs is bounded"
         assert not (self.was_attached and self.known_horizon is None), "an attach always carries a promise"

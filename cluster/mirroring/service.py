@@ -20,20 +20,16 @@ class Service:
     __slots__ = ("_asked_ms", "_is_asked", "may_confirm", "may_deliver")
 
     def __init__(self, record: MastershipRecord) -> None:
-        #: The master is in service: mirrors may be attached, messages delivered.
-        self.may_deliver = False
-        #: And every complete copy is its own or a mirror's.
-        self.may_confirm = False
-        self._is_asked = False
-        self._asked_ms: int | None = None
         self.follow(record)
 
     def follow(self, record: MastershipRecord) -> None:
         """A commit changed the record."""
+        #: The master is in service: mirrors may be attached, messages delivered.
         self.may_deliver = record.in_service
+        #: And every complete copy is its own or a mirror's.
         self.may_confirm = is_settled(record)
         self._is_asked = False
-        self._asked_ms = None
+        self._asked_ms: int | None = None
 
     def take_request(self) -> bool:
         """True once per record that does not let the master confirm: it should be proposed that it takes service."""

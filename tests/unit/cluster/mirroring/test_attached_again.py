@@ -199,6 +199,33 @@ def test_a_mirror_that_the_next_epoch_does_not_count_holds_back_nothing_of_the_e
     assert pair.master.drain_confirmed() == [1]
 
 
+def test_a_promise_binds_from_the_moment_it_is_made() -> None:
+    """The mirror may be elected before it has answered."""
+    step = master_module.HORIZON_STEP_MIN
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3 * step))
+    pair.up().to_mirror()
+    assert len(pair.master.fetch(3 * step, ack_required=True)) == step
+
+
+def test_what_was_written_for_an_earlier_master_is_not_counted_for_the_next() -> None:
+    """Whose conversation begins with small numbers again."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1))
+    pair.exchange()
+    written_late = pair.mirror_disk.group_commit.begin()
+    assert written_late is not None
+    pair.master.publish(publications(2, 1))
+    pair.exchange()
+    pair.master = MirroredQueue(N1, pair.master_local, replace(pair.record, epoch=Epoch(2)))
+    pair.up().to_mirror()
+    written_late.run()
+    pair.mirror_disk.group_commit.complete(written_late)
+    pair.to_master()
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+
+
 # --- another part -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ import pytest
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import progress
 from cluster.mirroring.confirms import ConfirmLedger, HeldToken
-from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.reports import ReportSynchronised
 from node.ids import Epoch
 from node.queues.backing_queue import Publication
@@ -50,6 +51,20 @@ def test_a_message_that_is_not_stored_does_not_wait_for_the_disk_behind_one_that
     assert pair.master.drain_confirmed() == []
     pair.exchange()
     assert pair.master.drain_confirmed() == [2]
+
+
+def test_in_a_queue_that_is_not_durable_nothing_waits_for_disks() -> None:
+    disks = StoreHarness(durable=False), StoreHarness(durable=False)
+    record = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,))
+    pair = Pair()
+    pair.master = MirroredQueue(N1, disks[0].open_queue(), record, MirroringSettings(is_durable=False))
+    pair.mirror = MirrorReplica(QUEUE, disks[1].open_queue(), Epoch(1), is_durable=False)
+    pair.up().exchange()
+    for counter in (1, 2):
+        pair.master.publish(publications(counter, 1))
+        pair.exchange()
+        assert pair.master.drain_confirmed() == [counter]
+        assert [each[1:] for each in pair.master.mirrors_in_flight()] == [(0, 0, 0)]
 
 
 def test_the_confirms_of_many_turns_may_come_together_while_a_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,17 @@ def test_the_promise_grows_in_longer_steps_the_faster_the_consumers_are() -> Non
     assert max(taken) == 16 * step == most
 
 
+def test_what_was_delivered_before_may_be_delivered_again_whatever_was_promised() -> None:
+    """Also while the mirrors have not heard how far the rest may go."""
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, 4 * step))
+    held = [delivery.seq_id for delivery in pair.master.fetch(5, ack_required=True)]
+    pair.master.drop(3 * step)
+    pair.master.requeue(held)
+    assert [delivery.seq_id for delivery in pair.master.fetch(step, ack_required=True)] == held
+
+
 def test_a_mirror_that_was_sent_away_and_called_back_still_relies_on_what_it_was_promised() -> None:
     """Its copy is still there and may be promoted: it would deliver as new what lies above its horizon."""
     pair = Pair().up().quiet()

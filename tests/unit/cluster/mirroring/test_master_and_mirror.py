@@ -130,6 +130,7 @@ def test_what_has_gone_beyond_the_horizon_does_not_stop_deliveries_for_good(way:
         case "deliver":
             pair.master.publish_delivered(publications(1, 3 * step))
     pair.master.publish(publications(3 * step + 1, step))
+    assert pair.master.fetch(1, ack_required=True) == []
     pair.exchange()
     assert len(pair.master.fetch(step, ack_required=True)) == step
 

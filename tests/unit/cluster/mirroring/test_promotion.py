@@ -154,6 +154,7 @@ def test_what_was_delivered_is_remembered_as_long_as_any_origin_may_send_again()
     assert not untrusted.is_duplicate(msg_id_of(2))
     untrusted.published([make_message(4)])
     assert not untrusted, "nobody has anything to send again"
+    assert (untrusted._live, untrusted._taken) == (None, set()), "and nothing is kept for it"
 
 
 def test_a_copy_knows_its_deliveries_if_it_heard_the_end_of_all_that_were_in_service() -> None:

@@ -160,6 +160,8 @@ def test_a_mirror_that_is_not_to_be_filled_is_said_to_follow_until_the_record_sh
     pair.master.tick(0)
     pair.master.tick(REPORT_REPEAT_MS)
     assert pair.master.take_reports() == [ReportFollows(N2)]
+    pair.master.tick(2 * REPORT_REPEAT_MS - 1)
+    assert pair.master.take_reports() == [], "it may be on its way"
     pair.master.set_record(replace(SERVED, synchronised=(), complete=(N1,)))
     pair.master.tick(3 * REPORT_REPEAT_MS)
     assert pair.master.take_reports() == []
@@ -181,5 +183,5 @@ def test_a_mirror_is_not_blamed_for_the_silence_of_a_master_that_is_not_in_servi
     queue.take_messages()
     queue.tick(50_000)
     assert queue.take_reports() == []
-    queue.tick(50_000 + queue.settings.stall_ms)
+    queue.tick(50_000 + MirroringSettings().stall_ms)
     assert [type(report) for report in queue.take_reports()] == [ReportMirrorStalled], "now it is its turn to answer"

@@ -8,14 +8,14 @@ import pytest
 
 from cluster.mirroring import progress
 from cluster.mirroring import turn as turn_module
-from cluster.mirroring.messages import Ops, PublishOp
+from cluster.mirroring.messages import Ops, OriginsOp, PublishOp
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
 from node.ids import ChannelKey, Epoch, OriginId, SeqId
 from node.queues.events import ConsumerSpec
 from node.queues.queue_process import QueueProcess
 from node.queues.replica import SeqRange
-from tests.support.messages import make_message, msg_id_of, publications
+from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, Pair
 from tests.support.queue_bench import queue_record
 
@@ -78,6 +78,14 @@ def test_a_turn_of_which_a_mirror_got_only_the_beginning_does_not_hold_back_the_
     assert pair.master.drain_confirmed() == [1]
     pair.quiet()
     assert pair.master.drain_confirmed() == [2, 3]
+
+
+def test_the_counter_of_a_turn_is_the_highest_of_its_origin() -> None:
+    """Who was promoted with gaps takes what is sent again in any order."""
+    turn = Turn()
+    turn.discard([make_message(2), make_message(3), make_message(1)])
+    [(ops, _)], _ = turn.cut()
+    assert ops == (OriginsOp({ORIGIN: 3}),)
 
 
 @pytest.mark.parametrize("what", ["published", "discarded", "settled", "purged"])
