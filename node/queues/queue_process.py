@@ -498,6 +498,7 @@ class QueueProcess:
     def hold(self) -> None:
         """This mastership ends in a moment, in an orderly way: deliver nothing any more, hold back what comes."""
         self._is_held = self._is_closed = True
+        self._returns.finish_purge()
 
     def unseal(self) -> None:
         """The deletion did not come about, and cannot any more: go on, unless the mastership ends."""

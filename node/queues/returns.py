@@ -15,7 +15,8 @@ Who gives back
 To everybody who asks, what is taken over here is ready already. A purge takes it along, step by step as well. Whether
 there is room behind it for a publish (overflow ``reject-publish``) is known when it is back: so long the publish waits.
 
-Crash behaviour: nothing here outlives the process; its successor finds everything unacked ready again.
+Crash behaviour: nothing here outlives the process; its successor finds everything unacked ready again. So what was
+purged goes at once when the mastership ends in an orderly way (`finish_purge`).
 """
 
 from __future__ import annotations
@@ -86,9 +87,12 @@ class Returns:
             self._backing_queue.requeue(seq_ids, more_follow=self.ready > 0)
             self._changed()
         elif self._purged:
-            seq_ids = _take(self._purged)
-            self.purged_messages -= len(seq_ids)
-            self._backing_queue.ack(seq_ids)
+            self._purge_some()
+
+    def _purge_some(self) -> None:
+        seq_ids = _take(self._purged)
+        self.purged_messages -= len(seq_ids)
+        self._backing_queue.ack(seq_ids)
 
     def purge(self) -> int:
         """What is taken over does not come back. Returns how many messages."""
@@ -98,6 +102,11 @@ class Returns:
         self._taken_over.clear()
         self._changed()
         return purged
+
+    def finish_purge(self) -> None:
+        """Get rid of all that was purged: what is live when the queue is closed comes back."""
+        while self._purged:
+            self._purge_some()
 
     def _changed(self) -> None:
         self.is_under_way = bool(self._taken_over or self._unfinished)

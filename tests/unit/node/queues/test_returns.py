@@ -139,6 +139,16 @@ def test_a_purge_takes_along_what_is_on_its_way_back() -> None:
     assert bench.storage.unacked == 1
 
 
+def test_what_was_purged_on_its_way_back_is_gone_before_an_orderly_stop() -> None:
+    """A stop leaves on disk, and with the mirrors, what is live."""
+    bench = holding(3_000, ready=10)
+    bench.process.channel_down(HOLDER)
+    assert bench.process.purge() == 3_010
+    bench.process.hold()
+    bench.check()
+    assert bench.storage.live == []
+
+
 def test_a_queue_whose_messages_are_on_their_way_back_is_not_empty() -> None:
     bench = holding(3_000)
     bench.process.channel_down(HOLDER)
