@@ -369,6 +369,7 @@ def test_a_snapshot_of_what_the_log_already_has_is_not_restored() -> None:
     ready = core.take_ready()
     assert ready.snapshot is None
     assert core.log.commit == 5
+    assert core.has_quorum(10), "and who sends it is the leader"
 
 
 # --- transfer, membership
