@@ -369,6 +369,7 @@ def test_a_snapshot_of_what_the_log_already_has_is_not_restored() -> None:
     ready = core.take_ready()
     assert ready.snapshot is None
     assert core.log.commit == 5
+    assert core.has_quorum(10), "and who sends it is the leader"
 
 
 # --- transfer, membership
@@ -409,6 +410,9 @@ def test_a_removed_node_is_told_that_its_removal_is_committed() -> None:
     core.step(5000, AppendResponse(N2, N1, core.term, True, removal))
     last_words = [m for m in drain(core) if m.receiver == N3 and isinstance(m, AppendRequest)]
     assert [m.commit for m in last_words] == [removal]
+    core.propose(5010, [b"x"])
+    core.tick(core.next_deadline_ms)
+    assert {m.receiver for m in drain(core)} == {N2}, "that was the last it heard"
 
 
 def test_a_second_change_of_voters_waits_for_the_first() -> None:

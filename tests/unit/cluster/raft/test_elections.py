@@ -89,6 +89,14 @@ def test_who_starts_waits_for_a_leader_before_it_stands() -> None:
     assert_waits(RaftCore(RaftConfig(N1), founding_state(TRIO), Random(1), now_ms=7000), since_ms=7000)
 
 
+def test_a_leader_that_lost_its_majority_gives_the_others_time_to_find_a_better_one() -> None:
+    core = make_leader(make_core())
+    lost_ms = 5000 + core.config.election_timeout_min_ms + 1
+    core.tick(lost_ms)
+    assert core.role is Role.FOLLOWER
+    assert_waits(core, since_ms=lost_ms)
+
+
 def test_who_founds_a_group_gives_the_others_time_to_join() -> None:
     core = make_core(state=founding_state([]))
     core.found(7000, [Voter(name) for name in TRIO])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster.raft.leadership import MAX_APPEND_BYTES
 from cluster.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot
 from tests.support.raft_core import N1, N2, N3, command, drain, log_of, make_core, make_leader, of_type
 
@@ -44,6 +45,24 @@ def test_what_is_sent_and_not_acknowledged_is_asked_for_without_its_entries() ->
     leader.step(5060, AppendResponse(N2, N1, leader.term, False, index, conflict_index=index, conflict_term=0))
     [again] = of_type(drain(leader), AppendRequest)
     assert [entry.payload for entry in again.entries] == [b"x"]
+
+
+def test_what_is_on_its_way_is_not_sent_again_because_something_before_it_has_arrived() -> None:
+    leader = make_leader(make_core())
+    first = leader.log.last_index + 1
+    for payload in (b"x", b"y"):
+        leader.propose(5010, [payload])
+        drain(leader)
+    leader.step(5020, AppendResponse(N2, N1, leader.term, True, first))
+    [news] = of_type(drain(leader), AppendRequest)
+    assert (news.receiver, news.entries, news.commit) == (N2, (), first), "only that what it has is committed"
+
+
+def test_what_is_much_is_sent_in_requests_of_bounded_size() -> None:
+    leader = make_leader(make_core())
+    leader.propose(5010, [bytes(MAX_APPEND_BYTES // 2)] * 3)
+    requests = [message for message in of_type(drain(leader), AppendRequest) if message.receiver == N2]
+    assert [len(request.entries) for request in requests] == [2, 1]
 
 
 def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_election_timeout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
 import pytest
 from psutil import Process
@@ -62,6 +63,17 @@ def test_what_a_killed_process_had_not_synced_is_durable_before_its_successor_co
     assert [entry.index for entry in found.entries] == [1, 2, 3]
     disk.crash(CrashStyle.DROP, Random(1))
     assert reopen(disk)[1] == found
+
+
+def test_a_log_is_byte_for_byte_what_earlier_releases_wrote() -> None:
+    """If it differs, the format has changed: see tests/unit/node/store/formats/test_written_down.py."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), command(4, 2), hard_state=HardState(2, N2, 2)))
+    begun = disk.snapshot()[f"{DIRECTORY}/log"]
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    assert f"{crc32(begun):08x}" == "8b028c0e"
+    assert f"{crc32(disk.snapshot()[f'{DIRECTORY}/log']):08x}" == "28d92289"
 
 
 def test_a_later_entry_at_the_same_index_replaces_the_tail() -> None:

@@ -9,7 +9,7 @@ import pytest
 from node.errors import StorageError
 from node.ids import SeqId
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, SeqRange
-from node.store.disk.simulated import CrashStyle
+from node.store.disk.simulated import CrashStyle, SimulatedFile
 from node.store.formats.record import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
@@ -217,6 +217,24 @@ def test_a_damaged_header_costs_no_message(harness: StoreHarness, name: str) -> 
     queue = harness.open_queue()
     assert queue.recovery_report is not None
     assert (queue.recovery_report.corrupt, queue.ready) == (1, 3)
+
+
+def test_a_recovery_writes_no_slot_that_is_whole(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.open_queue().publish(publications(1, 20))
+    harness.sync()
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    harness.start()
+    offsets: set[int] = set()
+    pwrite = SimulatedFile.pwrite
+
+    def watched(file: SimulatedFile, data: bytes, offset: int) -> None:
+        if file.path.endswith(".qi"):
+            offsets.add(offset)
+        pwrite(file, data, offset)
+
+    monkeypatch.setattr(SimulatedFile, "pwrite", watched)
+    assert harness.open_queue().ready == 20
+    assert offsets == {0}, "the headers only"
 
 
 def test_a_torn_publish_is_dropped_and_counted(harness: StoreHarness) -> None:

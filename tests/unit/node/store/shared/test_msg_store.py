@@ -308,6 +308,17 @@ def test_damage_in_the_middle_is_reported_and_never_served(node: SharedStoreNode
     assert len(node.disk.list(f"{STORE_DIRECTORY}/quarantine")) == 1
 
 
+def test_damage_at_the_end_is_reported_and_cut_off(node: SharedStoreNode) -> None:
+    """What is written next stands behind the last whole record. (The quarantine has what was there.)"""
+    node.write(1, 2)
+    node.stop()
+    node.disk.flip_bit(FIRST_FILE, 64 + RECORD_BYTES + 80)
+    node.start(may_open_clean=False)
+    assert len(node.store.recovery.corrupt) == 1
+    assert len(node.disk.snapshot()[FIRST_FILE]) == 64 + RECORD_BYTES
+    assert len(node.disk.list(f"{STORE_DIRECTORY}/quarantine")) == 1
+
+
 def test_damage_found_by_a_read_is_an_error(node: SharedStoreNode) -> None:
     node.write(1)
     for offset in range(64, 64 + RECORD_BYTES):

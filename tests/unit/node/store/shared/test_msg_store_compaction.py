@@ -362,6 +362,17 @@ def test_a_full_disk_stops_compaction_and_nothing_else() -> None:
         node.check()
 
 
+def test_a_note_for_which_there_is_no_room_is_not_kept_open() -> None:
+    node = ten_of_forty("holes")
+    node.disk.full_for = ".holes"
+    for _ in range(8):
+        node.store.maintain()
+    node.disk.full_for = None
+    assert "0.holes" not in node.files()
+    node.stop()
+    assert node.disk.open_handles == 0
+
+
 def test_a_file_that_cannot_be_deleted_lets_compaction_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     node = ten_of_forty("holes")
     node.release(*range(4, 41, 4))
