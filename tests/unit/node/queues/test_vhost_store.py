@@ -12,7 +12,7 @@ from node.ids import QueueId, QueueName
 from node.queues import vhost_store
 from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
-from node.store.disk.disk import DiskFile, RealDisk
+from node.store.disk.disk import DiskFile, FREEING, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.length_file import LENGTHS_NAME
@@ -264,6 +264,7 @@ def test_a_queue_that_was_opened_and_closed_holds_no_descriptor(tmp_path: Path, 
     run_sync_round(group_commit)
     if not is_killed:
         store.close()
+    FREEING.wait()  # what was unlinked is let go beside us
     before = open_descriptors(tmp_path)
     assert (before > 0) == is_killed
     group_commit = GroupCommit()
@@ -271,6 +272,7 @@ def test_a_queue_that_was_opened_and_closed_holds_no_descriptor(tmp_path: Path, 
     assert successor.open_queue(QUEUE_ID, QUEUE_NAME, durable=True).ready == 110
     run_sync_round(group_commit)
     successor.close()
+    FREEING.wait()
     assert open_descriptors(tmp_path) == before
 
 
