@@ -12,7 +12,7 @@ from node.ids import QueueId, QueueName
 from node.queues import vhost_store
 from node.queues.rates import QueueRates
 from node.queues.vhost_store import VhostStore
-from node.store.disk.disk import DiskFile, FREEING, RealDisk
+from node.store.disk.disk import FREEING, DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.length_file import LENGTHS_NAME
