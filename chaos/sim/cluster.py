@@ -128,6 +128,8 @@ class SimulatedCluster:
                 f"end of {machine.name}, life {process.number}: {reason or 'stopped'}", machine.name, begins=DOWN
             )
             is_suspect = machine.is_disk_suspect
+            if machine.is_joining and "delete its data directory" in reason:
+                machine.is_forgotten = True
             self._end(machine, is_silent=self._stopping_hosts.pop(machine.name, None) is process)
             is_expected = is_suspect or machine.disk_before is not None or machine.is_forgotten or machine.is_joining
             if reason and machine.is_downgraded and "upgrade this node" in reason:
@@ -396,12 +398,16 @@ class SimulatedCluster:
 
     def forgotten(self, name: str) -> None:
         """The cluster has decided to go on without this node, so its disk need not be found again: an operator gives it
-        an empty one when it is started again, as the node itself would say."""
+        an empty one when it is started again, as the node itself would say.
+
+        One that runs, and has been on its way in since it was forgotten before, may be let in with what it has; if not,
+        it says so (`_ended`).
+        """
         machine = self.machines[name]
         self._tell(f"{name} is no member any more", name, ends="wiped disk")
         if machine.disk_before is not None:
             machine.disk_before = None
-        else:
+        elif machine.process is None or not machine.is_joining:
             machine.is_forgotten = True
         machine.is_joining = True
 

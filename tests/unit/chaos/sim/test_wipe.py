@@ -197,6 +197,24 @@ def test_who_has_lost_its_disk_is_forgotten_and_joins_as_a_new_node(lab: Lab, vi
         assert not any("stuck" in line for line in lab.story)
 
 
+def test_an_operator_who_forgets_a_node_twice_leaves_it_the_disk_with_which_it_comes_in(lab: Lab) -> None:
+    """Of the simulator's operator, and seeds 10571508 and 819191577: a disk that the cluster counts on was deleted."""
+    lab.found()
+    lab.cluster.wipe("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.cluster.forgotten("n3")
+    lab.cluster.start("n3")
+    lab.cluster.forgotten("n3")
+    lab.until_converged()
+    lab.cluster.joined("n3")
+    identity = lab.identity("n3")
+    lab.cluster.kill("n3")
+    lab.start("n3")
+    lab.until_converged()
+    assert lab.identity("n3") == identity
+
+
 @pytest.mark.parametrize("after_ms", few_fast((3, 8, 20, 60, 120, 200), 2))
 def test_who_loses_its_disk_again_while_it_learns_is_taught_from_the_beginning(lab: Lab, after_ms: int) -> None:
     lab.found()
