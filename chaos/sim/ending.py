@@ -25,7 +25,7 @@ from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 LOOK_S = 0.5
 #: So long a healed cluster must stay as it is.
 STEADY_S = 1.0
-#: What was cut off just before the heal shows in silences of seconds only.
+#: What was cut off just before the heal shows when a silent link asks, after a third of its silence timeout.
 HEARD_S = 3.5
 #: Clients that are stopped hang up meanwhile.
 PARTING_S = 0.5

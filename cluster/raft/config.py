@@ -30,7 +30,7 @@ class RaftConfig:
     #: Between two heartbeats of a leader.
     heartbeat_interval_ms: int = 100
     #: A follower that hears nothing for a random time from ``min`` to ``max`` stands for election; ``min`` is also how
-    #: long a word from the leader is trusted. At least five heartbeats, or one lost packet would unseat a leader.
+    #: long a word from the leader is trusted. At least three heartbeats, or one lost packet would unseat a leader.
     election_timeout_min_ms: int = 1000
     election_timeout_max_ms: int = 2000
     #: After `peer_down` of the leader: stand within a random time up to this. Spreads followers that learn it at once.

@@ -51,6 +51,8 @@ _ITEM_ENTRY, _ITEM_HARD_STATE, _ITEM_BASE = 1, 2, 3
 _SNAPSHOT_HEADER = struct.Struct(">4sI")
 #: And (index, term) of the snapshot; in the second format, of the entry that made the configuration; number of voters.
 _SNAPSHOT_BODIES = {b"WRs1": struct.Struct(">QQH"), b"WRs2": struct.Struct(">QQQQH")}
+#: What every format of a snapshot's file begins with.
+_SNAPSHOT_FAMILY = b"WRs"
 _NAME_LENGTH = struct.Struct(">H")
 
 
@@ -229,6 +231,8 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
     content = read_whole(disk, path)
     offset = _SNAPSHOT_HEADER.size
     layout = _SNAPSHOT_BODIES.get(content[:4])
+    if layout is None and content.startswith(_SNAPSHOT_FAMILY):
+        raise StorageError(f"{path} is of a newer release of Warren ({content[:4]!r}): upgrade this node")
     if layout is None or len(content) < offset + layout.size:
         raise StorageError(f"{path} is damaged at offset 0: too short for a snapshot, or none")
     magic, crc = _SNAPSHOT_HEADER.unpack_from(content)

@@ -123,7 +123,7 @@ class Admission:
         #: Peers whose link is up, and their identities.
         self.linked_identities: dict[NodeName, str] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
-        self._meant_at = 0
+        self._meant_at = identity.current.meant_at
         #: New nodes that are being proposed.
         self._proposed: dict[NodeName, None] = {}
         self._reported = ""
@@ -185,14 +185,14 @@ class Admission:
         return self._group.core.log.configuration_term, self._group.core.log.configuration_index
 
     @property
-    def _records_index(self) -> int:
-        """How far the records are, if what this node says of the group is from them."""
-        return 0 if are_records_behind(self._group) else self._group.applied_index
+    def _applied_index(self) -> int:
+        """How far the records are; 0 is said by who has nothing, and by a release that does not say it."""
+        return 0 if self._is_empty else max(1, self._group.applied_index)
 
     def _has_yet_to_hear(self, credentials: Credentials) -> bool:
         """The peer's records are older than some that mean this node by its name: what the peer has against it is of
         the past. Configurations do not tell, because who is let in, and learns, is in the records only."""
-        own_index = self._records_index if self._meant(self._node) == self._identity else 0
+        own_index = self._applied_index if self._meant(self._node) == self._identity else 0
         return 0 < credentials.applied_index < max(own_index, self._meant_at)
 
     def _committed_incarnation(self, peer: NodeName) -> Incarnation:
@@ -223,7 +223,7 @@ class Admission:
             self._committed_incarnation(peer),
             self._cluster_address,
             self._file.current.superseded,
-            self._records_index,
+            self._applied_index,
         )
 
     def must_ask(self) -> bool:
@@ -245,6 +245,7 @@ class Admission:
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
         """Whether this node still is whom the group means by its name."""
         theirs = _configuration_of(credentials)
+        meant = credentials.receiver_identity
         if self._file.current.is_log_dropped:
             return  # it is on its way to begin again
         if self._is_superseded_by(credentials):
@@ -253,11 +254,16 @@ class Admission:
         if theirs == (0, 0) and not self._is_empty:
             self._consider(peer, credentials)
         is_of_group = credentials.group == self._file.current.group
+        if is_of_group and meant == self._identity and self._incarnation < credentials.receiver_incarnation:
+            self._on_refused(
+                f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
+                f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
+            )
+            return  # whatever else the peer has yet to hear of: it knows of a later start of this directory
         if theirs == (0, 0) or theirs < self._configuration or not (is_of_group or self._is_empty):
             return  # the peer is new itself, has yet to hear of what this node knows, or is of another cluster
         if self._is_empty and self._told_to_join and theirs != (0, 0):
             self._follow_list(peer, credentials)
-        meant = credentials.receiver_identity
         is_meant = self._node in credentials.members and meant in ("", self._identity)
         if is_of_group and not is_meant and self._has_yet_to_hear(credentials):
             return
@@ -272,11 +278,6 @@ class Admission:
             )
         elif self._is_empty and not is_of_group:
             self._join(credentials)
-        elif self._incarnation < credentials.receiver_incarnation and is_of_group:
-            self._on_refused(
-                f"the data of {self._node} is an older copy: it was started {credentials.receiver_incarnation} times, "
-                f"and its directory knows of {self._incarnation}; {ways_out(self._node)}"
-            )
 
     def _follow_list(self, peer: NodeName, credentials: Credentials) -> None:
         """This node has nothing yet, and was told which cluster to join: its members are what they are now."""
@@ -350,7 +351,14 @@ class Admission:
             raise HandshakeError(f"{peer} is of the cluster that was given up for that of {self._node}, offline")
         if self._is_superseded_by(credentials):
             raise HandshakeError(f"{self._node} is of the cluster that was given up for that of {peer}, offline")
-        if credentials.group == self._file.current.group and theirs > self._configuration:
+        committed = self._committed_incarnation(peer)
+        is_of_group = credentials.group == self._file.current.group
+        if is_of_group and known in ("", credentials.identity) and incarnation < committed:
+            raise HandshakeError(
+                f"{peer} has an older copy of its data: it was started {committed} times, and its directory knows of "
+                f"{incarnation}; {ways_out(peer)}"
+            )
+        if is_of_group and theirs > self._configuration:
             return  # it knows of changes that this node has yet to hear of
         if known is None:
             raise HandshakeError(
@@ -362,14 +370,8 @@ class Admission:
             raise HandshakeError(
                 f"{peer} has lost its data: the cluster knows it by another data directory; {ways_out(peer)}"
             )
-        if credentials.group != self._file.current.group:
+        if not is_of_group:
             raise HandshakeError(f"{peer} waits for another cluster to be founded than that of {self._node}")
-        committed = self._committed_incarnation(peer)
-        if incarnation < committed:
-            raise HandshakeError(
-                f"{peer} has an older copy of its data: it was started {committed} times, and its directory knows of "
-                f"{incarnation}; {ways_out(peer)}"
-            )
 
     def _not_a_member(self, peer: NodeName, members: Sequence[NodeName]) -> None:
         group = ", ".join(members)
@@ -394,7 +396,7 @@ class Admission:
             log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
             self._count_on_from(credentials.receiver_incarnation)
         else:
-            self._file.join(credentials.group, credentials.superseded_groups)
+            self._file.join(credentials.group, credentials.superseded_groups, credentials.applied_index)
             log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))
 
     def _consider(self, peer: NodeName, credentials: Credentials) -> None:

@@ -8,6 +8,8 @@
                               dropped        it is of a group that was given up: the next start removes it
                         joined = late        if the group was there before: the log that it learns may mean, by the name
                                              of its node, the directory before
+                        meant = <index>      how far the records were of the member that let it join: who knows less
+                                             of the group has yet to hear of this directory
                         superseded = <hex> ...   groups that were given up for this one, newest first
                         forgetting = <hex>   `forget_cluster_node --offline` began to make this the group
 ```
@@ -59,6 +61,7 @@ class Identity:
     is_log_dropped: bool = False
     superseded: tuple[str, ...] = ()
     forgetting: str = ""
+    meant_at: int = 0
 
 
 #: The first protocol whose releases know that groups are given up.
@@ -115,7 +118,9 @@ class IdentityFile:
     def adopt(self, group: str, superseded: Sequence[str]) -> None:
         """Belong to the group that goes on for this one's, from the next start on, and with an empty log."""
         superseded = tuple(superseded)[:SUPERSEDED_MAX]
-        current = replace(self.current, group=group, superseded=superseded, has_log=False, is_log_dropped=True)
+        current = replace(
+            self.current, group=group, superseded=superseded, has_log=False, is_log_dropped=True, meant_at=0
+        )
         self._write(current)
 
     def begin_forgetting(self, group: str) -> None:
@@ -126,7 +131,7 @@ class IdentityFile:
         """It is rewritten: this is the group now, and goes on for the one before."""
         own = self.current
         superseded = (own.group, *own.superseded)[:SUPERSEDED_MAX]
-        self._write(replace(own, group=own.forgetting, superseded=superseded, forgetting=""))
+        self._write(replace(own, group=own.forgetting, superseded=superseded, forgetting="", meant_at=0))
 
     def require(self, spoken: int) -> None:
         """Raises `NewerReleaseError` if a release that speaks this must not use the directory."""
@@ -138,10 +143,11 @@ class IdentityFile:
         if self.current.protocol < protocol:
             self._write(replace(self.current, protocol=protocol))
 
-    def join(self, group: str, superseded: Sequence[str] = ()) -> None:
-        """Belong to a group that was there before. Durable on return. Raises `StorageError`."""
+    def join(self, group: str, superseded: Sequence[str] = (), meant_at: int = 0) -> None:
+        """Belong to a group that was there before, whose records mean this directory from an index on that is this one
+        at most. Durable on return. Raises `StorageError`."""
         superseded = tuple(superseded)[:SUPERSEDED_MAX]
-        self._write(replace(self.current, group=group, superseded=superseded, has_joined=True))
+        self._write(replace(self.current, group=group, superseded=superseded, has_joined=True, meant_at=meant_at))
 
     def note_log(self) -> None:
         """The log of the metadata exists. Durable on return. Raises `StorageError`."""
@@ -163,6 +169,8 @@ class IdentityFile:
             lines.append(f"log = {'begun' if identity.has_log else 'dropped'}")
         if identity.has_joined:
             lines.append("joined = late")
+        if identity.meant_at:
+            lines.append(f"meant = {identity.meant_at}")
         if identity.superseded:
             lines.append(f"superseded = {' '.join(identity.superseded)}")
         if identity.forgetting:
@@ -204,4 +212,5 @@ def _parse(text: str, path: str) -> Identity:
         is_log_dropped=values.get("log") == "dropped",
         superseded=tuple(values.get("superseded", "").split()),
         forgetting=values.get("forgetting", ""),
+        meant_at=int(values["meant"]) if values.get("meant", "").isdecimal() else 0,
     )

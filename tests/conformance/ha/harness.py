@@ -308,6 +308,15 @@ class Cluster:
         self, queue: str, contents: Sequence[bytes], node: str = "n1", *, is_persistent: bool = True, priority: int = 0
     ) -> None:
         """Publish and wait for every confirm."""
+        try:
+            await self.try_to_publish(queue, contents, node, is_persistent=is_persistent, priority=priority)
+        except ClosedError as error:
+            self.fail(f"publishes to {queue} were refused: {error}")
+
+    async def try_to_publish(
+        self, queue: str, contents: Sequence[bytes], node: str, *, is_persistent: bool = True, priority: int = 0
+    ) -> None:
+        """The same; raises `ClosedError` if the channel is closed before everything is confirmed."""
         channel = await self.channel(node, confirm=True)
         unconfirmed = set(range(1, len(contents) + 1))
         nacks: list[int] = []
@@ -321,8 +330,10 @@ class Cluster:
         for content in contents:
             publish_with(channel, queue, content, is_persistent=is_persistent, priority=priority)
         await self.until(lambda: not unconfirmed or channel.closed, f"confirms of {queue}")
-        if nacks or channel.closed:
-            self.fail(f"publishes to {queue} were refused: {nacks} {channel.closed}")
+        if nacks:
+            self.fail(f"publishes to {queue} were refused: {nacks}")
+        if channel.closed:
+            raise channel.closed
         channel.connection.close()
 
     async def drain(self, queue: str, node: str) -> list[bytes]:

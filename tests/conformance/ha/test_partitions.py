@@ -129,7 +129,7 @@ async def publish_soon(c: Cluster, queue: str, content: bytes, node: str) -> Non
     end_s = c.loop.now_s + 30
     while True:
         try:
-            await c.publish(queue, [content], node)
+            await c.try_to_publish(queue, [content], node)
             return
         except (ClosedError, OSError):
             assert c.loop.now_s < end_s, f"{node} serves nobody"

@@ -232,6 +232,16 @@ def test_an_older_copy_of_a_directory_is_refused() -> None:
     assert "older copy" in n3.refusals[0]
 
 
+def test_an_older_copy_of_a_directory_is_refused_though_its_log_is_of_a_newer_configuration() -> None:
+    """Of two logs, one may say of a configuration that it is newer only because another snapshot has it."""
+    n1, _, n3 = founded()
+    n1.state.members[N3] = MemberRecord(N3, "", "", Incarnation(5), is_up=True)
+    n3.core.log.append([Entry(4, 2, EntryKind.ADD_VOTER, Voter(N1, n1.identity).pack())])
+    with pytest.raises(HandshakeError, match="older copy"):
+        n1.meets(n3)
+    assert "older copy" in n3.refusals[0]
+
+
 def test_a_new_node_restarts_although_its_log_still_means_the_one_before() -> None:
     """It was stopped while it learned: what it has was written before its name was free."""
     n1, _, _ = founded()
@@ -247,8 +257,11 @@ def test_that_a_node_has_joined_is_kept_and_what_an_earlier_release_wrote_is_rea
     disk = empty_directory()
     file = IdentityFile.open(disk, "/data", N1, Random(1))
     assert not file.current.has_joined
-    file.join("a0" * 16)
-    assert IdentityFile.open(disk, "/data", N1, Random(2)).current.has_joined
+    file.join("a0" * 16, meant_at=7)
+    kept = IdentityFile.open(disk, "/data", N1, Random(2))
+    assert (kept.current.has_joined, kept.current.meant_at) == (True, 7)
+    kept.adopt("c2" * 16, ["a0" * 16])
+    assert IdentityFile.open(disk, "/data", N1, Random(2)).current.meant_at == 0, "the other group counts otherwise"
     disk.unlink("/data/identity")
     write_durably(disk, "/data/identity", f"identity = {'b1' * 16}\ngroup = {'a0' * 16}\n".encode())
     assert not IdentityFile.open(disk, "/data", N1, Random(3)).current.has_joined
@@ -321,14 +334,20 @@ def learn(node: Node, teacher: Node) -> None:
     node.applied_index = teacher.applied_index
 
 
-@pytest.mark.parametrize("has_records", [False, True])
-def test_a_member_that_has_yet_to_hear_of_a_new_node_does_not_end_it(has_records: bool) -> None:
+@pytest.mark.parametrize("speaker_replays", [False, True])
+@pytest.mark.parametrize("knows_by", ["word of a member", "its records", "its file"])
+def test_a_member_that_has_yet_to_hear_of_a_new_node_does_not_end_it(knows_by: str, speaker_replays: bool) -> None:
     n1, n3, n4 = joined()
     learn_log(n4, n1)
-    if has_records:
+    if knows_by == "its records":
         learn(n4, n1)
+    if knows_by == "its file":
+        n4.applied_index = 1  # it carries out again what it has
+    if knows_by != "word of a member":
         n4.gate = n4.new_gate()
         n4.gate.join(n4)  # it has started since
+    if speaker_replays:
+        n3.applied_index = 0
     with pytest.raises(HandshakeError, match="n4 is no member"):
         n3.meets(n4)
     assert n4.refusals == []
