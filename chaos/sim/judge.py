@@ -17,8 +17,8 @@ which lives of which nodes have ended, what was durable where, and which acknowl
   confirmed before may be gone but what some channel held (as with RabbitMQ, which counts what is ready); and under any
   condition nothing that was published and confirmed since the deletion was proposed; or
 - it was published through a node that did not know yet what had become of its queue: it went nowhere; or
-- the nodes sync nothing before they confirm (``durability = flush``), and one of them has lost its power since with no
-  sync behind the confirm: only what was unsynced may go.
+- the nodes sync nothing before they confirm (``durability = flush``), and one that had everything has lost its power
+  since with no sync behind the confirm: only what was unsynced may go.
 
 **What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
 its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
@@ -41,6 +41,7 @@ destroys the disks of all complete copies (`chaos.sim.schedule`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ def _is_excused(
     # What no later master can have confirmed was confirmed before, if it was heard on its way after.
     begun_us = max((at_us for at_us in epochs if at_us <= confirmed_us), default=0)
     sure_us = max(published_us, begun_us)
-    return circumstances.is_flush and _was_unsynced(sure_us, confirmed_us, circumstances)
+    return circumstances.is_flush and _was_unsynced(queue, sure_us, confirmed_us, circumstances)
 
 
 def _was_deleted(
@@ -213,10 +214,15 @@ def _has_gone_from_memory(queue: int, published_us: int, confirmed_us: int, circ
     return bool(holders) and any(not outlives(holders, deaths, begin_us) for begin_us in begins)
 
 
-def _was_unsynced(from_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
-    """Some node lost its power after ``from_us``, and before it had synced what it had when this was confirmed."""
+def _was_unsynced(queue: int, from_us: int, confirmed_us: int, circumstances: Circumstances) -> bool:
+    """Some node that had everything then, or got it later, lost its power after ``from_us``, and before it had synced
+    what it had when this was confirmed."""
+    holders = circumstances.holders.get(queue, ())
+    begin = max(0, bisect_right(holders, from_us, key=lambda entry: entry.at_us) - 1)
+    holding = {node for entry in holders[begin:] for node in entry.nodes}
     return any(
-        power_us >= from_us
+        node in holding
+        and power_us >= from_us
         and not any(
             begin_us >= confirmed_us and end_us <= power_us for begin_us, end_us in circumstances.syncs.get(node, ())
         )

@@ -223,6 +223,13 @@ _ALL = (
         "wiped_disk",
     ),
     Safeguard(
+        metadata.words_of_the_past_are_heeded,
+        "A new node is not ended by a member that has yet to hear of it.",
+        "nodes that join from being sent away for ever",
+        "cluster.runtime.admission",
+        "replacement",
+    ),
+    Safeguard(
         metadata.serves_out_of_date,
         "A node that cannot prove that it is current serves nobody (B11).",
         "messages from being confirmed as unroutable",

@@ -125,6 +125,11 @@ def wiped_nodes_are_let_in(patches: Patches) -> None:
     patches.setattr(Admission, "may_answer", lambda *_: True)
 
 
+def words_of_the_past_are_heeded(patches: Patches) -> None:
+    """A new node believes whoever says that it is none of the group."""
+    patches.setattr(Admission, "_has_yet_to_hear", lambda *_: False)
+
+
 def serves_out_of_date(patches: Patches) -> None:
     """A node serves clients as long as it hears a leader, however old what it has applied is."""
     patches.setattr(StandingWatch, "_age_ms", lambda *_: 0)

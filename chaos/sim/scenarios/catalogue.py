@@ -53,6 +53,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("full_disk", "disks are full while their nodes restart", disks.full_disk),
         Scenario("stale_metadata", "queues are made anew while a node cannot follow", disks.stale_metadata),
         Scenario("conditional_delete", "deletions under a condition around failovers", operators.conditional_delete),
+        Scenario(
+            "replacement",
+            "a node is forgotten and joins anew, and one that is late hears it",
+            operators.replacement,
+            nodes_min=5,
+        ),
         Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),
         Scenario("half_heard", "a mirror hears a master of before again, and the new one ends", failovers.half_heard),
         Scenario("quick_acks", "messages are settled before a slow disk has them", disks.quick_acks),

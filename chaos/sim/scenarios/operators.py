@@ -37,6 +37,33 @@ def conditional_delete(scene: Scene, operations: int) -> None:
         scene.at(end_ms, "start", node)
 
 
+def replacement(scene: Scene, operations: int) -> None:
+    """A machine loses its disk for good, its node is forgotten and joins as a new one, while one of the others hears of
+    what is decided late, or is away meanwhile; then the new node hears that one, or ends and begins again."""
+    chance = scene.chance
+    lost, late, *others = scene.shuffled()
+    scene.traffic(0, scene.length_ms, operations)
+    scene.at(600, "wipe", lost)
+    at_ms = 4_000.0
+    end_ms = at_ms + chance.uniform(300, 3_000)
+    is_away = chance.random() < 0.5
+    for other in others:
+        if is_away:
+            scene.cut(other, late, at_ms - chance.uniform(0, 300), end_ms)
+        else:
+            scene.at(at_ms - 100, "slow_link", other, late, 100)
+            scene.at(end_ms, "slow_link_end", other, late)
+    scene.at(at_ms + chance.uniform(0, 20), "forget", lost)
+    if chance.random() < 0.3:
+        scene.at(at_ms + chance.uniform(10, 300), "kill", lost)
+        scene.at(at_ms + chance.uniform(300, 600), "start", lost)
+    if chance.random() < 0.5:
+        for other in others:
+            scene.cut(other, lost, at_ms + chance.uniform(10, 200), end_ms + 500)
+    scene.at(end_ms + 1_000, "wipe_end", lost)
+    scene.at(end_ms + 1_000, "start", lost)
+
+
 def policy_changes(scene: Scene, operations: int) -> None:
     """Policies with ``exactly`` and ``nodes`` follow each other while nodes come and go."""
     chance = scene.chance

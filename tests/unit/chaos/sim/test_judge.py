@@ -181,20 +181,27 @@ def test_what_is_in_memory_lives_with_those_who_have_it_and_those_they_fill(
 # --- what was not synced
 
 
+def found_under_flush(story: Story, **circumstances: Any) -> list[str]:
+    """Of a queue that n1 and n2 hold, from the beginning on."""
+    holders = {0: [Holders(0, "n1", ("n1", "n2"), is_interruption=False)]}
+    return kinds(story, is_flush=True, holders=holders, **circumstances)
+
+
 def test_without_syncs_before_confirms_only_what_was_unsynced_may_go() -> None:
     powers = {"n1": [AFTER]}
     early, late = {"n1": [(BEFORE, AFTER - 1)]}, {"n1": [(2_000_001, AFTER - 1)]}
-    assert kinds(confirmed(), is_flush=True, powers=powers, syncs=early) == []
-    assert kinds(confirmed(), is_flush=True, powers=powers, syncs=late) == ["lost"], "it was durable"
-    assert kinds(confirmed(), is_flush=True, powers={"n1": [BEFORE]}) == ["lost"], "the power went before"
+    assert found_under_flush(confirmed(), powers=powers, syncs=early) == []
+    assert found_under_flush(confirmed(), powers=powers, syncs=late) == ["lost"], "it was durable"
+    assert found_under_flush(confirmed(), powers={"n1": [BEFORE]}) == ["lost"], "the power went before"
+    assert found_under_flush(confirmed(), powers={"n3": [AFTER]}) == ["lost"], "it had nothing of the queue"
     assert kinds(confirmed(), powers=powers, syncs=early) == ["lost"], "these nodes sync first"
 
 
 def test_a_confirm_may_be_on_its_way_while_the_power_goes() -> None:
-    powers = {"n1": [BETWEEN]}
-    assert kinds(confirmed(), is_flush=True, powers=powers) == []
+    assert found_under_flush(confirmed(), powers={"n1": [BETWEEN]}) == []
+    assert found_under_flush(confirmed(), powers={"n3": [BETWEEN]}) == ["lost"], "it had nothing of the queue"
     by_the_next_master = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.CONFIRM)
-    assert kinds(by_the_next_master, is_flush=True, powers=powers) == ["lost"]
+    assert found_under_flush(by_the_next_master, powers={"n1": [BETWEEN]}) == ["lost"]
 
 
 # --- repetitions
