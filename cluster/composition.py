@@ -244,6 +244,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         addresses,
         lambda: identity.current.identity,
         admission.linked_identities,
+        admission.introduced,
         runtime.membership.watch,
     )
     runtime.membership.on_repeat = members.follow

@@ -11,6 +11,9 @@ majority that needs it might know nothing of what was committed. So every direct
 - **What answers is checked again when it arrives** (`may_answer`): the log may have learned an identity since the link
   came up. Votes and acknowledgements count only for the identity that the log names at that moment; those of a node
   that learns, for the directory that was let in last: another may have taken its place before it voted.
+- **Who was away while another came** may not know that one as a member, and would not call it, though it may lead by
+  now. It is asked by who misses the link, and links with whoever then shows to be of its group, to mean it by its
+  directory, and to know of a later configuration, until its own log tells (`introduced`).
 - **A new node is let in** by a group that its own list names. It asks those of its list, and a member proposes
   `AdmitNode` (`cluster.metadata.admissions`), from which the rest follows (`cluster.runtime.group_members`). A name
   that was forgotten is free for another directory.
@@ -122,6 +125,8 @@ class Admission:
         self._group: Group
         #: Peers whose link is up, and their identities.
         self.linked_identities: dict[NodeName, str] = {}
+        #: Peers of the group that this node does not know as members as yet: where they are, and how far their log is.
+        self._introduced: dict[NodeName, tuple[tuple[int, int], str]] = {}
         #: How far the newest records were of which a peer of the group has said that they mean this directory.
         self._meant_at = identity.current.meant_at
         #: New nodes that are being proposed.
@@ -226,6 +231,17 @@ class Admission:
             self._applied_index,
         )
 
+    def introduced(self) -> dict[NodeName, str]:
+        """Peers to link with until the log tells of them, and where they are.
+
+        A node that was away while another came into the group neither knows it as a member nor calls it; if that one
+        leads by now, this node would hear of nothing any more.
+        """
+        for peer, (configuration, _) in list(self._introduced.items()):
+            if configuration <= self._configuration:
+                del self._introduced[peer]
+        return {peer: address for peer, (_, address) in self._introduced.items()}
+
     def must_ask(self) -> bool:
         """The others may have removed this node, or not know it yet, or not know where it is: then nobody calls it.
 
@@ -267,6 +283,8 @@ class Admission:
         is_meant = self._node in credentials.members and meant in ("", self._identity)
         if is_of_group and not is_meant and self._has_yet_to_hear(credentials):
             return
+        if is_of_group and is_meant and meant and theirs > self._configuration and credentials.cluster_address:
+            self._introduced[peer] = theirs, credentials.cluster_address
         if meant == self._identity:
             self._meant_at = max(self._meant_at, credentials.applied_index)
         if self._node not in credentials.members:

@@ -94,14 +94,17 @@ class GroupMembers:
         addresses: Mapping[NodeName, str],
         own_identity: Callable[[], str],
         linked: Mapping[NodeName, str],
+        introduced: Callable[[], Mapping[NodeName, str]],
         watch: Callable[[Sequence[NodeName]], None],
     ) -> None:
-        """``linked``: identities of the peers whose link is up. ``watch``: told the peers when they change."""
+        """``linked``: identities of the peers whose link is up. ``introduced``: peers of which this node has yet to
+        learn that they are members, and where they are. ``watch``: told the peers when they change."""
         self._node = node
         self._state = state
         self._addresses = addresses
         self._own_identity = own_identity
         self._linked = linked
+        self._introduced = introduced
         self._watch = watch
         self._group: Voting
         self._links: PeerLinks
@@ -135,11 +138,13 @@ class GroupMembers:
 
     def _follow_links(self, peers: tuple[NodeName, ...]) -> None:
         places = {name: self._places(name) for name in peers}
+        for name, address in self._introduced().items():
+            places.setdefault(name, (address,))
         if places == self._told:
             return
         self._told = places
         for name in self._links.peers:
-            if name not in peers:
+            if name not in places:
                 log.info("%s is no member any more: no link is kept with it", name)
                 self._links.remove_peer(name)
         for name, addresses in places.items():

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: In place of the number of a link: the sender asks for credentials, and for nothing else.
 QUESTION = 0
+#: Who is there, and should open a link, and does not, is asked from this look on: it may not know that it should.
+LOOKS_BEFORE_ASKING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Peer:
         self._last_link = (0, 0)
         #: Identity under which the peer opened it.
         self._last_identity = ""
+        #: Times that the peer was there, and there was no link that it should have opened.
+        self._looks_in_vain = 0
         self._is_refusal_reported = False
         #: Last trouble logged: the same trouble twice a second is logged once.
         self._last_trouble = ""
@@ -158,7 +162,9 @@ class Peer:
             self._addresses = list(dict.fromkeys((address, *self._addresses)))
         if home.name < self.name:
             self._dial(self._new_link(next(home.link_numbers)))
-        elif home.gate.must_ask():
+            return
+        self._looks_in_vain += 1
+        if self._looks_in_vain >= LOOKS_BEFORE_ASKING or home.gate.must_ask():
             await self._ask()
 
     def _note_refusals(self, refused: Sequence[str]) -> None:
@@ -268,6 +274,7 @@ class Peer:
 
     def _link_up(self, link: Link) -> None:
         self._is_refusal_reported = False
+        self._looks_in_vain = 0
         self._last_trouble = ""
         self._met_at = self.address
         logger.info("link %d to %s is up (incarnation %d)", link.number, link.peer, link.peer_incarnation)

@@ -157,6 +157,25 @@ def test_a_node_that_is_killed_while_it_joins_joins_at_its_next_start(lab: Lab, 
         lab.pass_time(5)
 
 
+@pytest.mark.parametrize("name", ["a1", "n4"])
+def test_who_was_away_while_another_came_finds_it_though_only_that_one_leads(lab: Lab, name: str) -> None:
+    """Whether the one or the other is to open the link between them (seed 11873)."""
+    lab.found()
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    alone(lab, name)
+    join(lab, name, "n1")
+    lab.pass_time(10)
+    while (leader := lab.leader()) != name:
+        lab.cluster.kill(leader)
+        lab.start(leader)
+        lab.pass_time(5)
+    lab.start("n3")
+    lab.until_converged()
+    assert lab.leader() == name
+    assert voters(lab, "n3") == {"n1", "n2", "n3", name}
+
+
 def test_who_joined_and_was_forgotten_joins_again_under_its_name(lab: Lab) -> None:
     lab.found()
     alone(lab, "n4")

@@ -366,6 +366,22 @@ def test_a_new_node_that_was_forgotten_while_it_learned_hears_of_it() -> None:
     assert "n4 was removed from the cluster of n1, n2, n3" in n4.refusals[0]
 
 
+def test_a_member_that_was_away_links_with_a_newer_one_until_its_log_tells_of_it() -> None:
+    n1, n3, n4 = joined()
+    learn(n4, n1)
+    n4.core.log.append([Entry(n4.core.log.last_index + 1, 2, EntryKind.ADD_VOTER, Voter(N4, n4.identity).pack())])
+    away = Bystander(n3)
+    members = GroupMembers(N3, n3.state, {}, lambda: n3.identity, {}, n3.gate.introduced, lambda _peers: None)
+    members.join(away, away)
+    members.follow()
+    assert "link n4" not in away.asked
+    n3.hears(n4)
+    members.follow()
+    assert away.asked[-1] == "link n4"
+    n3.core.log.append(n4.core.log.slice(n3.core.log.last_index + 1, n4.core.log.last_index + 1, 10_000))
+    assert n3.gate.introduced() == {}
+
+
 def test_a_new_directory_is_not_lost_because_a_member_still_means_the_one_before() -> None:
     n1, n2, _ = founded()
     n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
@@ -445,7 +461,9 @@ def test_a_leader_whose_records_are_behind_its_log_takes_vote_and_link_from_nobo
     n1.core.log.append([Entry(n1.core.log.last_index + 1, n1.core.term, EntryKind.ADD_VOTER, Voter(N3, "new").pack())])
     n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
     group = Bystander(n1)
-    members = GroupMembers(N1, n1.state, {N3: "n3:1"}, lambda: n1.identity, {N3: "new"}, lambda _peers: None)
+    members = GroupMembers(
+        N1, n1.state, {N3: "n3:1"}, lambda: n1.identity, {N3: "new"}, n1.gate.introduced, lambda _peers: None
+    )
     members.join(group, group)
     members.follow()
     assert group.asked == ["link n3"]
