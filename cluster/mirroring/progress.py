@@ -11,7 +11,8 @@ Positions. `applied_turn` and `durable_turn` are what the confirm rule uses; tur
 did between two sends). They stand still while the mirror lacks something that must hold back confirms: a *required*
 mirror (one the record calls synchronised, or that this master has reported as such) advances only while it is
 *complete*. Other mirrors hold back what was published after their first attach, so each attach sets them to its own
-turn.
+turn: the first one at once, the others when the mirror has answered. It may be the master by now, elected while there
+was no link, and what is confirmed until it says so would be lost.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class MirrorProgress:
 
     __slots__ = (
         "_attach_horizon",
+        "_is_answered",
         "_raw_applied_turn",
         "_raw_durable_turn",
         "_unapplied",
@@ -163,6 +165,8 @@ class MirrorProgress:
         self.durable_index = 0
         self._raw_applied_turn = -1
         self._raw_durable_turn = -1
+        #: The mirror has answered this attach, or it is the first one.
+        self._is_answered = False
         #: When the mirror last acknowledged something new, or had nothing to acknowledge.
         self.last_progress_ms: int | None = None
         #: Since when it has been found without a link; ``None``: it has one.
@@ -224,11 +228,11 @@ class MirrorProgress:
         self._attach_horizon = horizon
         if self.known_horizon is None:
             self.known_horizon = horizon
+        self._is_answered = not self.was_attached
         self.was_attached = True
-        self._raw_applied_turn = self._raw_durable_turn = turn
-        if not self.is_required:
-            self.applied_turn = self.durable_turn = turn
         self._begin()
+        self._raw_applied_turn = self._raw_durable_turn = turn
+        self._publish_turns()
 
     def sent(self, op_count: int, turn: int, size_bytes: int, horizon: int, is_sync: bool) -> int:
         """Account for a frame of ``op_count`` ops; returns its first index."""
@@ -267,6 +271,7 @@ class MirrorProgress:
         assert self.known_horizon is not None, "who answers was attached"
         if self.applied_index >= self.attach_index:
             self.known_horizon = max(self.known_horizon, self._attach_horizon)
+            self._is_answered = True
         while self._unapplied and self._unapplied[0].end_index <= self.applied_index:
             frame = self._unapplied.popleft()
             self._raw_applied_turn = max(self._raw_applied_turn, frame.turn)
@@ -294,7 +299,7 @@ class MirrorProgress:
         self._publish_turns()
 
     def _publish_turns(self) -> None:
-        if self.is_complete or not self.is_required:
+        if self.is_complete or (self._is_answered and not self.is_required):
             self.applied_turn = max(self.applied_turn, self._raw_applied_turn)
             self.durable_turn = max(self.durable_turn, self._raw_durable_turn)
 

@@ -10,7 +10,7 @@ import pytest
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from cluster.mirroring.messages import Attach, Ops
+from cluster.mirroring.messages import Attach, AttachRefused, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised
@@ -51,6 +51,40 @@ def test_what_an_unfilled_mirror_was_promised_with_its_attach_is_enough_to_go_on
         assert pair.master.fetch(1, ack_required=True) == [], "nobody knows whether it has heard the promise"
         pair.exchange()
     assert len(pair.master.fetch(1, ack_required=True)) == 1
+
+
+def published_without_a_link() -> Pair:
+    """The master has a message on its disk that the mirror, which was attached before, has not heard of."""
+    pair = lacking(3)
+    pair.master.drain_confirmed()
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.master.publish(publications(4, 1))
+    pair.exchange()
+    pair.sync()
+    assert pair.master.drain_confirmed() == []
+    return pair
+
+
+def test_what_an_unfilled_mirror_without_a_link_holds_back_is_confirmed_when_it_has_answered() -> None:
+    pair = published_without_a_link()
+    pair.up().to_mirror()
+    assert pair.master.drain_confirmed() == [], "the link is there, and nobody knows who is behind it"
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [4]
+
+
+def test_what_an_unfilled_mirror_without_a_link_holds_back_is_never_confirmed_if_it_is_the_master_by_now() -> None:
+    """It was elected with a loss; what is confirmed after that by its predecessor would be lost, too (seed 12918)."""
+    pair = published_without_a_link()
+    pair.up()
+    [attach] = [message for _, message in pair.master.take_messages()]
+    assert isinstance(attach, Attach)
+    assert pair.master.drain_confirmed() == []
+    pair.master.receive(N2, AttachRefused(QUEUE, Epoch(1), Epoch(2)))
+    pair.exchange()
+    pair.sync()
+    assert pair.master.drain_confirmed() == []
 
 
 def test_a_mirror_is_filled_as_soon_as_the_record_calls_it_complete() -> None:
@@ -117,8 +151,10 @@ def test_what_was_in_flight_when_the_link_broke_is_not_counted_any_more() -> Non
     pair.up()
     [attach] = pair.to_mirror()
     assert isinstance(attach, Attach)
-    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
+    [in_flight] = pair.master.mirrors_in_flight()
+    assert in_flight.unapplied_bytes == 0
     pair.quiet()
+    assert pair.master.mirrors_in_flight() == [MirrorInFlight(N2, 0, 0, 0)]
     assert pair.state() is MirrorState.SYNCHRONISED
     assert pair.mirror_local.digests() == pair.master_local.digests()
     assert pair.master.sync_progress() is None
