@@ -72,7 +72,7 @@ from node.broker import Broker
 from node.config import NodeConfig
 from node.errors import WarrenError
 from node.ids import Incarnation, NodeName, QueueId
-from node.store.disk.disk import Disk
+from node.store.disk.distrust import OwnDisk, note_failed_syncs, reread_if_noted
 from node.store.disk.group_commit import FLUSHED_MAX, GroupCommit
 from node.store.shared.config import StoreConfig
 
@@ -85,7 +85,7 @@ PRODUCT = "Warren"
 class World:
     """Everything a node touches outside of itself. See the top of this module."""
 
-    disk: Disk
+    disk: OwnDisk
     #: Keep others away from a directory of the disk, as long as this node lives. Raises `ConfigError`, `OSError`.
     lock: Callable[[str], DirectoryLock]
     probe: ResourceProbe
@@ -302,6 +302,8 @@ def _claim_directory(config: NodeConfig, world: World) -> _Claim:
     """Raises `ConfigError` if the directory cannot be this node's, and `StorageError`."""
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    reread_if_noted(world.disk, data_dir)
+    note_failed_syncs(world.disk, data_dir)
     carry_out_reset(world.disk, data_dir)
     joined = joined_cluster(world.disk, data_dir)
     config = as_joined(config, joined)

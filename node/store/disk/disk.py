@@ -31,6 +31,7 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,10 @@ from node.store.disk.freeing import Freeing
 
 #: Of this process.
 FREEING = Freeing(os.close)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class Cut(Protocol):
@@ -231,10 +236,25 @@ class RealCut:
 class RealFile:
     """`DiskFile` on a descriptor of the operating system."""
 
-    __slots__ = ("_abandoned", "_closed", "_cutting", "_fd", "_lock", "_path", "_size", "_unsynced", "_users")
+    __slots__ = (
+        "_abandoned",
+        "_closed",
+        "_cutting",
+        "_fd",
+        "_lock",
+        "_path",
+        "_size",
+        "_sync_failed",
+        "_unsynced",
+        "_users",
+    )
 
-    def __init__(self, path: str, fd: int, size: int, unsynced: bool) -> None:
+    def __init__(
+        self, path: str, fd: int, size: int, unsynced: bool, sync_failed: Callable[[], None] = _nothing
+    ) -> None:
+        """``sync_failed`` is called on the thread of a sync that has."""
         self._path = path
+        self._sync_failed = sync_failed
         #: -1 once the descriptor is given back.
         self._fd = fd
         self._size = size
@@ -352,6 +372,7 @@ class RealFile:
             os.fdatasync(fd)
         except OSError as error:
             self._unsynced = True
+            self._sync_failed()
             # Not even a full disk is passed on as such: what a failed sync left behind is unknown.
             raise StorageError(str(_failure("fsync", self._path, error))) from error
         finally:
@@ -402,6 +423,13 @@ class RealDirectorySync:
 class RealDisk:
     """`Disk` of the operating system."""
 
+    def __init__(self) -> None:
+        #: Called on the thread of each sync of a file that has failed (`node.store.disk.distrust`).
+        self.on_sync_failed: Callable[[], None] = _nothing
+
+    def _sync_failed(self) -> None:
+        self.on_sync_failed()
+
     def open(self, path: str) -> DiskFile:
         return self._open(path, os.O_RDWR)
 
@@ -412,7 +440,8 @@ class RealDisk:
         try:
             fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
             # What an earlier process wrote and did not sync is unsynced for us too.
-            return RealFile(path, fd, os.fstat(fd).st_size, unsynced=bool(flags & os.O_CREAT))
+            size = os.fstat(fd).st_size
+            return RealFile(path, fd, size, bool(flags & os.O_CREAT), self._sync_failed)
         except OSError as error:
             raise _failure("open", path, error) from error
 
@@ -474,6 +503,20 @@ class RealDisk:
 
     def announce_cut(self, path: str, size: int) -> None:
         """See `Disk.announce_cut`: nothing is kept here."""
+
+    def reread(self, path: str) -> None:
+        """See `node.store.disk.distrust.OwnDisk`."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failure("open", path, error) from error
+        try:
+            with contextlib.suppress(OSError):  # of a directory, or of a file system that does not know it
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
 
     def free_bytes(self, path: str) -> int:
         try:

@@ -17,7 +17,7 @@ A crash (`crash`) throws the pending operations away, in one of three styles:
 - ``TEAR``: as ``SUBSET``, and the last surviving write of every file is cut at a random byte.
 
 Every handle from before the crash is dead afterwards. A failed fsync keeps what real kernels keep: the owner still
-reads the bytes, but they will never reach the platter.
+reads the bytes, until the file is reread, but they will never reach the platter.
 
 A full disk. Space is taken byte by byte, where something is written for the first time: what is written over costs
 nothing, and a file that was extended has a hole there that costs when it is filled. A write for which there is no room
@@ -104,9 +104,15 @@ class _Inode:
         self.taken[end : end + rest] = bytes([1]) * rest
 
     def forget_unsynced(self) -> None:
-        """After a crash: what is durable is the content. Zeros pass for holes."""
+        """After a crash: what is durable is the content."""
         self.pending.clear()
+        self.reread()
+
+    def reread(self) -> None:
+        """The content is what is durable, and what is to be written. Zeros pass for holes."""
         self.content = bytearray(self.durable)
+        for operation in self.pending:
+            _apply(self.content, operation)
         self.taken = self.content.translate(_IS_WRITTEN)
         self.taken_bytes = self.taken.count(1)
 
@@ -161,6 +167,10 @@ def _apply(content: bytearray, operation: tuple[int, bytes | None]) -> None:
 
 def _all(size: int) -> int:
     return size
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -296,6 +306,7 @@ class SimulatedFile:
             self._disk.before_sync(self._path, self._inode.pending.clear)
         except StorageError:
             self._is_unsynced = True
+            self._disk.on_sync_failed()
             raise
         for operation in self._inode.pending:
             _apply(self._inode.durable, operation)
@@ -357,6 +368,8 @@ class SimulatedDisk:
         self.crash_after: int | None = None
         #: Every fsync fails from this number of operations on.
         self.fail_sync_after: int | None = None
+        #: See `node.store.disk.distrust.OwnDisk`.
+        self.on_sync_failed: Callable[[], None] = _nothing
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}
@@ -404,6 +417,11 @@ class SimulatedDisk:
         if inode is None:
             raise StorageError(f"open of {path} failed: No such file or directory (errno 2)")
         return SimulatedFile(self, path, inode, is_new=False)
+
+    def reread(self, path: str) -> None:
+        inode = self._inode(path)
+        if inode is not None:
+            inode.reread()
 
     def create(self, path: str) -> DiskFile:
         directory, name = _split(path)
