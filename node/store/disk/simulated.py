@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 
 from node.errors import DiskFullError, StorageError
 from node.store.disk.disk import DirectorySync, DiskFile
+from node.store.disk.simulated_inode import Inode, apply
 
 
 class CrashStyle(enum.Enum):
@@ -49,84 +50,16 @@ class SimulatedCrashError(Exception):
     catch it but the test."""
 
 
-#: Of the disk; small, as the files of tests are.
-_BLOCK_BYTES = 32
-#: Makes 1 of every byte but 0.
-_IS_WRITTEN = bytes([0]) + bytes([1]) * 255
-
-
-@dataclass(slots=True)
-class _Inode:
-    """One file, whatever its names."""
-
-    #: What the owner reads.
-    content: bytearray = field(default_factory=bytearray)
-    #: What survives every crash.
-    durable: bytearray = field(default_factory=bytearray)
-    #: Unsynced operations in order: (offset, bytes), or (size, None) for a truncation.
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    #: For each byte of the content, whether it takes space (1) or lies in a hole (0).
-    taken: bytearray = field(default_factory=bytearray)
-    taken_bytes: int = 0
-
-    def cost(self, offset: int, size: int) -> int:
-        """Bytes that a write of ``size`` bytes takes beyond what is taken."""
-        return size - self.taken.count(1, offset, offset + size)
-
-    def prefix(self, offset: int, size: int, room_bytes: int) -> int:
-        """How much of a write of ``size`` bytes there is room for."""
-        if self.cost(offset, size) <= room_bytes:
-            return size
-        low, high = 0, size
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.cost(offset, middle) <= room_bytes:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def apply(self, operation: tuple[int, bytes | None]) -> None:
-        """The owner sees it from now on, and the disk has the less room."""
-        offset, data = operation
-        if data is None:
-            self.taken_bytes -= self.taken.count(1, offset)
-            _apply(self.taken, operation)
-        else:
-            self.taken_bytes += self.cost(offset, len(data))
-            _apply(self.taken, (offset, bytes([1]) * len(data)))
-        _apply(self.content, operation)
-
-    def take_block(self, end: int) -> None:
-        """A refused write ended here, within a block, and blocks are taken as a whole."""
-        rest = min(-end % _BLOCK_BYTES, len(self.taken) - end)
-        self.taken_bytes += self.cost(end, rest)
-        self.taken[end : end + rest] = bytes([1]) * rest
-
-    def forget_unsynced(self) -> None:
-        """After a crash: what is durable is the content."""
-        self.pending.clear()
-        self.reread()
-
-    def reread(self) -> None:
-        """The content is what is durable, and what is to be written. Zeros pass for holes."""
-        self.content = bytearray(self.durable)
-        for operation in self.pending:
-            _apply(self.content, operation)
-        self.taken = self.content.translate(_IS_WRITTEN)
-        self.taken_bytes = self.taken.count(1)
-
-
 @dataclass(slots=True)
 class _Directory:
     """Names of one directory; a value of ``None`` in ``pending`` takes a name away."""
 
-    names: dict[str, _Inode] = field(default_factory=dict)
-    durable: dict[str, _Inode] = field(default_factory=dict)
+    names: dict[str, Inode] = field(default_factory=dict)
+    durable: dict[str, Inode] = field(default_factory=dict)
     #: Each step is one atomic change of one or two names.
-    pending: list[dict[str, _Inode | None]] = field(default_factory=list)
+    pending: list[dict[str, Inode | None]] = field(default_factory=list)
 
-    def change(self, step: dict[str, _Inode | None]) -> None:
+    def change(self, step: dict[str, Inode | None]) -> None:
         _apply_names(self.names, step)
         self.pending.append(step)
 
@@ -146,23 +79,12 @@ class _Move:
     unsynced: set[str]
 
 
-def _apply_names(names: dict[str, _Inode], step: dict[str, _Inode | None]) -> None:
+def _apply_names(names: dict[str, Inode], step: dict[str, Inode | None]) -> None:
     for name, inode in step.items():
         if inode is None:
             names.pop(name, None)
         else:
             names[name] = inode
-
-
-def _apply(content: bytearray, operation: tuple[int, bytes | None]) -> None:
-    offset, data = operation
-    if data is None:
-        del content[offset:]
-        content.extend(bytes(offset - len(content)))
-        return
-    if len(content) < offset:
-        content.extend(bytes(offset - len(content)))
-    content[offset : offset + len(data)] = data
 
 
 def _all(size: int) -> int:
@@ -214,7 +136,7 @@ class SimulatedFile:
 
     __slots__ = ("_closed", "_disk", "_inode", "_is_abandoned", "_is_unsynced", "_life", "_path", "_size")
 
-    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode, *, is_new: bool) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, inode: Inode, *, is_new: bool) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -309,7 +231,7 @@ class SimulatedFile:
             self._disk.on_sync_failed()
             raise
         for operation in self._inode.pending:
-            _apply(self._inode.durable, operation)
+            apply(self._inode.durable, operation)
         self._inode.pending.clear()
 
     def close(self) -> None:
@@ -430,7 +352,7 @@ class SimulatedDisk:
         self.before_write(path, 0)
         inode = self._inode(path)
         if inode is None:
-            inode = _Inode()
+            inode = Inode()
             self._directories[directory].change({name: inode})
         else:
             inode.apply((0, None))
@@ -552,12 +474,12 @@ class SimulatedDisk:
         other = SimulatedDisk(self.capacity_bytes)
         other.operations, other.life, other.cuts = self.operations, self.life, self.cuts
         other.early_cut_every = self.early_cut_every
-        inodes: dict[int, _Inode] = {}
+        inodes: dict[int, Inode] = {}
 
-        def twins(names: Mapping[str, _Inode | None]) -> dict[str, _Inode | None]:
+        def twins(names: Mapping[str, Inode | None]) -> dict[str, Inode | None]:
             for inode in names.values():
                 if inode is not None and id(inode) not in inodes:
-                    inodes[id(inode)] = _Inode(
+                    inodes[id(inode)] = Inode(
                         inode.content[:], inode.durable[:], inode.pending[:], inode.taken[:], inode.taken_bytes
                     )
             return {name: inode and inodes[id(inode)] for name, inode in names.items()}
@@ -599,13 +521,13 @@ class SimulatedDisk:
         inode = self._inode(path)
         return [(offset, data) for offset, data in inode.pending if data is not None] if inode is not None else []
 
-    def _inode(self, path: str) -> _Inode | None:
+    def _inode(self, path: str) -> Inode | None:
         directory, name = _split(path)
         entry = self._directories.get(directory)
         return entry.names.get(name) if entry else None
 
 
-def _lose(inode: _Inode, style: CrashStyle, rng: random.Random) -> None:
+def _lose(inode: Inode, style: CrashStyle, rng: random.Random) -> None:
     survivors: list[tuple[int, bytes | None]] = []
     if style is not CrashStyle.DROP:
         survivors = [operation for operation in inode.pending if rng.random() < 0.5]
@@ -614,5 +536,5 @@ def _lose(inode: _Inode, style: CrashStyle, rng: random.Random) -> None:
         assert data is not None, "only writes are torn"
         survivors[-1] = (offset, data[: rng.randint(0, len(data))])
     for operation in survivors:
-        _apply(inode.durable, operation)
+        apply(inode.durable, operation)
     inode.forget_unsynced()
