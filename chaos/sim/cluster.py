@@ -350,6 +350,10 @@ class SimulatedCluster:
         self.machines[name].has_refused = True
         self._tell(f"syncs of {name} fail", name)
 
+    def fail_sync_end(self, name: str) -> None:
+        self.machines[name].disk.fail_sync_after = None
+        self._tell(f"syncs of {name} succeed again", name)
+
     def fail_writes(self, name: str, place: str) -> None:
         """Files with this in their paths cannot be written."""
         self._spoil(name).fail_writes = place

@@ -39,7 +39,7 @@ FAULTS: Mapping[str, tuple[int, int]] = {
     "slow_link": (100, 6_000),
     "slow_disk": (100, 6_000),
     "full_disk": (300, 5_000),
-    "fail_sync": (0, 0),
+    "fail_sync": (200, 5_000),
     "fail_writes": (200, 5_000),
     "clock_jump": (0, 0),
     "memory_alarm": (200, 5_000),
@@ -382,6 +382,13 @@ class _Drawing:
         if self.chance.random() < 0.4:
             self.at(at_ms + 10, "kill", node)
             self.at((at_ms + end_ms) / 2, "start", node)
+
+    def _fail_sync(self, kind: str, at_ms: float, end_ms: float) -> None:
+        """The node ends at the first one, and starts again on a disk that syncs."""
+        node = self.any_node()
+        self.at(at_ms, kind, node)
+        self.at(end_ms, "fail_sync_end", node)
+        self.at(end_ms, "start", node)
 
     def _fail_writes(self, kind: str, at_ms: float, end_ms: float) -> None:
         node = self.any_node()

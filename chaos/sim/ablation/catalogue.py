@@ -332,6 +332,13 @@ _ALL = (
         "single_disk",
     ),
     Safeguard(
+        storage.failed_syncs_are_forgotten,
+        "After a failed sync the next start reads what the disk has.",
+        "what it then takes for durable",
+        "node.store.disk.distrust",
+        "failed_sync",
+    ),
+    Safeguard(
         storage.positions_are_given_twice,
         "After a crash no position is given that was given before.",
         "acknowledgements from meaning another message",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chaos.sim.ablation.safeguard import Patches
+from cluster import composition
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
@@ -98,6 +99,11 @@ def positions_are_given_twice(patches: Patches) -> None:
         yield from recover(self, bounds, short_files)
 
     patches.setattr(QueueStorage, "_recover", forget)
+
+
+def failed_syncs_are_forgotten(patches: Patches) -> None:
+    """A start takes what the kernel shows for what the disk has."""
+    patches.setattr(composition, "reread_if_noted", lambda *_: None)
 
 
 def refused_messages_make_room(patches: Patches) -> None:

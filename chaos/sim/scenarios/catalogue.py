@@ -50,6 +50,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("single_disk", "queues without mirrors, and the power goes at a confirm", disks.single_disk),
         Scenario("wiped_disk", "a node comes back with an empty disk", disks.wiped_disk),
         Scenario("failed_disk", "a disk refuses to write, and its node is the last to be left", disks.failed_disk),
+        Scenario("failed_sync", "a sync fails, the node starts again, and the power goes", disks.failed_sync),
         Scenario("full_disk", "disks are full while their nodes restart", disks.full_disk),
         Scenario("stale_metadata", "queues are made anew while a node cannot follow", disks.stale_metadata),
         Scenario("conditional_delete", "deletions under a condition around failovers", operators.conditional_delete),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.sim.scenarios.scene import ALL_AUTOMATIC, Scene
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 
 
 def orderly_restarts(scene: Scene, operations: int) -> None:
@@ -91,6 +91,29 @@ def failed_disk(scene: Scene, operations: int) -> None:
     if chance.random() < 0.5:
         scene.at(at_ms + 600, "kill", victim)
         scene.at(at_ms + 700, "start", victim)
+
+
+def failed_sync(scene: Scene, operations: int) -> None:
+    """A sync fails, the node ends and starts again, and later the power goes, here or everywhere."""
+    chance = scene.chance
+    scene.change(persistent_percent=100, consumers=chance.choice((0, 1)), policy=chance.choice(({}, ALL_AUTOMATIC)))
+    scene.traffic(0, scene.length_ms, operations * 2)
+    at_ms = 700.0
+    while at_ms < scene.length_ms:
+        victim = scene.any_node()
+        scene.at(at_ms, "fail_sync", victim)
+        for _ in range(3):
+            scene.publish(at_ms + chance.uniform(0, 30))
+        scene.at(at_ms + chance.uniform(0, 30), "policy", chance.choice((ALL_AUTOMATIC, ALL_MANUAL)))
+        at_ms += chance.uniform(200, 500)
+        scene.at(at_ms, "kill", victim)
+        scene.at(at_ms, "fail_sync_end", victim)
+        scene.at(at_ms + 1, "start", victim)
+        at_ms += chance.uniform(200, 900)
+        for node in scene.nodes if chance.random() < 0.5 else [victim]:
+            scene.at(at_ms, "power", node)
+            scene.at(at_ms + chance.uniform(100, 300), "start", node)
+        at_ms += chance.uniform(500, 1_000)
 
 
 def full_disk(scene: Scene, operations: int) -> None:
