@@ -425,6 +425,20 @@ def test_a_missing_cookie_is_told_from_a_wrong_one(
     assert "No cookie was found: WARREN_COOKIE is empty.\n" in tool("-n", "127.0.0.1:1", "status").err
 
 
+def test_a_wrong_cookie_is_warrenctls_own_and_it_is_said_whence_it_is(
+    tool: Tool, client: RecordingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.error = AdminError(69, "wrong cookie: the one given is not the node's")
+    monkeypatch.setenv("WARREN_COOKIE", "guess")
+    result = tool("-n", "127.0.0.1:1", "status")
+    assert result.exit_code == 69
+    assert (
+        "warrenctl and the node at 127.0.0.1:1 have different cookies. warrenctl has its own from WARREN_COOKIE; give "
+        "it the node's:\n"
+    ) in result.err
+    assert "guess" not in result.err
+
+
 def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None:
     result = tool("-n", "n2", "status", "-q")
     assert result.exit_code == 78
