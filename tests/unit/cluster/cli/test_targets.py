@@ -91,8 +91,8 @@ def test_without_a_cluster_directory_the_cookie_is_that_of_the_home(tmp_path: Pa
     assert resolve_target("h:1", None, environment, tmp_path).cookie == ""
     cookie = home / ".warren.cookie"
     cookie.touch(0o600)
-    cookie.write_text("of a node alone")
-    assert resolve_target("h:1", None, environment, tmp_path).cookie == "of a node alone"
+    cookie.write_text("the secret of a node alone")
+    assert resolve_target("h:1", None, environment, tmp_path).cookie == "the secret of a node alone"
     assert resolve_target("h:1", None, environment | {"WARREN_COOKIE": "hush"}, tmp_path).cookie == "hush"
 
 
@@ -101,7 +101,7 @@ def test_it_is_known_whence_the_cookie_is(home: Path, tmp_path: Path) -> None:
     secret.write_text("hush\n")
     cookie = home / ".warren.cookie"
     cookie.touch(0o600)
-    cookie.write_text("of a node alone\n")
+    cookie.write_text("the secret of a node alone\n")
     for environment, start, source in (
         ({"WARREN_COOKIE": "c"}, home, "WARREN_COOKIE"),
         ({"WARREN_COOKIE_FILE": str(secret)}, home, f"{secret} (WARREN_COOKIE_FILE)"),
