@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaos.interrupts import sigterm_as_interrupt
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 from cluster.directory import DEFAULT_DIRECTORY, DESCRIPTOR_FILE, ENVIRONMENT_VARIABLE
 from node.errors import ConfigError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 DEFAULT_AMQP_PORT = 5672
 #: Three interpreters start and elect a leader in a few seconds; a loaded machine is given far more.
 START_TIMEOUT_S = 60.0
-EXIT_INTERRUPTED = 130
 
 directory_option = click.option(
     "--dir",

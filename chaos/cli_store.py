@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaos.interrupts import sigterm_as_interrupt
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 from node.errors import StorageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 EXIT_USAGE = 64
 EXIT_DAMAGE = 65
 EXIT_UNREADABLE = 70
-EXIT_INTERRUPTED = 130
 
 _directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _formatter_option = click.option(
