@@ -22,6 +22,7 @@ REBALANCED: list[dict[str, Any]] = [
     {"is_finished": True, "moves": 1, "masters": {"n1": 2, "n2": 1}},
 ]
 TABLE = Table(("name", "messages"), (("q", 5),))
+VHOSTS = Table(("name",), (("/",), ("a.b",)))
 
 
 class RecordingClient:
@@ -43,6 +44,8 @@ class RecordingClient:
             self.calls.append((name, args, kwargs))
             if self.error is not None:
                 raise self.error
+            if (name, args) == ("list_vhosts", (["name"],)):
+                return VHOSTS
             if name.startswith("list_"):
                 return TABLE
             if name in ("cluster_status", "status"):
@@ -227,9 +230,14 @@ def test_rebalance_queues_tells_of_every_move_and_why_one_was_refused(tool: Tool
         "queue 'b' in vhost '/': n1 -> n3 refused (n3 is not up)\n1 moved; masters n1: 2, n2: 1\n",
         "Error:\n1 queues could not be moved: ask again\n",
     )
-    assert client.calls == [
+    assert client.calls[1:] == [
         ("rebalance_queues", (r"^a\.b$", "^q"), {"is_dry_run": False, "timeout_s": None}),
     ]
+
+
+def test_a_virtual_host_that_there_is_not_has_no_queues_to_move(tool: Tool, client: RecordingClient) -> None:
+    assert tool("rebalance_queues", "--vhost", "a-b", "-q") == (65, "", "Error:\nVirtual host 'a-b' does not exist\n")
+    assert [name for name, *_ in client.calls] == ["list_vhosts"]
 
 
 def test_join_cluster_waits_until_the_node_is_of_the_cluster(tool: Tool, client: RecordingClient) -> None:
