@@ -179,7 +179,7 @@ def kill_command(node: str, path: Path) -> None:
 @click.argument("node")
 @directory_option
 def restart_command(node: str, path: Path) -> None:
-    """Start a node again on its data, and wait until it serves; one that runs is stopped first."""
+    """Start a node again on its data, and wait until it serves. One that runs is stopped first."""
 
     from chaos.cluster_under_test.local import NodeNotReadyError  # noqa: PLC0415 - start-up time
 

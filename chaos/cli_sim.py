@@ -170,10 +170,10 @@ def sim_command(
     shrunk: int | None,
     keep: Path | None,
 ) -> None:
-    """Run whole simulated clusters, one for each seed, under every fault, and judge what clients saw.
+    """Run whole simulated clusters and judge what their clients saw.
 
-    Exits 1 if a promise was broken, or if many seeds have never reached some rare state; 130 if it was interrupted
-    before. The same seed on the same code does the same.
+    There is one for each seed, under every fault. Exits 1 if a promise was broken, or if many seeds have never
+    reached some rare state; 130 if it was interrupted before. The same seed on the same code does the same.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -465,10 +465,11 @@ def ablate_command(
     docs: Path,
     keep: Path | None,
 ) -> None:
-    """Take each safeguard of the product away until a seed shows what it is for, and keep the table of that.
+    """Take safeguards away until the simulator shows what they are for.
 
-    Each finding is written at once: a run that was interrupted goes on with --missing. Exits 1 if one was
-    not noticed, 130 if it was interrupted.
+    They are those of the product, one after the other; the table of that is kept. Each finding is written at
+    once: a run that was interrupted goes on with --missing. Exits 1 if one was not noticed, 130 if it was
+    interrupted.
     """
     with extra_needed():
         from chaos.sim.ablation.catalogue import SAFEGUARDS  # noqa: PLC0415 - needs the extra

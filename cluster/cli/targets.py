@@ -30,6 +30,8 @@ class Target:
     tls: TlsFiles | None = None
     #: Nobody named a node, and no cluster directory was found: this is where one would listen by default.
     is_guess: bool = False
+    #: Nobody named a node: this is the first of a cluster directory, which has these others.
+    others: tuple[str, ...] = field(default=(), compare=False)
     #: For people: where the cookie was found. Empty if it was not.
     cookie_source: str = field(default="", compare=False)
 
@@ -47,8 +49,9 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     if chosen is None:
         if found is None:
             return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, tls, is_guess=True, cookie_source=source)
-        first = found.nodes[0]
-        return Target(first.name, first.cluster_address, cookie, tls, cookie_source=source)
+        first, *others = found.nodes
+        names = tuple(entry.name for entry in others)
+        return Target(first.name, first.cluster_address, cookie, tls, others=names, cookie_source=source)
     if ":" in chosen:
         try:
             return Target(chosen, str(parse_address(chosen)), cookie, tls, cookie_source=source)
@@ -97,6 +100,11 @@ def advice(target: Target, refusal: str, environment: Mapping[str, str], start: 
         paragraphs.append(
             f"No node was named, and there is no {DEFAULT_DIRECTORY} in {start} or above, so {target.address} was "
             "tried. Start a cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT."
+        )
+    if target.others:
+        paragraphs.append(
+            f"No node was named, so {target.name} was asked, the first of its cluster directory. Others, by -n: "
+            f"{', '.join(target.others)}."
         )
     if target.cookie and "wrong cookie" in refusal:
         paragraphs.append(

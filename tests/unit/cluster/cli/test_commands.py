@@ -11,6 +11,7 @@ import pytest
 
 from cluster.cli.app import run
 from cluster.cli.targets import Target
+from cluster.directory import ClusterDirectory, NodeEntry
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -416,6 +417,21 @@ def test_who_has_no_cluster_is_told_how_to_get_one(tool: Tool, client: Recording
     assert "`warren cluster up`" in tool("-n", "n2", "status").err
 
 
+def test_who_named_no_node_is_told_which_was_asked_and_which_others_there_are(
+    tool: Tool, client: RecordingClient, tmp_path: Path
+) -> None:
+    (tmp_path / "cookie").write_text("the secret of a cluster\n")
+    nodes = tuple(
+        NodeEntry(name, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}") for name, port in (("n1", 1), ("n2", 3))
+    )
+    ClusterDirectory(tmp_path, nodes).write()
+    client.error = AdminError(69, "connection refused")
+    result = tool("--dir", str(tmp_path), "status")
+    hint = "No node was named, so n1 was asked, the first of its cluster directory. Others, by -n: n2.\n"
+    assert (result.exit_code, hint in result.err) == (69, True), result.err
+    assert "No node was named" not in tool("--dir", str(tmp_path), "-n", "n1", "status").err
+
+
 def test_a_missing_cookie_is_told_from_a_wrong_one(
     tool: Tool, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -553,3 +569,13 @@ def test_list_flow_shows_chains_and_their_slowest_hops(tool: Tool, client: Recor
     assert client.calls == [("list_flow", (("chain", "slowest_hop", "balance", "blocked_ms"),), {})]
     assert tool("list_flow", "queue", "state").exit_code == 0
     assert tool("list_flow", "nonsense").exit_code == 64
+
+
+def test_an_option_with_a_choice_lists_it(tool: Tool) -> None:
+    said = tool("set_policy", "--help").out
+    assert "--formatter           How results are written: table, pretty_table, json, csv." in said
+    assert "--apply-to            What the policy is for: queues, exchanges, all (the default)." in said
+
+
+def test_no_summary_of_a_command_is_cut_short(tool: Tool) -> None:
+    assert [line for line in tool("help").out.splitlines() if line.endswith("...")] == []
