@@ -64,7 +64,12 @@ def run_command(
     failovers: int | None,
     master_url: str | None,
 ) -> None:
-    """Run SCENARIO on a new local cluster and judge it. The exit code is the verdict: 0 means that it passed."""
+    """Run SCENARIO on a new local cluster and judge it.
+
+    The exit code is the verdict: 0 pass, 10 lost exactly what the policy permits, 1 fail, 3 unknown (the record is
+    incomplete), 4 a step hung, 5 nothing was tested, 6 a node or the harness crashed; 2 wrong arguments, 69 no
+    Java, 130 interrupted.
+    """
     with extra_needed():
         from chaos.runner import run_scenario  # noqa: PLC0415 - needs the extra
         from chaos.scenarios.catalogue import SCENARIOS  # noqa: PLC0415 - needs the extra

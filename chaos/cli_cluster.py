@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaos.interrupts import sigterm_as_interrupt
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 from cluster.directory import DEFAULT_DIRECTORY, DESCRIPTOR_FILE, ENVIRONMENT_VARIABLE
 from node.errors import ConfigError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 DEFAULT_AMQP_PORT = 5672
 #: Three interpreters start and elect a leader in a few seconds; a loaded machine is given far more.
 START_TIMEOUT_S = 60.0
-EXIT_INTERRUPTED = 130
 
 directory_option = click.option(
     "--dir",
@@ -180,11 +179,25 @@ def kill_command(node: str, path: Path) -> None:
 @click.argument("node")
 @directory_option
 def restart_command(node: str, path: Path) -> None:
-    """Start a node again on its data, and wait until it serves; one that runs is stopped first."""
+    """Start a node again on its data, and wait until it serves. One that runs is stopped first."""
+
+    from chaos.cluster_under_test.local import NodeNotReadyError  # noqa: PLC0415 - start-up time
+
+    def tell(name: str, hindrance: str) -> None:
+        click.echo(f"{name} does not serve clients yet: {hindrance}", err=True)
 
     async def restart(cluster: LocalCluster) -> None:
         await cluster.restart(node)
-        await cluster.wait_ready([node], START_TIMEOUT_S)
+        process = f"process {cluster.pid(node)}"
+        waited = f"it is waited for until it serves clients, {START_TIMEOUT_S:g} s at most."
+        click.echo(f"{node} was started ({process}); {waited}", err=True)
+        try:
+            await cluster.wait_ready([node], START_TIMEOUT_S, on_hindrance=tell)
+        except NodeNotReadyError as error:
+            left = (
+                f"{node} is left running ({process}) and goes on trying; its log is {cluster.directory.log_path(node)}"
+            )
+            raise click.ClickException(f"{error}\n{left}. `warren cluster kill {node}` ends it.") from None
 
     _act_on(path, restart)
     click.echo(f"{node} runs.")

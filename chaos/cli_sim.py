@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chaos.cli_chaos import extra_needed
-from chaos.interrupts import sigterm_as_interrupt
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from chaos.sim.schedule import Schedule
@@ -169,13 +170,14 @@ def sim_command(
     shrunk: int | None,
     keep: Path | None,
 ) -> None:
-    """Run whole simulated clusters, one for each seed, under every fault, and judge what clients saw.
+    """Run whole simulated clusters and judge what their clients saw.
 
-    Exits 1 if a promise was broken, or if many seeds have never reached some rare state. The same
-    seed on the same code does the same.
+    There is one for each seed, under every fault. Exits 1 if a promise was broken, or if many seeds have never
+    reached some rare state; 130 if it was interrupted before. The same seed on the same code does the same.
     """
     if ctx.invoked_subcommand is not None:
         return
+    _refuse_without_effect(ctx)
     with extra_needed():
         from chaos.sim.campaign import Campaign, jobs_by_default  # noqa: PLC0415 - needs the extra
     if scenario == "list":
@@ -196,16 +198,46 @@ def sim_command(
         f"{tally.ran} seeds of {nodes} nodes, {tally.failed} failed; {tally.simulated_s / 3600:.1f} simulated hours in "
         f"{took_s:.0f} s, {tally.ran / took_s:.2f} seeds a second"
     )
-    if tally.ran < len(seeds):
+    if not tally.ran:
+        click.echo(f"ended by {ended}, before a seed was done")
+    elif tally.ran < len(seeds):
         click.echo(f"ended by {ended}; to go on: --seeds {tally.next}..{'' if len(seeds) >= ENDLESS else seeds[-1]}")
     # A scenario is aimed at one thing, and need not reach the others; nor need a sample that runs out of time.
     is_whole = ended == "all seeds" or (ledger is not None and ended == "time")
-    is_blind = not scenario and _tell_unreached(tally) and is_whole
+    is_blind = not scenario and ended != "interrupt" and _tell_unreached(tally) and is_whole
     if tally.failed:
         click.echo(f"look at one of them: {size.command('replay', tally.failures[0].seed)} --draw FILE.html")
         if ended != "interrupt":
             _draw_failures(size, tally, artefacts, shrink_runs)
-    sys.exit(1 if tally.failed or is_blind or ended == "interrupt" else 0)
+    sys.exit(1 if tally.failed or is_blind else EXIT_INTERRUPTED if ended == "interrupt" else 0)
+
+
+def _refuse_without_effect(ctx: click.Context) -> None:
+    """An option that would do nothing is a misunderstanding. Raises `click.UsageError`."""
+    given = {
+        param.name: param.opts[0]
+        for param in ctx.command.params
+        if ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+    }
+    for name, (option, needed) in _BELONGS_TO.items():
+        if name in given and needed not in given:
+            raise click.UsageError(f"{given[name]} goes with {option} SEED, and does nothing without it")
+    for name, fitting in _OF_ONE_SEED.items():
+        if name in given:
+            others = [option for other, option in given.items() if other not in fitting]
+            if others:
+                raise click.UsageError(
+                    f"{others[0]} does not go with {given[name]}, which is of one seed: leave it out"
+                )
+
+
+_BELONGS_TO = {"draw": ("--replay", "replay"), "keep": ("--shrink", "shrunk")}
+_WORLD = frozenset({"nodes", "operations", "length", "scenario"})
+#: What runs one seed alone, and all that counts with it.
+_OF_ONE_SEED = {
+    "replay": _WORLD | {"replay", "draw"},
+    "shrunk": _WORLD | {"shrunk", "keep", "artefacts"},
+}
 
 
 # --- a campaign ---
@@ -355,21 +387,27 @@ def _draw(schedule: Schedule, path: Path, replay: str) -> None:
     from chaos.sim.draw import draw_run  # noqa: PLC0415 - needs the extra
 
     draw_run(schedule, path, replay)
-    click.echo(f"drawn in {path}")
+    _echo(f"drawn in {path}")
+
+
+def _echo(line: str) -> None:
+    """To whoever still reads: one that has enough (``| head``) ends neither the run nor its exit code."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replay(size: Size, seed: int, draw: Path | None) -> int:
     from chaos.sim.run import run_schedule  # noqa: PLC0415 - needs the extra
 
     schedule = size.draw(seed)
-    click.echo(f"{schedule.personality}")
-    outcome = run_schedule(schedule, on_line=click.echo)
+    _echo(f"{schedule.personality}")
+    outcome = run_schedule(schedule, on_line=_echo)
     of = f" of {size.scenario}" if size.scenario else ""
-    click.echo(
-        f"seed {seed}{of}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s"
-    )
+    _echo(f"seed {seed}{of}: fingerprint {outcome.fingerprint:08x}, {outcome.turns} turns, {outcome.length_s:.3f} s")
     for violation in outcome.violations:
-        click.echo(f"  {violation}")
+        _echo(f"  {violation}")
     if draw is not None:
         _draw(schedule, draw, size.command("replay", seed))
     return int(outcome.is_failed)
@@ -427,14 +465,16 @@ def ablate_command(
     docs: Path,
     keep: Path | None,
 ) -> None:
-    """Take each safeguard of the product away until a seed shows what it is for, and keep the table of that.
+    """Take safeguards away until the simulator shows what they are for.
 
-    Each finding is written at once: a run that was interrupted goes on with --missing. Exits 1 if one was not found.
+    They are those of the product, one after the other; the table of that is kept. Each finding is written at
+    once: a run that was interrupted goes on with --missing. Exits 1 if one was not noticed, 130 if it was
+    interrupted.
     """
     with extra_needed():
         from chaos.sim.ablation.catalogue import SAFEGUARDS  # noqa: PLC0415 - needs the extra
         from chaos.sim.ablation.finding import find_all  # noqa: PLC0415
-        from chaos.sim.ablation.table import read_findings, write_finding  # noqa: PLC0415
+        from chaos.sim.ablation.table import noticed_in_words, read_findings, write_finding  # noqa: PLC0415
         from chaos.sim.campaign import jobs_by_default  # noqa: PLC0415
         from chaos.sim.schedule import write_schedule  # noqa: PLC0415
     unknown = [name for name in names if name not in SAFEGUARDS]
@@ -462,5 +502,5 @@ def ablate_command(
                     write_schedule(finding.schedule, path, f"{finding.safeguard}: {kind}")
         except KeyboardInterrupt:
             click.echo("interrupted; --missing goes on", err=True)
-    click.echo(f"{done - lost} of {len(chosen)} were found missing")
-    sys.exit(1 if lost or done < len(chosen) else 0)
+    click.echo(noticed_in_words(done - lost, len(chosen)))
+    sys.exit(1 if lost else EXIT_INTERRUPTED if done < len(chosen) else 0)

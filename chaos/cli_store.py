@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaos.interrupts import sigterm_as_interrupt
+from chaos.interrupts import EXIT_INTERRUPTED, sigterm_as_interrupt
 from node.errors import StorageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 EXIT_USAGE = 64
 EXIT_DAMAGE = 65
 EXIT_UNREADABLE = 70
-EXIT_INTERRUPTED = 130
 
 _directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _formatter_option = click.option(
@@ -42,7 +41,9 @@ def store_group() -> None:
 @_formatter_option
 @_queue_option
 def inspect_command(directory: Path, formatter: str, queue_name: str | None) -> None:
-    """Show what is in each file below DIR: counts, garbage, holes, oldest message.
+    """Show what is in each file below DIR.
+
+    Counts, garbage, holes, oldest message.
 
     DIR is a node's data directory, or that of one vhost, one queue or one msg_store_persistent in it. The node should
     not run: it locks nothing, and files that change while they are read give wrong figures.
@@ -107,12 +108,13 @@ def _verification_document(result: Verification) -> dict[str, Any]:
 @contextlib.contextmanager
 def _looking_at(directory: Path) -> Iterator[Progress]:
     """A bar on standard error, and an end of the program if the directory cannot be looked at."""
-    from node.inspection.places import NotStorageError  # noqa: PLC0415 - start-up time
+    from node.inspection.places import NotStorageError, require_storage  # noqa: PLC0415 - start-up time
 
     if not directory.is_dir():
         _refuse(f"{directory} is no directory")
-    _warn_of_nodes(directory)
     try:
+        require_storage(str(directory))  # whoever has files open below another directory is no matter
+        _warn_of_nodes(directory)
         with sigterm_as_interrupt(), _progress_bar() as progress:
             yield progress
     except NotStorageError as error:

@@ -7,6 +7,9 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+#: As a shell reports a program that Ctrl-C ended.
+EXIT_INTERRUPTED = 130
+
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:

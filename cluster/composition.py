@@ -301,7 +301,7 @@ class _Claim(NamedTuple):
 def _claim_directory(config: NodeConfig, world: World) -> _Claim:
     """Raises `ConfigError` if the directory cannot be this node's, and `StorageError`."""
     data_dir = str(config.data_dir)
-    lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock)
+    lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock, _log_within(config))
     reread_if_noted(world.disk, data_dir)
     note_failed_syncs(world.disk, data_dir)
     carry_out_reset(world.disk, data_dir)
@@ -310,6 +310,14 @@ def _claim_directory(config: NodeConfig, world: World) -> _Claim:
     identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
     identity.require(world.speaks_protocol)
     return _Claim(config, lock, joined, identity, next_incarnation(world.disk, data_dir))
+
+
+def _log_within(config: NodeConfig) -> tuple[str, ...]:
+    """What of the data directory is the node's log or the way to it: the log was there before the node."""
+    log_file = config.log_file
+    if log_file is None or not log_file.is_relative_to(config.data_dir):
+        return ()
+    return log_file.relative_to(config.data_dir).parts[:1]
 
 
 def _mesh(

@@ -17,7 +17,9 @@ from cluster.real_world.collector import tune_collector
 from cluster.real_world.native_lines import capture_native_lines
 from cluster.real_world.system_probe import raise_open_files_limit
 from cluster.real_world.world import real_world
+from cluster.runtime.client_service import cannot_listen
 from cluster.transport.admin_port import ExitCode
+from cluster.transport.probe import bind_failure
 from node.config import NodeConfig
 from node.errors import ConfigError, StorageError
 
@@ -53,6 +55,17 @@ class Daemon:
         """Begin an orderly stop."""
         if self._node is not None:
             self._node.stop()
+
+
+async def require_addresses(config: NodeConfig) -> None:
+    """See that a node could listen where it is to, before it has written anything. Raises `ConfigError`."""
+    for key, address in (
+        ("cluster.listener", config.cluster_listener),
+        ("listeners.tcp.default", config.amqp_listener),
+    ):
+        error = await bind_failure(str(address))
+        if error is not None:
+            raise cannot_listen(key, address, error)
 
 
 def configure_logging(config: NodeConfig) -> None:
@@ -91,4 +104,5 @@ def run(config: NodeConfig) -> int:
 
 
 async def _run(config: NodeConfig) -> int:
+    await require_addresses(config)
     return await Daemon(config).run()

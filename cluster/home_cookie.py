@@ -12,6 +12,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from node.config import check_cookie
 from node.errors import ConfigError
 
 FILE_NAME = ".warren.cookie"
@@ -26,7 +27,7 @@ def home_cookie_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_home_cookie(path: Path) -> str | None:
-    """``None`` if there is none. Raises `ConfigError` if others may read it, or it cannot be read."""
+    """``None`` if there is none. Raises `ConfigError` if others may read it, it is short, or it cannot be read."""
     try:
         mode = path.stat().st_mode
         cookie = path.read_text(encoding="utf-8").strip()
@@ -37,8 +38,7 @@ def read_home_cookie(path: Path) -> str | None:
         raise ConfigError(f"{path}: cannot read the cookie: {reason}") from None
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigError(f"{path}: others may read it, and it is a secret: `chmod 600 {path}`")
-    if not cookie:
-        raise ConfigError(f"{path} is empty: remove it, and the next start makes another")
+    check_cookie(cookie, str(path), ", or remove it, and the next start makes another")
     return cookie
 
 

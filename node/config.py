@@ -361,9 +361,14 @@ def _read_cookie(reader: _Reader, read_secret: Callable[[Path], str] | None, *, 
                 f"{COOKIE_MIN_CHARACTERS} characters or more; set `cluster.cookie` or `cluster.cookie_file`"
             )
         return ""
-    if len(cookie) < COOKIE_MIN_CHARACTERS:
-        raise ConfigError(f"{where}: the secret is too short; use {COOKIE_MIN_CHARACTERS} characters or more")
+    check_cookie(cookie, where)
     return cookie
+
+
+def check_cookie(cookie: str, where: str, remedy: str = "") -> None:
+    """Raises `ConfigError` for one that could be guessed, which says ``where`` it is, and another ``remedy``."""
+    if len(cookie) < COOKIE_MIN_CHARACTERS:
+        raise ConfigError(f"{where}: the secret is too short; use {COOKIE_MIN_CHARACTERS} characters or more{remedy}")
 
 
 def _read_tls(reader: _Reader) -> TlsFiles | None:

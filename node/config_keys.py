@@ -245,7 +245,13 @@ KEYS: tuple[Key, ...] = (
         "Name of this node, unique in its cluster and the same for ever: `data_dir` belongs to it.",
         _parse_node_name,
     ),
-    Key("data_dir", "path", "warren-data", "Where everything durable lives. One node per directory.", _parse_path),
+    Key(
+        "data_dir",
+        "path",
+        "warren-data",
+        "Where everything durable lives. One node per directory, which nothing else is in.",
+        _parse_path,
+    ),
     Key(
         "listeners.tcp.default",
         "host:port or port",

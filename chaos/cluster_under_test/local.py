@@ -29,7 +29,7 @@ from chaos.cluster_under_test.processes import (
     write_mark,
 )
 from chaos.cluster_under_test.protocol import DEFAULT_READY_TIMEOUT_S, NodeEndedError
-from chaos.cluster_under_test.readiness import answers_amqp, sees_running
+from chaos.cluster_under_test.readiness import answers_amqp, hindrance_of, sees_running
 from cluster.directory import ClusterDirectory, NodeEntry, read_cluster_directory
 from node.config import build_config, parse_address, parse_override, parse_settings
 
@@ -150,10 +150,13 @@ class LocalCluster:
         nodes: Sequence[str] | None = None,
         timeout_s: float = DEFAULT_READY_TIMEOUT_S,
         on_ready: Callable[[str], None] | None = None,
+        on_hindrance: Callable[[str, str], None] | None = None,
     ) -> None:
+        """As the protocol says. ``on_hindrance`` hears of a node, and why it is not ready, whenever that is new."""
         wanted = self.running_nodes() if nodes is None else list(nodes)
         deadline = time.monotonic() + timeout_s
-        await asyncio.gather(*(self._wait_node_ready(name, wanted, deadline, on_ready) for name in wanted))
+        waits = (self._wait_node_ready(name, wanted, deadline, on_ready, on_hindrance) for name in wanted)
+        await asyncio.gather(*waits)
 
     async def kill(self, node: str) -> None:
         await self._end(node, signal.SIGKILL, KILL_TIMEOUT_S)
@@ -238,18 +241,30 @@ class LocalCluster:
             child.wait(KILL_TIMEOUT_S)
 
     async def _wait_node_ready(
-        self, node: str, wanted: Collection[str], deadline: float, on_ready: Callable[[str], None] | None
+        self,
+        node: str,
+        wanted: Collection[str],
+        deadline: float,
+        on_ready: Callable[[str], None] | None,
+        on_hindrance: Callable[[str, str], None] | None,
     ) -> None:
         amqp_address = parse_address(self.directory.node(node).amqp_address)
+        hindrance = ""
         while True:
             if not self.is_running(node):
                 raise NodeEndedError(self._with_log(node, "ended while it was starting"))
             is_ready = await answers_amqp(amqp_address)
             if is_ready and await sees_running(self.admin_address(node), self._cookie, wanted):
                 break
-            if time.monotonic() > deadline:
+            is_late = time.monotonic() > deadline
+            if not is_ready and (is_late or on_hindrance is not None):
+                before, hindrance = hindrance, await hindrance_of(self.admin_address(node), self._cookie)
+                if hindrance not in ("", before) and on_hindrance is not None:
+                    on_hindrance(node, hindrance)
+            if is_late:
                 missing = "see all members running" if is_ready else "answer AMQP clients"
-                raise NodeNotReadyError(self._with_log(node, f"did not {missing} in time"))
+                what = f"did not {missing} in time"
+                raise NodeNotReadyError(f"{node} {what}: {hindrance}" if hindrance else self._with_log(node, what))
             await asyncio.sleep(_PROBE_INTERVAL_S)
         if on_ready is not None:
             on_ready(node)

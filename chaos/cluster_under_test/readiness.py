@@ -41,6 +41,22 @@ async def sees_running(admin_address: str, cookie: str, names: Collection[str]) 
     return await asyncio.to_thread(_ask_running, admin_address, cookie, frozenset(names))
 
 
+async def hindrance_of(admin_address: str, cookie: str) -> str:
+    """Why the node there does not serve clients, in its own words; empty if it does, or does not say."""
+    return await asyncio.to_thread(_ask_hindrance, admin_address, cookie)
+
+
+def _ask_hindrance(admin_address: str, cookie: str) -> str:
+    from cluster.transport.admin_client import AdminClient, AdminError  # noqa: PLC0415 - gRPC is slow to import
+
+    with AdminClient(admin_address, cookie, timeout_s=PROBE_TIMEOUT_S) as client:
+        try:
+            paused = client.status().get("paused")
+        except AdminError:
+            return ""
+    return f"{paused['reason']} (it lacks {', '.join(paused['lacks']) or 'nobody'})" if paused else ""
+
+
 def _ask_running(admin_address: str, cookie: str, names: frozenset[str]) -> bool:
     from cluster.transport.admin_client import AdminClient, AdminError  # noqa: PLC0415 - gRPC is slow to import
 

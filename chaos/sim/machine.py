@@ -32,6 +32,7 @@ from cluster.transport.admin_port import (
     QueueSelection,
     SyncProgress,
     Table,
+    WrongCookie,
     exit_code_of,
 )
 from cluster.transport.carrier import AdminEndpoint
@@ -173,7 +174,7 @@ class MemoryAdminCaller:
             if there.is_refusing or host not in self._doors:
                 raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} does not answer")
             if self._doors[host].cookie != self._cookie:
-                raise AdminRefused(ExitCode.UNAVAILABLE, "wrong cookie: the node belongs to another cluster")
+                raise WrongCookie
             answer = await self._doors[host].ask(request)
         except WarrenError as error:
             refusal = _refusal(error)
@@ -236,8 +237,7 @@ async def _cross(link: Link, delay_s: float) -> None:
 
 
 def _refusal(error: WarrenError) -> AdminRefused:
-    message = error.message if isinstance(error, AdminRefused) else str(error)
-    return AdminRefused(exit_code_of(error), message)
+    return error if isinstance(error, AdminRefused) else AdminRefused(exit_code_of(error), str(error))
 
 
 async def _note_progress(port: AdminPort, vhost: str, name: str, said: list[SyncProgress]) -> None:

@@ -118,4 +118,4 @@ def format_listing(table: Table, formatter: str, *, has_header: bool) -> str:
     return formats[formatter]()
 
 
-FORMATTERS = ("table", "json", "csv", "pretty_table")
+FORMATTERS = ("table", "pretty_table", "json", "csv")

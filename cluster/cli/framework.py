@@ -82,7 +82,9 @@ def common_options() -> list[click.Option]:
         click.Option(["-n", "--node", "node"], help="Node: a name of the cluster directory, or host:port."),
         click.Option(["--dir", "directory"], type=click.Path(path_type=Path), help="Cluster directory."),
         click.Option(["-t", "--timeout", "timeout_s"], type=click.FloatRange(min=0), help="Seconds to wait."),
-        click.Option(["--formatter"], type=click.Choice(FORMATTERS), help="How results are written."),
+        click.Option(
+            ["--formatter"], type=click.Choice(FORMATTERS), help=f"How results are written: {', '.join(FORMATTERS)}."
+        ),
         click.Option(["-q", "--quiet"], is_flag=True, help="No banner."),
         click.Option(["-s", "--silent"], is_flag=True, help="No banner and no table header."),
         click.Option(["--no-table-headers"], is_flag=True, help="No table header."),

@@ -144,11 +144,13 @@ def _document(plan: Forgetting, *, is_dry_run: bool) -> dict[str, object]:
 @tool_command("join_cluster", usage="<existing node>")
 @click.argument("existing", metavar="<existing node>")
 def join_cluster(call: Call, existing: str) -> None:
-    """Have a node that is alone join the cluster of another, and wait until it has (-t, 300 seconds by default).
+    """Have a node that is alone join the cluster of another.
 
-    The existing node is named by the address of its cluster listener (host:port), or as the cluster directory has it.
-    Both must have the same cookie. The node begins again with an empty directory, so it must not have any data:
-    `warrenctl reset` gives up what it has. No configuration has to be changed.
+    Waits until it has (-t, 300 seconds by default). The existing node is named by the address of its cluster listener
+    (host:port), or as the cluster directory has it. Both must have the same cookie. The node begins again with an
+    empty directory, so it must not have any data: `warrenctl reset` gives up what it has. No configuration has to be
+    changed. Exit code 70 if it cannot join as it is, as when its cookie is another one; 75 if it does not reach the
+    existing node, or the cluster has no majority.
     """
     address = resolve_target(existing, call.options.directory, os.environ, Path.cwd()).address
     call.banner(f"Clustering node {call.target.name} with {existing}")

@@ -44,7 +44,7 @@ def status(call: Call) -> None:
 
 @tool_command("await_startup")
 def await_startup(call: Call) -> None:
-    """Wait until the node serves clients; exit code 75 if it does not in time (-t, 300 seconds by default)."""
+    """Wait until the node serves clients. Exit code 75 if it does not in time (-t, 300 seconds by default)."""
     call.banner(f"Waiting for node {call.target.name} to start ...")
     timeout_s = STARTUP_TIMEOUT_S if call.options.timeout_s is None else call.options.timeout_s
     hindrance = ""

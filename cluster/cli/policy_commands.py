@@ -31,7 +31,12 @@ def _parse_definition(text: str) -> dict[str, Any]:
 )
 @vhost_option
 @click.option("--priority", type=int, help="Of the policies that match a queue the highest counts.")
-@click.option("--apply-to", type=click.Choice(("queues", "exchanges", "all")), default="all")
+@click.option(
+    "--apply-to",
+    type=click.Choice(("queues", "exchanges", "all")),
+    default="all",
+    help="What the policy is for: queues, exchanges, all (the default).",
+)
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")

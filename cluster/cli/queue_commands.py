@@ -127,6 +127,9 @@ def rebalance_queues(call: Call, vhost: str | None, pattern: str, *, is_dry_run:
     vhost_pattern = "" if vhost is None else f"^{re.escape(vhost)}$"
     refused = 0
     with call.client() as client:
+        # The node is asked with a pattern, which may find nothing; a name that there is not is a mistake.
+        if vhost is not None and (vhost,) not in client.list_vhosts(["name"]).rows:
+            raise AdminError(ExitCode.DATA, f"Virtual host '{vhost}' does not exist")
         reports = client.rebalance_queues(
             vhost_pattern, pattern, is_dry_run=is_dry_run, timeout_s=call.options.timeout_s
         )

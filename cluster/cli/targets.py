@@ -30,6 +30,10 @@ class Target:
     tls: TlsFiles | None = None
     #: Nobody named a node, and no cluster directory was found: this is where one would listen by default.
     is_guess: bool = False
+    #: Nobody named a node: this is the first of a cluster directory, which has these others.
+    others: tuple[str, ...] = field(default=(), compare=False)
+    #: For people: where the cookie was found. Empty if it was not.
+    cookie_source: str = field(default="", compare=False)
 
 
 def resolve_target(node: str | None, directory: Path | None, environment: Mapping[str, str], start: Path) -> Target:
@@ -40,16 +44,17 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
     """
     chosen = node or environment.get(NODE_VARIABLE)
     found = find_cluster_directory(directory, environment, start)
-    cookie = _cookie(found, environment)
+    cookie, source = _cookie(found, environment)
     tls = tls_files(environment)
     if chosen is None:
         if found is None:
-            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, tls, is_guess=True)
-        first = found.nodes[0]
-        return Target(first.name, first.cluster_address, cookie, tls)
+            return Target(DEFAULT_ADDRESS, DEFAULT_ADDRESS, cookie, tls, is_guess=True, cookie_source=source)
+        first, *others = found.nodes
+        names = tuple(entry.name for entry in others)
+        return Target(first.name, first.cluster_address, cookie, tls, others=names, cookie_source=source)
     if ":" in chosen:
         try:
-            return Target(chosen, str(parse_address(chosen)), cookie, tls)
+            return Target(chosen, str(parse_address(chosen)), cookie, tls, cookie_source=source)
         except ValueError as error:
             raise ConfigError(f"bad node `{chosen}`: {error}") from None
     if found is None:
@@ -57,22 +62,24 @@ def resolve_target(node: str | None, directory: Path | None, environment: Mappin
             f"where node `{chosen}` listens is not known: there is no {DEFAULT_DIRECTORY} in {start} or above; "
             "name one with --dir, write host:port instead of the name, or start a cluster with `warren cluster up`"
         )
-    return Target(chosen, found.node(chosen).cluster_address, cookie, tls)
+    return Target(chosen, found.node(chosen).cluster_address, cookie, tls, cookie_source=source)
 
 
-def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) -> str:
+def _cookie(directory: ClusterDirectory | None, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The cookie, and where it was found. Both are empty if there is none. Raises `ConfigError`."""
     if COOKIE_VARIABLE in environment:
-        return environment[COOKIE_VARIABLE]
+        return environment[COOKIE_VARIABLE], COOKIE_VARIABLE
     if COOKIE_FILE_VARIABLE in environment:
         path = Path(environment[COOKIE_FILE_VARIABLE])
         try:
-            return path.read_text(encoding="utf-8").strip()
+            return path.read_text(encoding="utf-8").strip(), f"{path} ({COOKIE_FILE_VARIABLE})"
         except OSError as error:
             raise ConfigError(f"{COOKIE_FILE_VARIABLE}: cannot read {path}: {error.strerror}") from None
     if directory is not None:
-        return directory.read_cookie()
+        return directory.read_cookie(), str(directory.cookie_path)
     home = home_cookie_path(environment)
-    return (read_home_cookie(home) or "") if home is not None else ""
+    cookie = None if home is None else read_home_cookie(home)
+    return (cookie, str(home)) if cookie else ("", "")
 
 
 def tls_files(environment: Mapping[str, str]) -> TlsFiles | None:
@@ -93,6 +100,17 @@ def advice(target: Target, refusal: str, environment: Mapping[str, str], start: 
         paragraphs.append(
             f"No node was named, and there is no {DEFAULT_DIRECTORY} in {start} or above, so {target.address} was "
             "tried. Start a cluster with\n`warren cluster up`, or name a node: --dir DIR, or -n HOST:PORT."
+        )
+    if target.others:
+        paragraphs.append(
+            f"No node was named, so {target.name} was asked, the first of its cluster directory. Others, by -n: "
+            f"{', '.join(target.others)}."
+        )
+    if target.cookie and "wrong cookie" in refusal:
+        paragraphs.append(
+            f"warrenctl and the node at {target.address} have different cookies. warrenctl has its own from "
+            f"{target.cookie_source}; give it the node's:\nset {COOKIE_VARIABLE} or {COOKIE_FILE_VARIABLE}, or name "
+            "the node's cluster directory with --dir."
         )
     if not target.cookie and "cookie" in refusal:
         emptied = next((name for name in (COOKIE_VARIABLE, COOKIE_FILE_VARIABLE) if name in environment), "")

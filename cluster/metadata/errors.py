@@ -50,10 +50,14 @@ class StillMemberError(RefusedChangeError):
         super().__init__(f"{node} is a member of this cluster already: it cannot join under another data directory")
 
 
+#: How a node with an empty directory comes into a cluster: what is in its configuration is not enough for all.
+AS_A_NEW_NODE = "to join as a new node: by its `cluster_formation` or, if it has none, by `warrenctl join_cluster`"
+
+
 class ForgottenNodeError(RefusedChangeError):
     def __init__(self, node: str) -> None:
         super().__init__(
-            f"{node} was removed from the cluster: delete its data directory and start it again, to join as a new node"
+            f"{node} was removed from the cluster: delete its data directory and start it again, {AS_A_NEW_NODE}"
         )
 
 

@@ -48,8 +48,11 @@ def _argument(name: str, problem_of: Callable[[str, Any], str], what: str) -> Ch
 
 
 def _ha_mode(value: Any) -> str | None:
-    is_valid = isinstance(value, str) and value in HA_MODES
-    return None if is_valid else f"{_show(value)} is not a valid ha-mode value"
+    return None if isinstance(value, str) and value in HA_MODES else _no_ha_mode(value)
+
+
+def _no_ha_mode(value: Any) -> str:
+    return f"{_show(value)} is not a valid ha-mode value; there are: {', '.join(HA_MODES)}"
 
 
 def _choice(key: str, first: str, second: str) -> Check:
@@ -109,7 +112,8 @@ def validate_definition(definition: Mapping[str, Any]) -> None:
     unknown = [key for key in definition if key not in CHECKS and key != "ha-params"]
     if unknown:
         listed = ",".join(f'<<"{key}">>' for key in unknown)
-        raise PolicyError(f"[{listed}] are not recognised policy settings")
+        known = ", ".join(sorted((*CHECKS, "ha-params")))
+        raise PolicyError(f"[{listed}] are not recognised policy settings; there are: {known}")
     for key, value in definition.items():
         complaint = CHECKS[key](value) if key != "ha-params" else None
         if complaint is not None:
@@ -137,15 +141,17 @@ def problem_of_mode(definition: Mapping[str, Any]) -> str:
     """Why ``ha-mode`` with its ``ha-params`` says nothing about where replicas belong; empty if it does."""
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode == "all":
-        return "" if params is None else 'ha-mode="all" does not take parameters'
+        return "" if params is None else 'ha-mode="all" does not take parameters: leave ha-params out'
     if mode == "exactly":
         is_valid = type(params) is int and params >= 1
-        return "" if is_valid else f'ha-mode="exactly" takes an integer, {_show(params)} given'
+        remedy = "set ha-params to a number of copies, 1 or more"
+        return "" if is_valid else f'ha-mode="exactly" takes an integer, {_show(params)} given: {remedy}'
     if mode != "nodes":
-        return f"{_show(mode)} is not a valid ha-mode value"
+        return _no_ha_mode(mode)
     if not isinstance(params, (list, tuple)) or not all(isinstance(node, str) for node in params):
-        return f'ha-mode="nodes" takes a list of strings, {_show(params)} given'
-    return "" if params else 'ha-mode="nodes" list must be nonempty'
+        remedy = "set ha-params to a list of names of nodes"
+        return f'ha-mode="nodes" takes a list of strings, {_show(params)} given: {remedy}'
+    return "" if params else 'ha-mode="nodes" list must be nonempty: set ha-params to the names of one node or more'
 
 
 def usable_setting(definition: Mapping[str, Any], key: str, default: Any) -> Any:

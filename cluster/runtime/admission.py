@@ -52,6 +52,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from cluster.metadata.commands import AdmitNode
+from cluster.metadata.errors import AS_A_NEW_NODE
 from cluster.metadata.state import MetadataState
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Voter
@@ -327,7 +328,7 @@ class Admission:
         else:
             self._on_refused(
                 f"{self._node} was forgotten while {peer} was down, which goes on without it: delete its data "
-                "directory and start it again, to join as a new node"
+                f"directory and start it again, {AS_A_NEW_NODE}"
             )
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
@@ -397,7 +398,7 @@ class Admission:
         if not self._is_empty:
             self._on_refused(
                 f"{self._node} was removed from the cluster of {group}: delete its data directory and start it again, "
-                "to join as a new node"
+                f"{AS_A_NEW_NODE}"
             )
         elif not set(members) <= set(self._members):
             self._on_refused(

@@ -8,6 +8,7 @@ listener, as the reference does, and begins with a new server when it is current
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -150,7 +151,17 @@ def _farewell(pause: Pause) -> str:
 
 def cannot_listen(key: str, address: Address, error: OSError) -> ConfigError:
     """What to tell the operator who set ``key``."""
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return ConfigError(
-        f"`{key}`: cannot listen on {address}: {reason}; stop what uses that port, or set `{key}` to another address"
-    )
+    number = error.errno or 0
+    if number < 0:  # of `getaddrinfo`: a name that stands for nothing
+        reason, remedy = str(error), "set `{key}` to a name or an address of this machine"
+    else:
+        reason = os.strerror(number) if number else str(error)
+        remedy = _REMEDIES.get(number, "set `{key}` to another address")
+    return ConfigError(f"`{key}`: cannot listen on {address}: {reason}; {remedy.format(key=key)}")
+
+
+_REMEDIES = {
+    errno.EADDRINUSE: "stop what uses that port (this node itself, if it runs already), or set `{key}` to another one",
+    errno.EADDRNOTAVAIL: "set `{key}` to an address of this machine, or to one that stands for all of them (0.0.0.0)",
+    errno.EACCES: "set `{key}` to a port that this user may use (1024 or more)",
+}

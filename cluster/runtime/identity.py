@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from cluster.metadata.errors import NewerReleaseError
+from cluster.metadata.errors import AS_A_NEW_NODE, NewerReleaseError
 from cluster.metadata.kinds import FIRST_PROTOCOL
 from node.errors import ConfigError, StorageError
 from node.ids import NodeName
@@ -189,7 +189,7 @@ def ways_out(node: NodeName) -> str:
     """What an operator can do about a node that has lost its data."""
     return (
         f"restore the whole directory as {node} left it, or run `warrenctl forget_cluster_node {node}` on another node "
-        f"and start {node} with an empty directory, to join as a new node"
+        f"and start {node} with an empty directory, {AS_A_NEW_NODE}"
     )
 
 

@@ -19,7 +19,7 @@ from cluster.runtime.fresh_start import JoinedCluster, order_reset
 from cluster.runtime.group_members import group_members
 from cluster.runtime.identity import IdentityFile
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import AdminRefused, ExitCode
+from cluster.transport.admin_port import AdminRefused, ExitCode, WrongCookie
 from node.config import NodeConfig, parse_address
 from node.ids import NodeName
 from node.store.disk.disk import Disk
@@ -75,7 +75,7 @@ class Joining:
         except ValueError as error:
             raise AdminRefused(ExitCode.USAGE, f"bad address '{address}': {error}") from None
         self._require_fresh()
-        document = await self._caller.cluster_status(where, timeout_s=ASK_TIMEOUT_S)
+        document = await self._ask(where)
         joined = self._cluster_of(document, where)
         self._require_fresh()  # a client may have declared something meanwhile
         log.warning("%s is to join the cluster of %s: it begins again", self._node, ", ".join(joined.members))
@@ -150,6 +150,27 @@ class Joining:
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
     # --- the cluster ---
+
+    async def _ask(self, address: str) -> Mapping[str, Any]:
+        """What a node says of its cluster. Raises `AdminRefused`, in words for an operator who has named two nodes."""
+        try:
+            return await self._caller.cluster_status(address, timeout_s=ASK_TIMEOUT_S)
+        except WrongCookie:
+            raise AdminRefused(
+                ExitCode.SOFTWARE,
+                f"{self._node}'s cookie is not that of the node at {address}: give {self._node} the cluster's, by "
+                f"`cluster.cookie` or `cluster.cookie_file` in its configuration (without them it has that of "
+                "~/.warren.cookie), and start it again",
+            ) from None
+        except AdminRefused as error:
+            if error.exit_code is not ExitCode.UNAVAILABLE:
+                raise
+            raise AdminRefused(
+                ExitCode.TEMPORARY,
+                f"{self._node} could not ask a node at {address}: {error.message}. This must be the address of its "
+                f"cluster listener (`cluster.listener`), not its AMQP port, and {self._node} must reach it; both use "
+                "TLS, or neither",
+            ) from None
 
     def _cluster_of(self, document: Mapping[str, Any], address: str) -> JoinedCluster:
         """Raises `AdminRefused` if this node cannot be of the cluster that has said this of itself."""

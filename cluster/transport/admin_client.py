@@ -16,7 +16,7 @@ import grpc
 
 from cluster.metadata.records import PolicyRecord
 from cluster.transport import admin_codec as codec
-from cluster.transport.admin_port import ExitCode, QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table
 from cluster.transport.admin_proof import NONCE_BYTES
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
@@ -267,8 +267,8 @@ class AdminClient:
             raise self._admin_error(error) from None
         try:
             return codec.answer_challenge(self._cookie, nonce, said, method)
-        except ValueError as error:
-            raise AdminError(ExitCode.UNAVAILABLE, str(error)) from None
+        except AdminRefused as error:
+            raise AdminError(error.exit_code, error.message) from None
 
     def _call(self, method: Callable[..., _Answer], request: object) -> _Answer:
         try:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from cluster.metadata.records import PolicyRecord
-from cluster.transport.admin_port import QueueSelection, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, Table, WrongCookie
 from cluster.transport.admin_proof import caller_proof, node_proof
 from cluster.transport.turns import ROWS_PER_TURN
 from cluster.wire import admin_pb2 as pb
@@ -38,13 +38,11 @@ OLDER_RELEASE = "is a node of an older release, which sends the cookie in the cl
 
 
 def answer_challenge(cookie: bytes, nonce: bytes, said: pb.ChallengeReply, method: str) -> list[tuple[str, bytes]]:
-    """Metadata for one request. Raises `ValueError` if the node does not know the cookie, or we have none."""
+    """Metadata for one request. Raises `WrongCookie` if it is not the node's, `AdminRefused` if we have none."""
     if not hmac.compare_digest(said.proof, node_proof(cookie, nonce, said.nonce)):
-        raise ValueError(
-            "wrong cookie: the node belongs to another cluster"
-            if cookie
-            else "no cookie was given, and the node asks for its cluster's"
-        )
+        if not cookie:
+            raise AdminRefused(ExitCode.UNAVAILABLE, "no cookie was given, and the node asks for its cluster's")
+        raise WrongCookie
     return [
         (CHALLENGE_METADATA_KEY, said.nonce),
         (PROOF_METADATA_KEY, caller_proof(cookie, nonce, said.nonce, method)),

@@ -45,6 +45,13 @@ class AdminRefused(WarrenError):
         super().__init__(message)
 
 
+class WrongCookie(AdminRefused):
+    """Who asks has another cookie than the node that is asked. Who that is, and what to do, the asker knows."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.UNAVAILABLE, "wrong cookie: the one given is not the node's")
+
+
 def exit_code_of(error: WarrenError) -> ExitCode:
     """Exit code for an error that a node raised: `AdminRefused` says it itself, AMQP's 404 is a data error.
 

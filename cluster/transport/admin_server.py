@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from cluster.transport import admin_codec as codec
-from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Table, exit_code_of
+from cluster.transport.admin_port import AdminPort, AdminRefused, ExitCode, Table, WrongCookie, exit_code_of
 from cluster.transport.admin_proof import Challenges
 from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
@@ -290,6 +290,6 @@ def _refusing(handler: Any, what: str, refusals: ThrottledLog) -> Any:
 
 
 _REFUSALS = {
-    "wrong cookie": "wrong cookie: the node belongs to another cluster",
+    "wrong cookie": WrongCookie().message,
     "no proof of the cookie": "the node asks for a proof of its cluster's cookie: use the warrenctl of its release",
 }

@@ -83,8 +83,6 @@ class GrpcAdminCaller:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminRefused(ExitCode.UNAVAILABLE, f"{address} {codec.OLDER_RELEASE}") from None
             raise _refused(error) from None
-        except ValueError as error:
-            raise AdminRefused(ExitCode.UNAVAILABLE, str(error)) from None
 
     def _stub(self, address: str) -> Any:
         channel = self._channels.get(address)

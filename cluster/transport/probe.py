@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
 from cluster.transport.carrier import ProbeResult
@@ -44,15 +45,27 @@ async def _connect(loop: asyncio.AbstractEventLoop, family: int, target: tuple[o
 
 
 async def bind_failure(address: str) -> OSError | None:
-    """Why nobody can listen at ``address`` now; ``None`` if one could."""
+    """Why nobody can listen at ``address`` now; ``None`` if one could.
+
+    Of a name that stands for several addresses, those that this machine does not have are no matter if it has another:
+    so ``localhost`` is fine without IPv6.
+    """
     loop = asyncio.get_running_loop()
     host, port = split_address(address)
     try:
         candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, target in candidates:
+    except OSError as error:
+        return error
+    failures = []
+    for family, _, _, _, target in candidates:
+        try:
             with socket.socket(family, socket.SOCK_STREAM) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(target)
-    except OSError as error:
-        return error
-    return None
+        except OSError as error:
+            failures.append(error)
+    has_one = len(failures) < len(candidates)
+    return next((error for error in failures if not (has_one and error.errno in _NOT_OURS)), None)
+
+
+_NOT_OURS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})

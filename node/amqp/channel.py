@@ -479,7 +479,7 @@ class ChannelMachine:
         self._send(
             commands.Channel.Close, error.reply_code, error.reply_text, method_index >> 16, method_index & 0xFFFF
         )
-        self.effects.append(Detach())
+        self.effects.append(Detach(error, method_index))
 
     def _drop_state(self) -> None:
         self.waiting.clear()

@@ -9,6 +9,7 @@ from enum import Enum
 from pamqp import base
 
 from node.amqp.ports import DeliverySource, PublishRequest, Work
+from node.errors import ChannelError
 from node.ids import SeqId
 from node.queues.events import ConsumerSpec
 
@@ -76,6 +77,10 @@ class ColdCall:
 @dataclass(frozen=True, slots=True)
 class Detach:
     """The server closes the channel: tell the reader to ignore its content, and call `BrokerChannel.close`."""
+
+    error: ChannelError
+    #: The method to blame, 0 if none.
+    method_index: int
 
 
 @dataclass(frozen=True, slots=True)

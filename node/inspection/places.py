@@ -16,7 +16,7 @@ from zlib import crc32
 from node.errors import WarrenError
 from node.ids import QueueName
 from node.store.deletions import DELETING_NAME, QUEUES_NAME
-from node.store.disk.disk import Disk, read_whole
+from node.store.disk.disk import Disk, ReadOnlyDisk, read_whole
 from node.store.formats.record import (
     HEADER_BYTES,
     INDEX_FORMAT,
@@ -100,6 +100,11 @@ class Place:
     directory: str
     scope: Scope
     vhosts: tuple[VhostPlace, ...]
+
+
+def require_storage(directory: str) -> None:
+    """Raises `NotStorageError` for a directory that holds nothing that Warren stores, and `StorageError`."""
+    locate(ReadOnlyDisk(), directory)
 
 
 def locate(disk: Disk, directory: str) -> Place:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress
+from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, WrongCookie
 from node.errors import ChannelError, WarrenError
 from tests.support.recording_port import LISTED, RecordingPort
 
@@ -79,7 +79,7 @@ class AdminCallerContract:
         assert (caught.value.exit_code, caught.value.message) == (exit_code, text)
 
     async def test_a_wrong_cookie_is_refused_before_anything_is_asked(self, office: Office) -> None:
-        with pytest.raises(AdminRefused, match="wrong cookie: the node belongs to another cluster") as caught:
+        with pytest.raises(WrongCookie, match="wrong cookie: the one given is not the node's") as caught:
             await office.stranger.status(office.address, timeout_s=TIMEOUT_S)
         assert caught.value.exit_code is ExitCode.UNAVAILABLE
         assert office.port.calls == []

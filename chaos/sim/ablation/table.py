@@ -54,6 +54,11 @@ def write_finding(docs: Path, finding: Finding) -> None:
     (docs / PAGE_NAME).write_text(page(in_order))
 
 
+def noticed_in_words(noticed: int, taken_away: int) -> str:
+    """What came of it, in one sentence. All of them is what is wanted."""
+    return f"{noticed} of {taken_away} removals of a safeguard were noticed by the simulator."
+
+
 def page(findings: Mapping[str, Mapping[str, Any]]) -> str:
     """The table."""
     lines = [
@@ -75,7 +80,7 @@ def page(findings: Mapping[str, Mapping[str, Any]]) -> str:
         cells = (f"`{name}`: {safeguard.says}", safeguard.protects, where, safeguard.scenario or "plain")
         lines.append("| " + " | ".join((*cells, seeds, caught, steps)) + " |")
     seen = sum(bool(findings.get(name, {}).get("is_found")) for name in expected)
-    lines += ["", f"{seen} of {len(expected)} were found missing.", "", _UNSEEN]
+    lines += ["", noticed_in_words(seen, len(expected)), "", _UNSEEN]
     for name, safeguard in SAFEGUARDS.items():
         if safeguard.unseen_because:
             lines.append(f"- `{name}` ({safeguard.where}): {safeguard.says} {safeguard.unseen_because.capitalize()}.")

@@ -24,12 +24,14 @@ from node.amqp.channel_events import (
 )
 from node.amqp.channel_states import ChannelState
 from node.amqp.frames import BASIC_PUBLISH, FrameItem
+from node.amqp.methods import METHOD_CLASSES
 from node.amqp.ports import BrokerChannel, DeliverySource, PublishRequest, Work
 from node.amqp.server.calls import call_broker
 from node.amqp.server.listing import ChannelListing
 from node.amqp.server.turns import InputTurns
 from node.errors import AmqpError, ChannelError, ConnectionFailure
 from node.queues.backing_queue import Delivery
+from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ class ChannelOwner(Protocol):
 
     @property
     def turns(self) -> InputTurns: ...
+
+    @property
+    def channel_errors(self) -> ThrottledLog:
+        """Where it is logged why channels were closed by the server."""
 
     def open_broker_channel(self, number: int, shell: ChannelShell) -> BrokerChannel: ...
 
@@ -211,7 +217,9 @@ class ChannelShell:
         elif isinstance(effect, ColdCall):
             self._task = self._owner.spawn(self._run(effect))
         elif isinstance(effect, Detach):
-            log.warning("%s: channel %d closed by an error", self._owner.name, self.machine.number)
+            kind = f"{self._owner.name}: {effect.error}"
+            text = f"{self._owner.name}: channel {self.machine.number} closed by an error: {_reason(effect)}"
+            self._owner.channel_errors.write(kind, text)
             self._unreported.clear()
             self._owner.detach(self.machine.number, self._detach())
         elif isinstance(effect, Closed):
@@ -330,3 +338,12 @@ class ChannelShell:
             confirm=machine.confirm_mode,
             transactional=machine.tx_mode,
         )
+
+
+def _reason(effect: Detach) -> str:
+    """Reply text and code, and the method to blame, on one line: the text may have names that a client chose."""
+    text = effect.error.reply_text
+    shown = text if text.isprintable() else repr(text)
+    method = METHOD_CLASSES.get(effect.method_index)
+    cause = "" if method is None else f", caused by {method.name.lower()}"
+    return f"{shown} ({effect.error.reply_code}{cause})"

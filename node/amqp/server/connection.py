@@ -88,6 +88,10 @@ class ConnectionOwner(Protocol):
     def refusals(self) -> ThrottledLog:
         """Where it is logged what strangers can cause."""
 
+    @property
+    def channel_errors(self) -> ThrottledLog:
+        """And what clients can."""
+
     def connection_opened(self, connection: ConnectionShell) -> bool:
         """False if there is no room for another."""
 
@@ -106,7 +110,7 @@ class ConnectionShell(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner) -> None:
         self.name = "?"
         self.number = next(owner.numbers)
-        self.turns = owner.turns
+        self.turns, self.channel_errors = owner.turns, owner.channel_errors
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._connected_s = self._loop.time()

@@ -87,6 +87,7 @@ class AmqpServer:
         self._handshakes: dict[ConnectionShell, None] = {}
         self.logins = LoginThrottle()
         self.refusals = ThrottledLog(log)
+        self.channel_errors = ThrottledLog(log)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port = 0

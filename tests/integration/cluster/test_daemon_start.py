@@ -71,9 +71,26 @@ def test_a_port_that_is_in_use(tmp_path: Path, key: str) -> None:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         exit_code, said = start_in_vain(settings(tmp_path / "data") | {key: address})
     assert exit_code == EXIT_CONFIG, said
-    expected = f"`{key}`: cannot listen on {address}: Address already in use; stop what uses that port, or set `{key}`"
+    expected = (
+        f"`{key}`: cannot listen on {address}: Address already in use; stop what uses that port (this node itself"
+    )
     assert expected in said
     assert "Traceback" not in said
+    assert not (tmp_path / "data").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("key", ["cluster.listener", "listeners.tcp.default"])
+def test_an_address_of_another_machine(tmp_path: Path, key: str) -> None:
+    exit_code, said = start_in_vain(settings(tmp_path / "data") | {key: "192.0.2.1:25672"})
+    assert exit_code == EXIT_CONFIG, said
+    assert f"`{key}`: cannot listen on 192.0.2.1:25672: Cannot assign requested address; set `{key}` to" in said
+    assert not (tmp_path / "data").exists(), "nothing was begun"
+
+
+def test_a_data_dir_where_none_can_be_made() -> None:
+    exit_code, said = start_in_vain(settings(Path("/proc/nothing/here")))
+    assert exit_code == EXIT_CONFIG, said
+    assert "data_dir /proc/nothing/here cannot be used (No such file or directory): set `data_dir` to" in said
 
 
 def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:

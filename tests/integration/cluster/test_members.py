@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import ExitCode
 from tests.support.live_cluster import LiveCluster, numbered, publish_confirmed, run_cluster
 from tests.support.pika_clients import drain
@@ -65,23 +66,42 @@ def test_a_survivor_forgets_the_majority_offline(cluster: LiveCluster) -> None:
 
 
 @contextmanager
-def node_alone(cluster: LiveCluster, directory: Path, name: str) -> Iterator[str]:
-    """Its address; it knows nobody, but has the cluster's cookie."""
+def node_alone(cluster: LiveCluster, directory: Path, name: str, cookie: str = "") -> Iterator[str]:
+    """Its address; it knows nobody, but has the cluster's cookie, or ``cookie``."""
     address = f"127.0.0.1:{free_port()}"
     settings = {
         "node_name": name,
         "data_dir": directory,
         "listeners.tcp.default": f"127.0.0.1:{free_port()}",
         "cluster.listener": address,
-        "cluster.cookie": cluster.local.cookie,
+        "cluster.cookie": cookie or cluster.local.cookie,
     }
     command = [sys.executable, "-m", "cluster", *(f"--set={key}={value}" for key, value in settings.items())]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            eventually(lambda: cluster.warrenctl("-n", address, "await_startup")[0] == 0, f"{name} serves")
+            eventually(lambda: is_up(address, settings["cluster.cookie"]), f"{name} serves")
             yield address
         finally:
             os.kill(process.pid, signal.SIGKILL)
+
+
+def is_up(address: str, cookie: object) -> bool:
+    with AdminClient(address, str(cookie)) as client, suppress(AdminError):
+        return bool(client.status()["is_serving"])
+    return False
+
+
+def test_of_two_cookies_that_differ_it_is_said_whose_they_are(cluster: LiveCluster, tmp_path: Path) -> None:
+    secret = "the secret of a node alone"
+    with node_alone(cluster, tmp_path / "n4", "n4", secret) as address:
+        code, _, error = cluster.warrenctl("-n", address, "join_cluster", "n2")
+        assert (code, f"warrenctl and the node at {address} have different cookies" in error) == (69, True)
+        n2 = cluster.local.directory.node("n2")
+        with AdminClient(address, secret) as client:
+            with pytest.raises(AdminError, match=f"n4's cookie is not that of the node at {n2.cluster_address}"):
+                client.join_cluster(n2.cluster_address)
+            with pytest.raises(AdminError, match=f"n4 could not ask a node at {n2.amqp_address}: .*not its AMQP port"):
+                client.join_cluster(n2.amqp_address)
 
 
 def test_a_node_alone_joins(cluster: LiveCluster, tmp_path: Path) -> None:

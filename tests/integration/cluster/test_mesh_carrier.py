@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
+
 import pytest
 
 from cluster.transport.grpc_carrier import GrpcCarrier
+from cluster.transport.probe import bind_failure
 from tests.support.carrier_contract import CarrierContract, Place
 from tests.support.ports import free_port
 
@@ -15,3 +20,21 @@ class TestGrpcCarrier(CarrierContract):
     @pytest.fixture
     def place(self) -> Place:
         return GrpcCarrier(), f"127.0.0.1:{free_port()}", GrpcCarrier()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "number"),
+    [(["127.0.0.1"], None), (["192.0.2.1", "127.0.0.1"], None), (["192.0.2.1"], errno.EADDRNOTAVAIL)],
+    ids=["ours", "one of two is ours", "none is ours"],
+)
+async def test_a_name_can_be_listened_on_if_one_of_its_addresses_is_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], number: int | None
+) -> None:
+    """As ``localhost`` in a container without IPv6."""
+
+    async def getaddrinfo(*_: object, **__: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, 0)) for host in hosts]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    failure = await bind_failure("name:1")
+    assert (failure and failure.errno) == number

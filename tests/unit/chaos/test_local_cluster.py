@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.cli import main
-from chaos.cluster_under_test.local import render_config
+from chaos.cluster_under_test.local import LocalCluster, render_config
 from chaos.cluster_under_test.processes import (
     ProcessMark,
     log_tail,
@@ -99,6 +99,38 @@ def test_commands_on_nothing_say_how_to_start(tmp_path: Path, command: list[str]
     result = CliRunner().invoke(main, ["cluster", *command, "--dir", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "start one with `warren cluster up --dir" in result.output
+
+
+def test_a_restart_that_comes_to_nothing_says_what_the_node_waits_for_and_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cookie").write_text("secret of the cluster")
+    ClusterDirectory(tmp_path, NODES).write()
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def no_answer(*_: object) -> bool:
+        return False
+
+    async def hindrance(*_: object) -> str:
+        return "it reaches no majority of the members (it lacks n1)"
+
+    monkeypatch.setattr(LocalCluster, "restart", nothing)
+    monkeypatch.setattr(LocalCluster, "is_running", lambda *_: True)
+    monkeypatch.setattr(LocalCluster, "pid", lambda *_: 4711)
+    monkeypatch.setattr("chaos.cluster_under_test.local.answers_amqp", no_answer)
+    monkeypatch.setattr("chaos.cluster_under_test.local.hindrance_of", hindrance)
+    monkeypatch.setattr("chaos.cli_cluster.START_TIMEOUT_S", 0.0)
+    result = CliRunner().invoke(main, ["cluster", "restart", "n2", "--dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "n2 was started (process 4711); it is waited for until it serves clients, 0 s at most.",
+        "n2 does not serve clients yet: it reaches no majority of the members (it lacks n1)",
+        "Error: n2 did not answer AMQP clients in time: it reaches no majority of the members (it lacks n1)",
+        f"n2 is left running (process 4711) and goes on trying; its log is {tmp_path}/n2.log. "
+        "`warren cluster kill n2` ends it.",
+    ]
 
 
 def test_an_unknown_node_is_answered_with_those_there_are(tmp_path: Path) -> None:

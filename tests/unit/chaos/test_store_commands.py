@@ -124,12 +124,14 @@ def test_the_directory_above_the_nodes_is_answered_with_theirs(node: NodeOnDisk)
         assert "n2" not in result.stderr
 
 
-def test_what_is_no_storage(tmp_path: Path) -> None:
+def test_what_is_no_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_files, "processes_using", lambda _directory: [4711])
     for command in ("inspect", "verify"):
         assert run(command, tmp_path / "none").exit_code == 64
         result = run(command, tmp_path)
         assert (result.exit_code, result.stdout) == (64, "")
         assert "is neither a node's data directory" in result.stderr
+        assert "4711" not in result.stderr, "who has files open somewhere below is no node on this directory"
 
 
 def test_a_file_that_cannot_be_read(node: NodeOnDisk) -> None:

@@ -52,10 +52,16 @@ def test_one_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
         read_or_make_home_cookie({"HOME": str(tmp_path)})
 
 
-def test_one_that_is_empty_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).touch(0o600)
-    with pytest.raises(ConfigError, match="is empty: remove it"):
-        read_home_cookie(tmp_path / FILE_NAME)
+@pytest.mark.parametrize("secret", ["", "short", "x" * (COOKIE_MIN_CHARACTERS - 1)])
+def test_one_that_is_too_short_is_refused_as_in_a_configuration(tmp_path: Path, secret: str) -> None:
+    path = tmp_path / FILE_NAME
+    path.touch(0o600)
+    path.write_text(f"{secret}\n")
+    with pytest.raises(ConfigError, match="the secret is too short; use 16 characters or more") as caught:
+        read_home_cookie(path)
+    assert "remove it, and the next start makes another" in str(caught.value)
+    path.write_text("x" * COOKIE_MIN_CHARACTERS)
+    assert read_home_cookie(path) == "x" * COOKIE_MIN_CHARACTERS
 
 
 def test_without_a_home_the_remedy_is_named(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_finding_is_kept_and_those_of_before_with_it(tmp_path: Path) -> None:
     text = (tmp_path / PAGE_NAME).read_text()
     assert "not in 3" in text
     assert "40 → 4" in text
-    assert f"1 of {len(EXPECTED)} were found missing" in text
+    assert f"1 of {len(EXPECTED)} removals of a safeguard were noticed by the simulator." in text
 
 
 def test_the_page_in_the_documents_is_that_of_its_data() -> None:
@@ -149,10 +149,22 @@ def test_the_command_goes_through_all_and_fails_if_one_is_not_found(
     lost = EXPECTED[3]
     code, run, output = ablate(monkeypatch, tmp_path, lost=lost)
     assert (code, run) == (1, EXPECTED)
-    assert f"{len(EXPECTED) - 1} of {len(EXPECTED)} were found missing" in output
+    noticed = f"{len(EXPECTED) - 1} of {len(EXPECTED)} removals of a safeguard were noticed by the simulator."
+    assert output.splitlines()[-1] == noticed
+
     # Then only what is missing, and by name only that.
     assert ablate(monkeypatch, tmp_path, "--missing")[:2] == (0, [lost])
     assert ablate(monkeypatch, tmp_path, "--safeguard", run[0])[:2] == (0, [run[0]])
+
+
+def test_an_interrupt_of_it_is_no_safeguard_that_was_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def find_all(*_: object) -> Any:
+        yield a_finding(EXPECTED[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finding_module, "find_all", find_all)
+    result = CliRunner().invoke(sim_command, ["ablate", "--docs", str(tmp_path)])
+    assert result.exit_code == 130
 
 
 def test_an_unknown_safeguard_is_refused_with_those_that_there_are(

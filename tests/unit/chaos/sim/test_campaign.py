@@ -109,9 +109,31 @@ def test_an_interrupt_ends_it_with_what_there_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Campaign, "run", run)
     summary = tmp_path / "out" / "summary.json"
     said = sim("--seeds", "1..9", "--summary", str(summary))
-    assert said.exit_code == 1
+    assert said.exit_code == 130, "no promise was broken"
     assert "ended by interrupt; to go on: --seeds 2..9\n" in said.output
+    assert "never reached" not in said.output, "that says nothing of an interrupted campaign"
     assert json.loads(summary.read_text())["seeds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("results", "exit_code", "line"),
+    [
+        ([result(1, "lost: it")], 1, "ended by interrupt; to go on: --seeds 2..9"),
+        ([], 130, "ended by interrupt, before a seed was done"),
+        ([result(5), result(6)], 130, "ended by interrupt; to go on: --seeds 1..9"),
+    ],
+    ids=["one has failed", "none has ended", "the first have not ended"],
+)
+def test_how_an_interrupted_campaign_ends(
+    monkeypatch: pytest.MonkeyPatch, results: list[SeedResult], exit_code: int, line: str
+) -> None:
+    def run(_self: Campaign) -> Iterator[SeedResult]:
+        yield from results
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Campaign, "run", run)
+    said = sim("--seeds", "1..9")
+    assert (said.exit_code, line in said.output.splitlines()) == (exit_code, True), said.output
 
 
 def test_a_summary_has_the_commit_and_every_rare_state(quick: list[int], tmp_path: Path) -> None:
@@ -152,6 +174,47 @@ def test_what_is_no_range_is_refused() -> None:
         assert sim("--seeds", written).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--draw", "f.html"], "--draw goes with --replay SEED"),
+        (["--seeds", "7", "--draw", "f.html"], "--draw goes with --replay SEED"),
+        (["--keep", "f.json"], "--keep goes with --shrink SEED"),
+        (["--replay", "7", "--keep", "f.json"], "--keep goes with --shrink SEED"),
+        (["--replay", "7", "--seeds", "1..3"], "--seeds does not go with --replay, which is of one seed: leave it out"),
+        (["--shrink", "7", "--draw", "f.html"], "--draw goes with --replay SEED"),
+        (["--shrink", "7", "--summary", "f.json"], "--summary does not go with --shrink, which is of one seed"),
+        (["--shrink", "7", "--replay", "7"], "--shrink does not go with --replay, which is of one seed: leave it out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_would_be_without_effect_is_refused(quick: list[int], words: list[str], remedy: str) -> None:
+    said = sim(*words)
+    assert said.exit_code == 2
+    assert remedy in " ".join(said.output.split())
+    assert quick == []
+
+
+def test_a_reader_that_has_enough_ends_nothing_but_the_output() -> None:
+    """As `warren sim --replay 1 | head -1`."""
+    words = ["sim", "--replay", "1", "--operations", "5", "--length", "1"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "chaos.cli", *words],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_workers_end_with_the_campaign(tmp_path: Path) -> None:
     """Ctrl-C, on a real terminal, goes to all of them at once."""
     summary = tmp_path / "summary.json"
@@ -174,7 +237,7 @@ def test_workers_end_with_the_campaign(tmp_path: Path) -> None:
     finally:
         if process.poll() is None:
             process.kill()
-    assert process.returncode == 1
-    assert "ended by interrupt; to go on: --seeds" in out
+    assert process.returncode == 130
+    assert "ended by interrupt" in out
     assert "Traceback" not in error
     assert json.loads(summary.read_text())["ended"] == "interrupt"

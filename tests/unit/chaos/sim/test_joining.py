@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.sim.machine import COOKIE
 from cluster.metadata.commands import ChangeTopology
-from cluster.transport.admin_port import AdminRefused
+from cluster.transport.admin_port import AdminRefused, ExitCode
 from node.ids import NodeName
 from node.topology.commands import DeclareQueue
 from tests.support.amounts import slow
@@ -124,8 +125,16 @@ def test_who_cannot_join_is_told_why_and_loses_nothing(lab: Lab) -> None:
         join(lab, "n4", "n4")
     with pytest.raises(AdminRefused, match="bad address 'nowhere'"):
         lab.ask("n4", lambda admin: admin.join_cluster("nowhere"))
-    with pytest.raises(AdminRefused, match="does not answer"):
+    with pytest.raises(AdminRefused, match=r"n4 could not ask a node at n9:25672: .*not its AMQP port") as caught:
         lab.ask("n4", lambda admin: admin.join_cluster("n9:25672"))
+    assert caught.value.exit_code is ExitCode.TEMPORARY
+    lab.cluster.admin_doors["n1"].cookie = "of another cluster"
+    with pytest.raises(
+        AdminRefused, match=r"n4's cookie is not that of the node at .*: give n4 the cluster's"
+    ) as caught:
+        join(lab, "n4", "n1")
+    assert caught.value.exit_code is ExitCode.SOFTWARE
+    lab.cluster.admin_doors["n1"].cookie = COOKIE
     lab.cluster.kill("n2")
     lab.cluster.kill("n3")
     lab.pass_time(10)

@@ -61,6 +61,7 @@ def test_the_survivor_goes_on_alone_and_those_that_it_forgot_end_when_they_come_
     assert list(lab.cluster.nodes) == [survivor]
     for name in gone:
         assert f"{name} was forgotten while {survivor} was down, which goes on without it" in lab.ends_of(name)[-1]
+        assert "`warrenctl join_cluster`" in lab.ends_of(name)[-1]
     assert queues(lab, survivor) == ["kept", "new"]
 
 

@@ -23,6 +23,7 @@ def test_a_wiped_node_ends_with_the_two_ways_out_and_the_others_go_on(lab: Lab) 
         (end,) = lab.ends_of(name)
         assert f"`warrenctl forget_cluster_node {name}`" in end
         assert "restore the whole directory" in end
+        assert "`warrenctl join_cluster`" in end
         others = [lab.cluster.nodes[other] for other in NAMES if other != name]
         assert any(node.raft.core.is_leader for node in others)
         for node in others:

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.cli.app import run
 from cluster.cli.targets import Target
+from cluster.directory import ClusterDirectory, NodeEntry
 from cluster.transport.admin_client import AdminClient, AdminError
 from cluster.transport.admin_port import SyncProgress, Table
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
@@ -22,6 +23,7 @@ REBALANCED: list[dict[str, Any]] = [
     {"is_finished": True, "moves": 1, "masters": {"n1": 2, "n2": 1}},
 ]
 TABLE = Table(("name", "messages"), (("q", 5),))
+VHOSTS = Table(("name",), (("/",), ("a.b",)))
 
 
 class RecordingClient:
@@ -43,6 +45,8 @@ class RecordingClient:
             self.calls.append((name, args, kwargs))
             if self.error is not None:
                 raise self.error
+            if (name, args) == ("list_vhosts", (["name"],)):
+                return VHOSTS
             if name.startswith("list_"):
                 return TABLE
             if name in ("cluster_status", "status"):
@@ -227,9 +231,14 @@ def test_rebalance_queues_tells_of_every_move_and_why_one_was_refused(tool: Tool
         "queue 'b' in vhost '/': n1 -> n3 refused (n3 is not up)\n1 moved; masters n1: 2, n2: 1\n",
         "Error:\n1 queues could not be moved: ask again\n",
     )
-    assert client.calls == [
+    assert client.calls[1:] == [
         ("rebalance_queues", (r"^a\.b$", "^q"), {"is_dry_run": False, "timeout_s": None}),
     ]
+
+
+def test_a_virtual_host_that_there_is_not_has_no_queues_to_move(tool: Tool, client: RecordingClient) -> None:
+    assert tool("rebalance_queues", "--vhost", "a-b", "-q") == (65, "", "Error:\nVirtual host 'a-b' does not exist\n")
+    assert [name for name, *_ in client.calls] == ["list_vhosts"]
 
 
 def test_join_cluster_waits_until_the_node_is_of_the_cluster(tool: Tool, client: RecordingClient) -> None:
@@ -408,6 +417,21 @@ def test_who_has_no_cluster_is_told_how_to_get_one(tool: Tool, client: Recording
     assert "`warren cluster up`" in tool("-n", "n2", "status").err
 
 
+def test_who_named_no_node_is_told_which_was_asked_and_which_others_there_are(
+    tool: Tool, client: RecordingClient, tmp_path: Path
+) -> None:
+    (tmp_path / "cookie").write_text("the secret of a cluster\n")
+    nodes = tuple(
+        NodeEntry(name, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}") for name, port in (("n1", 1), ("n2", 3))
+    )
+    ClusterDirectory(tmp_path, nodes).write()
+    client.error = AdminError(69, "connection refused")
+    result = tool("--dir", str(tmp_path), "status")
+    hint = "No node was named, so n1 was asked, the first of its cluster directory. Others, by -n: n2.\n"
+    assert (result.exit_code, hint in result.err) == (69, True), result.err
+    assert "No node was named" not in tool("--dir", str(tmp_path), "-n", "n1", "status").err
+
+
 def test_a_missing_cookie_is_told_from_a_wrong_one(
     tool: Tool, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +447,20 @@ def test_a_missing_cookie_is_told_from_a_wrong_one(
     assert "No cookie was found" not in tool("-n", "127.0.0.1:1", "status").err
     monkeypatch.setenv("WARREN_COOKIE", "")
     assert "No cookie was found: WARREN_COOKIE is empty.\n" in tool("-n", "127.0.0.1:1", "status").err
+
+
+def test_a_wrong_cookie_is_warrenctls_own_and_it_is_said_whence_it_is(
+    tool: Tool, client: RecordingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.error = AdminError(69, "wrong cookie: the one given is not the node's")
+    monkeypatch.setenv("WARREN_COOKIE", "guess")
+    result = tool("-n", "127.0.0.1:1", "status")
+    assert result.exit_code == 69
+    assert (
+        "warrenctl and the node at 127.0.0.1:1 have different cookies. warrenctl has its own from WARREN_COOKIE; give "
+        "it the node's:\n"
+    ) in result.err
+    assert "guess" not in result.err
 
 
 def test_a_name_without_a_directory_is_a_configuration_error(tool: Tool) -> None:
@@ -531,3 +569,13 @@ def test_list_flow_shows_chains_and_their_slowest_hops(tool: Tool, client: Recor
     assert client.calls == [("list_flow", (("chain", "slowest_hop", "balance", "blocked_ms"),), {})]
     assert tool("list_flow", "queue", "state").exit_code == 0
     assert tool("list_flow", "nonsense").exit_code == 64
+
+
+def test_an_option_with_a_choice_lists_it(tool: Tool) -> None:
+    said = tool("set_policy", "--help").out
+    assert "--formatter           How results are written: table, pretty_table, json, csv." in said
+    assert "--apply-to            What the policy is for: queues, exchanges, all (the default)." in said
+
+
+def test_no_summary_of_a_command_is_cut_short(tool: Tool) -> None:
+    assert [line for line in tool("help").out.splitlines() if line.endswith("...")] == []

@@ -91,9 +91,25 @@ def test_without_a_cluster_directory_the_cookie_is_that_of_the_home(tmp_path: Pa
     assert resolve_target("h:1", None, environment, tmp_path).cookie == ""
     cookie = home / ".warren.cookie"
     cookie.touch(0o600)
-    cookie.write_text("of a node alone")
-    assert resolve_target("h:1", None, environment, tmp_path).cookie == "of a node alone"
+    cookie.write_text("the secret of a node alone")
+    assert resolve_target("h:1", None, environment, tmp_path).cookie == "the secret of a node alone"
     assert resolve_target("h:1", None, environment | {"WARREN_COOKIE": "hush"}, tmp_path).cookie == "hush"
+
+
+def test_it_is_known_whence_the_cookie_is(home: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    cookie = home / ".warren.cookie"
+    cookie.touch(0o600)
+    cookie.write_text("the secret of a node alone\n")
+    for environment, start, source in (
+        ({"WARREN_COOKIE": "c"}, home, "WARREN_COOKIE"),
+        ({"WARREN_COOKIE_FILE": str(secret)}, home, f"{secret} (WARREN_COOKIE_FILE)"),
+        ({"HOME": str(home)}, home, str(home / ".warren" / "cookie")),
+        ({"HOME": str(home)}, Path("/"), str(cookie)),
+        ({}, Path("/"), ""),
+    ):
+        assert resolve_target("h:1", None, environment, start).cookie_source == source
 
 
 def test_tls_files_are_the_environments_all_or_none(tmp_path: Path) -> None:

@@ -282,7 +282,11 @@ def test_what_a_table_of_arguments_may_hold(cluster: StateUnderTest, value: Any,
         (errors.NodeStillUpError, ("n2",), ["n2", "must be stopped"]),
         (errors.NoSuchNodeError, ("n2",), ["n2", "no member"]),
         (errors.StillMemberError, ("n2",), ["n2", "a member of this cluster already"]),
-        (errors.ForgottenNodeError, ("n2",), ["n2", "delete its data directory and start it again"]),
+        (
+            errors.ForgottenNodeError,
+            ("n2",),
+            ["n2", "delete its data directory and start it again, to join", "join_cluster"],
+        ),
         (errors.AlreadyFoundedError, (), ["every cluster has"]),
         (errors.TooNewCommandError, ("NoteConsumer", 3, 2), ["NoteConsumer needs protocol 3", "has 2. "]),
         (

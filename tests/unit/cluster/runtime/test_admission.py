@@ -414,6 +414,7 @@ def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_start
     with pytest.raises(HandshakeError):
         n1.meets(n3)
     assert "n3 was removed from the cluster of n1, n2: delete its data directory" in n3.refusals[0]
+    assert "or, if it has none, by `warrenctl join_cluster`" in n3.refusals[0]
     fresh = Node(N3)
     for _ in range(2):
         with pytest.raises(HandshakeError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from collections.abc import Callable, Sequence
 
-from cluster.runtime.client_service import ClientService
+import pytest
+
+from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.ending import Ending
 from cluster.runtime.standing import Hindrance, Pause
 from cluster.transport.admin_port import ExitCode
@@ -175,3 +178,29 @@ async def test_connections_that_lost_their_user_or_vhost_are_looked_for_where_th
     await bench.service.open(None)
     bench.service.access_ended(lambda user, vhost: f"{user} {vhost}")
     assert bench.servers[0].objections == ["u v"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            OSError(errno.EADDRINUSE, "whatever the library says"),
+            "Address already in use; stop what uses that port (this node itself, if it runs already), or set `key` to "
+            "another one",
+        ),
+        (
+            OSError(errno.EADDRNOTAVAIL, ""),
+            "Cannot assign requested address; set `key` to an address of this machine, or to one that stands for all "
+            "of them (0.0.0.0)",
+        ),
+        (OSError(errno.EACCES, ""), "Permission denied; set `key` to a port that this user may use (1024 or more)"),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "[Errno -2] Name or service not known; set `key` to a name or an address of this machine",
+        ),
+        (OSError(errno.EAFNOSUPPORT, ""), "Address family not supported by protocol; set `key` to another address"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_reason_not_to_listen_has_its_remedy(error: OSError, said: str) -> None:
+    assert str(cannot_listen("key", ADDRESS, error)) == f"`key`: cannot listen on 127.0.0.1:5672: {said}"

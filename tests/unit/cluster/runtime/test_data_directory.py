@@ -73,6 +73,60 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     assert file.read_text() == "notes"
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["passwd"], "passwd"),
+        (["lock", "run"], "run"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Path, names: list[str], told: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("not ours")
+    with pytest.raises(ConfigError) as caught:
+        start(tmp_path)
+    assert str(caught.value) == (
+        f"data_dir {tmp_path} holds what no node of Warren has made ({told}): set `data_dir` to an empty directory, or "
+        "to one that does not exist yet"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"not ours"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["lost+found"],
+        [".warren.cookie"],
+        ["n1.log"],
+        ["lock", "identity.tmp"],
+        ["incarnation", "lock", "raft", "vhosts", "copied by the operator"],
+    ],
+    ids=["a file system", "a home", "a log", "a first start cut short", "the first release"],
+)
+def test_a_directory_that_a_node_may_have_begun_is_taken(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    claim_data_directory(RealDisk(), str(tmp_path), N1, DataLock, others={"n1.log"}).release()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(2, "No such file or directory"), (30, "Read-only file system"), (36, "File name too long")]
+)
+def test_a_place_where_no_directory_can_be_is_a_mistake_of_the_operator(
+    monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    disk = RealDisk()
+
+    def fail(path: str) -> None:
+        raise StorageError(f"mkdir of {path} failed") from OSError(number, reason)
+
+    monkeypatch.setattr(disk, "mkdir", fail)
+    with pytest.raises(ConfigError, match=rf"data_dir /proc/x cannot be used \({reason}\): set `data_dir` to"):
+        claim_data_directory(disk, "/proc/x", N1, DataLock)
+
+
 def test_a_disk_that_fails_is_no_mistake_of_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk = RealDisk()
 

@@ -182,7 +182,9 @@ def test_small_answers() -> None:
 def test_an_error_closes_the_channel_until_close_ok() -> None:
     driver = Driver()
     effects = driver.receive(Settlements(1, [(5, 0)]))
-    assert effects == [Detach()]
+    (detach,) = effects
+    assert isinstance(detach, Detach)
+    assert (detach.error.reply_code, detach.method_index) == (406, Basic.Ack.index)
     assert channel_error(driver) == (406, "PRECONDITION_FAILED - unknown delivery tag 5", 60, 80)
     assert driver.publish(b"ignored") == []
     driver.machine.deliver("t", Q, deliveries(1))
@@ -234,9 +236,10 @@ def test_a_refused_call_closes_the_channel_and_drops_what_waits() -> None:
     (call,) = driver.send(Queue.Declare(queue="q", passive=True))
     assert isinstance(call, ColdCall)
     driver.publish(b"lost")
-    driver.machine.call_failed(call, ChannelError(404, "no queue"))
+    error = ChannelError(404, "no queue")
+    driver.machine.call_failed(call, error)
     assert channel_error(driver) == (404, "NOT_FOUND - no queue", 50, 10)
-    assert driver.effects() == [Detach()]
+    assert driver.effects() == [Detach(error, Queue.Declare.index)]
     driver.machine.check_invariants()
 
 

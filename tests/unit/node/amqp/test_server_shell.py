@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.amqp.frames import PROTOCOL_HEADER
+from node.amqp.methods import pack_method
 from node.amqp.server import connection
 from node.amqp.server.connection import OUTPUT_LIMIT_BYTES, WAITING_LIMIT_BYTES
 from node.queues.events import DELIVERY_WINDOW_MESSAGES
@@ -236,6 +237,40 @@ async def test_an_error_of_publish_closes_the_channel_with_its_method(client: Cl
     assert calls(broker, "close") == [1]
     assert await client.send(data=good) == []
     assert await client.send(Channel.CloseOk(), Channel.Open(), Basic.Qos()) == ["Channel.OpenOk", "Basic.QosOk"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "reason"),
+    [
+        (method_bytes(1, Basic.Ack(99)), "PRECONDITION_FAILED - unknown delivery tag 99 (406, caused by basic.ack)"),
+        (
+            method_bytes(1, Queue.Declare(queue="missing", passive=True)),
+            "NOT_FOUND - no queue 'missing' in vhost '/' (404, caused by queue.declare)",
+        ),
+        (
+            pack_method(1, Queue.Declare, 0, "a\x1b[1A", True, False, False, False, False, {}),
+            "\"NOT_FOUND - no queue 'a\\x1b[1A' in vhost '/'\" (404, caused by queue.declare)",
+        ),
+    ],
+    ids=["406", "404", "escape"],
+)
+async def test_why_a_channel_was_closed_is_a_warning(
+    client: Client, caplog: pytest.LogCaptureFixture, mistake: bytes, reason: str
+) -> None:
+    await client.send(data=mistake)
+    (record,) = [record for record in caplog.records if "closed by an error" in record.message]
+    assert record.levelno == logging.WARNING
+    assert record.message == f"{client.shell.name}: channel 1 closed by an error: {reason}"
+
+
+async def test_a_client_that_makes_a_mistake_again_and_again_does_not_fill_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        assert await client.send(Basic.Ack(99)) == ["Channel.Close"]
+        assert await client.send(Channel.CloseOk(), Channel.Open()) == ["Channel.OpenOk"]
+    lines = [record.message for record in caplog.records if "closed by an error" in record.message]
+    assert [line.partition("delivery tag ")[2] for line in lines] == ["99 (406, caused by basic.ack)"]
 
 
 async def test_a_mistake_of_ours_ends_this_connection_only(

@@ -1,0 +1,28 @@
+"""What `warren` says of its commands."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from chaos.cli import main
+from chaos.verdict import ExitCode
+
+
+def help_of(*words: str) -> str:
+    result = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize("words", [[], ["chaos"], ["cluster"], ["sim"], ["store"]], ids=" ".join)
+def test_no_summary_of_a_command_is_cut_short(words: list[str]) -> None:
+    summaries = help_of(*words).partition("Commands:\n")[2].splitlines()
+    assert len(summaries) > 0
+    assert [line for line in summaries if line.endswith("...")] == []
+
+
+def test_a_run_of_the_laboratory_tells_its_exit_codes() -> None:
+    said = " ".join(help_of("chaos", "run").split())
+    for code in ExitCode:
+        assert f" {code.value} " in said, code
