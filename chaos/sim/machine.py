@@ -38,6 +38,7 @@ from cluster.transport.admin_port import (
 from cluster.transport.carrier import AdminEndpoint
 from node.config import NodeConfig, build_config, parse_settings
 from node.errors import StorageError, WarrenError
+from node.ids import QueueId
 from node.store.disk.simulated import SimulatedCrashError, SimulatedDisk
 
 _T = TypeVar("_T")
@@ -225,6 +226,11 @@ class MemoryAdminCaller:
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         await self._ask_in_time(address, lambda port: port.cancel_sync_queue(vhost, name), timeout_s)
+
+    async def held_copies(
+        self, address: str, queue_ids: Sequence[QueueId], *, timeout_s: float
+    ) -> Mapping[QueueId, int]:
+        return await self._ask_in_time(address, lambda port: port.held_copies(queue_ids), timeout_s)
 
     async def close(self) -> None:
         """There is nothing to hang up."""

@@ -32,38 +32,42 @@ _PROBE_TIMEOUT_S = 1.0
 
 
 @tool_command(
-    "forget_cluster_node", usage="<node> | --offline [--data-dir <dir>] [--dry-run | --confirm] <node> [<node> ...]"
+    "forget_cluster_node",
+    usage="[--confirm] <node> | --offline [--data-dir <dir>] [--dry-run | --confirm] <node> [<node> ...]",
 )
 @click.option("--offline", is_flag=True, help="On a node that is down, when a majority is gone for good.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="With --offline: directory of the node that is down.")
 @click.option("--dry-run", "is_dry_run", is_flag=True, help="With --offline: only tell what would be lost.")
-@click.option("--confirm", "is_confirmed", is_flag=True, help="With --offline: do it.")
+@click.option("--confirm", "is_confirmed", is_flag=True, help="With --offline: do it. Else: ask no further.")
 @click.argument("members", nargs=-1, required=True, metavar="<node>")
 def forget_cluster_node(
     call: Call, members: tuple[str, ...], *, offline: bool, data_dir: Path | None, is_dry_run: bool, is_confirmed: bool
 ) -> None:
     """Remove a node that is stopped and will not return with what it has.
 
-    What only it had is lost: queues without another copy are deleted, queues that wait for it are served with what
-    the other copies have. The node may join again with an empty data directory, as a new one.
+    What only it had is lost: queues that wait for it are served with what the other members have, and those of which
+    nobody else has anything are deleted. If a member that does not answer might have something of such a queue, that is
+    refused without --confirm. The node may join again with an empty data directory, as a new one.
 
     With --offline, where a majority of the cluster is gone for good: works on the directory of a node that is stopped
     (-n names it in the cluster directory, or --data-dir), which goes on as the truth, without those named. Use it on
-    the node that was the last to go down. What the others knew and it did not is lost. They must never come back with
-    what they have; they are refused if they try.
+    the node that was the last to go down: --dry-run names for each queue who had all of it. What the others knew and it
+    did not is lost. They must never come back with what they have; they are refused if they try.
     """
     if offline:
         _forget_offline(call, members, data_dir, is_dry_run=is_dry_run, is_confirmed=is_confirmed)
         return
-    if data_dir is not None or is_dry_run or is_confirmed:
-        call.refuse("--data-dir, --dry-run and --confirm go with --offline.")
+    if data_dir is not None or is_dry_run:
+        call.refuse("--data-dir and --dry-run go with --offline.")
     if len(members) > 1:
         call.refuse("too many arguments.")
     call.banner(f"Removing node {members[0]} from the cluster")
     with call.client() as client:
-        document = client.forget_cluster_node(members[0])
+        document = client.forget_cluster_node(members[0], is_confirmed=is_confirmed)
     for queue in document["deleted_queues"]:
         call.remark(f"{queue} is deleted: nobody else had anything of it")
+    for queue, node in document.get("lossy_queues", {}).items():
+        call.remark(f"{queue} is served by {node} with what it has, which may lack messages")
     call.done()
 
 
@@ -120,12 +124,19 @@ def _tell(call: Call, plan: Forgetting, *, is_dry_run: bool) -> None:
         count = "would count" if is_dry_run else "count"
         call.remark(f"{plan.uncertain_entries} entries of the log, perhaps never committed, {count}.")
     for queue in plan.deleted_queues:
-        call.remark(f"{queue} {would} deleted: nobody else had anything of it")
+        call.remark(f"{queue} {would} deleted: nobody else had anything of it ({_who_had_all(plan, queue)})")
     for queue in plan.lossy_queues:
-        call.remark(f"{queue} {would} served by a copy that may lack messages")
+        call.remark(f"{queue} {would} served by a copy that may lack messages ({_who_had_all(plan, queue)})")
     for queue in plan.waiting_queues:
         call.remark(f"{queue} waits for another member that is left")
     call.remark(f"Queues deleted: {len(plan.deleted_queues)}; that may lack messages: {len(plan.lossy_queues)}.")
+    if plan.last_complete and is_dry_run:
+        call.remark("Where the directory of a node that had everything is still there, rather go on with that one.")
+
+
+def _who_had_all(plan: Forgetting, queue: str) -> str:
+    """As far as the survivor knows."""
+    return f"last complete: {', '.join(plan.last_complete[queue]) or 'nobody'}"
 
 
 def _document(plan: Forgetting, *, is_dry_run: bool) -> dict[str, object]:
@@ -136,6 +147,7 @@ def _document(plan: Forgetting, *, is_dry_run: bool) -> dict[str, object]:
         "deleted_queues": plan.deleted_queues,
         "lossy_queues": plan.lossy_queues,
         "waiting_queues": plan.waiting_queues,
+        "last_complete": plan.last_complete,
         "uncertain_entries": plan.uncertain_entries,
         "is_dry_run": is_dry_run,
     }

@@ -69,19 +69,21 @@ def cancel_sync_queue(call: Call, queue: str, vhost: str) -> None:
     call.done()
 
 
-@tool_command("force_promote", usage="[--vhost <vhost>] <queue> <member>")
+@tool_command("force_promote", usage="[--vhost <vhost>] [--empty] <queue> <member>")
 @vhost_option
+@click.option("--empty", "may_be_empty", is_flag=True, help="Even if the member has nothing of the queue.")
 @click.argument("queue")
 @click.argument("member")
-def force_promote(call: Call, queue: str, member: str, vhost: str) -> None:
+def force_promote(call: Call, queue: str, member: str, vhost: str, *, may_be_empty: bool) -> None:
     """Give up waiting for a complete copy of a queue that is down: a member serves it with what it has.
 
     What that member lacks is lost for good, even if a complete copy returns later. The loss is counted: see the column
-    lossy_promotions of list_queues.
+    lossy_promotions of list_queues. A member that has nothing of the queue is refused, and who has something is named;
+    with --empty the queue begins empty there.
     """
     call.banner(f"Promoting {member} to master of queue '{queue}' in vhost '{vhost}' whatever it lacks ...")
     with call.client() as client:
-        client.force_promote(vhost, queue, member)
+        client.force_promote(vhost, queue, member, may_be_empty=may_be_empty)
     call.remark(f"{member} is the master now; what it lacked is lost")
     call.done()
 

@@ -65,7 +65,7 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """Remove a node that is down and will not return. Queues that only it could bring back are deleted.
+    """Remove a node that is down and will not return. Queues that, by the record, only it could bring back are deleted.
 
     ``is_voter``: it votes, though it may never have been up. The result names the queues that were deleted.
     """

@@ -27,6 +27,8 @@ that lives and has opened its copy can propose. The rules:
    A mirror that leaves by itself is replaced under ``exactly``, by a node that has not left the queue itself since it
    is up; what it holds counts as before.
 5. **An operator may give up waiting** (`force_promote`, `forget_node`); what is lost by it is counted like any other.
+   Of copies that are neither complete nor mirrors the record knows nothing: who carries out such a command looks for
+   them first, and promotes them (`cluster.runtime.admin_copies`, `cluster.runtime.offline_forgetting`).
 
 The cost is one commit more per failover, batched over the queues of a node (`TakeService`). Kafka remembers replicas
 that are down and may lead for the same reason (KIP-966, *eligible leader replicas*); there an unclean shutdown ends

@@ -30,6 +30,7 @@ from cluster.metadata.errors import NodeStillUpError
 from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.policy.validation import PolicyError, check_carried_out, validate_policy
+from cluster.runtime.admin_copies import AdminCopies
 from cluster.runtime.admin_peers import AdminPeers
 from cluster.runtime.admin_rows import (
     STATIC_QUEUE_COLUMNS,
@@ -63,7 +64,7 @@ from node.amqp.server.listing import ConnectionListing
 from node.auth import SALT_BYTES, hash_password
 from node.broker.deletion import delete_queue
 from node.flow.stage import CONNECTION_MEMORY_MS, HopView
-from node.ids import NodeName
+from node.ids import NodeName, QueueId
 from node.patterns import pattern_problem
 from node.pieces import make_each
 from node.topology.commands import CreateVhost, DeleteVhost, TopologyCommand
@@ -111,6 +112,7 @@ class NodeAdmin:
         self._system = system
         self._chance = chance
         self._standing = AdminStanding(runtime, clients)
+        self._copies = AdminCopies(runtime, peers)
 
     # --- policies ---
 
@@ -201,8 +203,14 @@ class NodeAdmin:
         self._master_role(queue).mirrored.cancel_sync()
         self._runtime.queues.touch(queue.queue_id)
 
-    async def force_promote(self, vhost: str, name: str, node: str) -> None:
-        await self._change(ForcePromote(self._queue(vhost, name).queue_id, NodeName(node)))
+    async def force_promote(self, vhost: str, name: str, node: str, *, may_be_empty: bool = False) -> None:
+        queue = self._queue(vhost, name)
+        if not may_be_empty:
+            await self._copies.require_something(queue, NodeName(node))
+        await self._change(ForcePromote(queue.queue_id, NodeName(node)))
+
+    async def held_copies(self, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int]:
+        return await self._copies.held_here(queue_ids)
 
     async def purge_queue(self, vhost: str, name: str) -> int:
         return await self._runtime.gateway.purge(self._queue(vhost, name).queue_id)
@@ -226,14 +234,22 @@ class NodeAdmin:
 
     # --- node and cluster ---
 
-    async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
+    async def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> Mapping[str, Any]:
         name = NodeName(node)
         if name in self._runtime.links.linked_nodes():
             raise NodeStillUpError(name)  # also while it joins, and nobody has committed yet that it is up
+        found = await self._copies.inheritance(name)
+        if not is_confirmed:
+            self._copies.require_confirmation(found)
+        await self._copies.hand_over(found, self._change)
         deleted = await self._change(ForgetNode(name, name in self._runtime.metadata.consensus.voters))
         for queue in deleted or ():
             log.warning("%s is deleted: only %s had something of it, which was removed from the cluster", queue, node)
-        return {"deleted_queues": list(deleted or ())}
+        return {
+            "deleted_queues": list(deleted or ()),
+            "lossy_queues": self._copies.served_by(found),
+            "unheard_nodes": found.unheard,
+        }
 
     async def join_cluster(self, address: str) -> Mapping[str, Any]:
         self._standing.require()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.admin_port import AdminRefused, SyncProgress, Table
-from node.ids import NodeName
+from node.ids import NodeName, QueueId
 from node.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,20 @@ class AdminPeers:
             return await self._caller.status(self._address_of(node), timeout_s=STATUS_TIMEOUT_S)
         except AdminRefused as refusal:
             log.debug("%s did not answer Status: %s", node, refusal.message)
+            return None
+
+    async def held_copies(
+        self, nodes: Sequence[NodeName], queue_ids: Sequence[QueueId]
+    ) -> dict[NodeName, Mapping[QueueId, int]]:
+        """What those nodes have of these queues; one that does not answer is left out."""
+        answers = await asyncio.gather(*(self._held_copies(node, queue_ids) for node in nodes))
+        return {node: copies for node, copies in zip(nodes, answers, strict=True) if copies is not None}
+
+    async def _held_copies(self, node: NodeName, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int] | None:
+        try:
+            return await self._caller.held_copies(self._address_of(node), queue_ids, timeout_s=PEER_TIMEOUT_S)
+        except AdminRefused as refusal:
+            log.info("%s did not answer HeldCopies: %s", node, refusal.message)
             return None
 
     def sync_queue(self, node: NodeName, vhost: str, name: str) -> AsyncIterator[SyncProgress]:

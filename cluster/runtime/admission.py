@@ -173,7 +173,9 @@ class Admission:
 
     @property
     def _may_found(self) -> bool:
-        return self._is_empty and self._node == self._founder and not self._told_to_join
+        """Not if its log was dropped for a group that goes on: it is of that one, and waits for what that one has."""
+        is_of_a_group = bool(self._told_to_join or self._file.current.superseded)
+        return self._is_empty and self._node == self._founder and not is_of_a_group
 
     def may_answer(self, peer: NodeName) -> bool:
         """What comes from the peer now comes from whom the log means by that name, or, as long as it only learns, from

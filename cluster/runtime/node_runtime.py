@@ -52,6 +52,7 @@ from node.config import NodeConfig
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Incarnation, NodeName, QueueId
+from node.queues.stored_copies import UNKNOWN_REACH
 from node.store.disk.group_commit import GroupCommit
 from node.store.steps import Job
 from node.topology.records import QueueRecord
@@ -337,6 +338,15 @@ class NodeRuntime:
     @property
     def uptime_s(self) -> float:
         return (self._now_ms() - self._started_ms) / 1000
+
+    def copy_reach(self, queue: QueueRecord) -> int | None:
+        """How far what this node has of a queue is (`node.queues.stored_copies`); ``None``: it has nothing of it.
+
+        What is not durable is in memory, as long as this node has a part in the queue. Raises `StorageError`.
+        """
+        if not queue.durable:
+            return UNKNOWN_REACH if queue.queue_id in self.queues.roles else None
+        return self._files.stored_reach(queue)
 
     def set_memory_watermark(self, watermark: MemoryWatermark) -> None:
         """Until this node stops."""

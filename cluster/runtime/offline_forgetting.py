@@ -9,6 +9,11 @@ not come back as they were. What it takes, all of it in the survivor's own direc
   decide: each of the nodes is down (`NodeDown`), and forgotten (`ForgetNode`), by the rules that hold online. So the
   queues fare as they do there: a copy that is left serves, what it may lack is counted, and queues of which nobody else
   had anything are deleted. Then the nodes lose their votes.
+- *What the directory has counts*, whatever the record says. A record knows of complete copies, and of mirrors that were
+  up: a mirror that stopped before the others is no part of it any more, since the master went on without it, and its
+  directory may well have everything all the same. So what only forgotten nodes had all of is served by this node, if
+  it has any storage of it and the record names no mirror that followed the master: as if this node were up (`NodeUp`)
+  and an operator had promoted it (`ForcePromote`). Of the disks of other members only the record can tell.
 - *The group gets a new name*, and remembers the old one as superseded (`cluster.runtime.admission`): nodes of the old
   group are no peers of the new one, whatever they elect among themselves.
 
@@ -27,9 +32,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cluster.metadata.codec import CodecError, NewerKindError, decode_request, encode_request
-from cluster.metadata.commands import Command, ForgetNode, NodeDown, Request, RequestId
+from cluster.metadata.commands import Command, ForcePromote, ForgetNode, NodeDown, NodeUp, Request, RequestId
 from cluster.metadata.errors import NewerReleaseError
 from cluster.metadata.kinds import NEWEST_PROTOCOL
+from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
 from cluster.raft.core import RestoredState
 from cluster.raft.log import RaftLog
@@ -38,7 +44,8 @@ from cluster.raft.storage import RaftStorage
 from cluster.runtime.data_directory import incarnation_of, next_incarnation, owner_of
 from cluster.runtime.identity import IDENTITY_BYTES, RAFT_DIRECTORY, IdentityFile, read_identity
 from node.errors import ConfigError
-from node.ids import Incarnation, NodeName
+from node.ids import Incarnation, NodeName, QueueId
+from node.queues.stored_copies import stored_reach
 from node.store.disk.disk import Disk
 
 
@@ -54,10 +61,12 @@ class Forgetting:
     deleted_queues: tuple[str, ...]
     #: Queues that a copy will serve which may lack messages.
     lossy_queues: tuple[str, ...]
-    #: Queues that wait for another member that is left.
+    #: Queues that wait for another member that is left, which has everything.
     waiting_queues: tuple[str, ...]
     #: Entries at the end of the log of which this node does not know whether they were committed.
     uncertain_entries: int
+    #: Of queues that are deleted, or served by a copy that may lack messages: who had everything.
+    last_complete: dict[str, tuple[NodeName, ...]] = field(default_factory=dict)
     #: Where the forgotten nodes were, by name.
     addresses: dict[NodeName, str] = field(default_factory=dict)
     entries: tuple[Entry, ...] = field(default=(), repr=False)
@@ -87,26 +96,34 @@ def plan_forgetting(disk: Disk, data_dir: str, names: Sequence[str]) -> Forgetti
     if identity.forgetting and not any(name in raft_log.voters for name in forgotten):
         return Forgetting(node, forgotten, raft_log.voters, (), (), (), 0)  # all but the last step is done
     _check(node, forgotten, raft_log, state)
-    before = {queue_id: record.lossy_promotions for queue_id, record in state.masterships.items()}
+    before = dict(state.masterships)
     names_before = {queue.queue_id: str(queue.queue_name) for queue in state.topology.all_queues()}
-    entries = _entries(node, forgotten, raft_log, restored.hard_state, state, incarnation_of(disk, data_dir))
+    entries = _entries(disk, data_dir, node, forgotten, raft_log, restored.hard_state, state)
     records = state.masterships
+    deleted = [queue_id for queue_id in names_before if queue_id not in records]
+    lossy = [queue_id for queue_id, record in records.items() if _is_lossy(before[queue_id], record)]
+    waiting = [queue_id for queue_id, record in records.items() if record.is_down and node not in record.complete]
+    deleted_queues, lossy_queues, waiting_queues = (
+        tuple(names_before[queue_id] for queue_id in queue_ids) for queue_ids in (deleted, lossy, waiting)
+    )
     return Forgetting(
         node,
         forgotten,
         tuple(voter for voter in raft_log.voters if voter not in forgotten),
-        tuple(name for queue_id, name in names_before.items() if queue_id not in records),
-        tuple(
-            names_before[queue_id]
-            for queue_id, record in records.items()
-            if record.lossy_promotions > before[queue_id]
-            or not (record.is_down or record.in_service or record.master in record.complete)
-        ),
-        tuple(names_before[queue_id] for queue_id, record in records.items() if record.is_down),
+        deleted_queues,
+        lossy_queues,
+        waiting_queues,
         raft_log.last_index - raft_log.commit,
+        {names_before[queue_id]: before[queue_id].complete for queue_id in (*deleted, *lossy)},
         addresses,
         entries,
     )
+
+
+def _is_lossy(before: MastershipRecord, record: MastershipRecord) -> bool:
+    """A copy serves, or is about to, that may lack something."""
+    is_awaited = record.is_down or record.in_service or record.master in record.complete
+    return record.lossy_promotions > before.lossy_promotions or not is_awaited
 
 
 def carry_out(disk: Disk, data_dir: str, plan: Forgetting, chance: Random) -> None:
@@ -162,20 +179,23 @@ def _check(node: NodeName, forgotten: Sequence[NodeName], raft_log: RaftLog, sta
 
 
 def _entries(
+    disk: Disk,
+    data_dir: str,
     node: NodeName,
     forgotten: Sequence[NodeName],
     raft_log: RaftLog,
     hard_state: HardState,
     state: MetadataState,
-    incarnation: Incarnation,
 ) -> tuple[Entry, ...]:
-    """What is to follow in the log; ``state`` is taken along."""
+    """What is to follow in the log; ``state`` is taken along. Raises `ConfigError`, `StorageError`."""
     term = max(hard_state.term, raft_log.last_term) + 1
+    #: That of `carry_out`, which begins a life for it.
+    incarnation = Incarnation(incarnation_of(disk, data_dir) + 1)
     entries: list[Entry] = []
 
     def commit(command: Command) -> None:
         index = raft_log.last_index + len(entries) + 1
-        request = Request(RequestId(node, Incarnation(incarnation + 1), len(entries) + 1), command)
+        request = Request(RequestId(node, incarnation, len(entries) + 1), command)
         applied = state.apply(index, request)
         if applied.error is not None:
             raise ConfigError(f"the nodes cannot be forgotten: {applied.error}") from applied.error
@@ -185,6 +205,14 @@ def _entries(
         member = state.members.get(name)
         if member is not None and member.is_up:
             commit(NodeDown(name, member.incarnation))
+    inherited = _inherited(disk, data_dir, forgotten, state)
+    own = state.members.get(node)
+    if inherited and own is not None and not own.is_up:
+        addresses = own.cluster_address, own.amqp_address
+        commit(NodeUp(node, incarnation, *addresses, state.protocol))
+    for queue_id in inherited:
+        if not state.masterships[queue_id].in_service:
+            commit(ForcePromote(queue_id, node))
     for name in forgotten:
         commit(ForgetNode(name, name in raft_log.voters))
     for name in forgotten:
@@ -192,3 +220,17 @@ def _entries(
             index = raft_log.last_index + len(entries) + 1
             entries.append(Entry(index, term, EntryKind.REMOVE_VOTER, name.encode()))
     return tuple(entries)
+
+
+def _inherited(disk: Disk, data_dir: str, forgotten: Sequence[NodeName], state: MetadataState) -> list[QueueId]:
+    """Queues that wait for forgotten nodes only, and that this directory has something of."""
+    return [
+        queue_id
+        for queue_id, record in sorted(state.masterships.items())
+        if record.is_down
+        and not record.following
+        and set(record.complete) <= set(forgotten)
+        and (queue := state.topology.queue_by_id(queue_id)) is not None
+        and queue.durable
+        and stored_reach(disk, data_dir, queue.vhost, queue_id) is not None
+    ]

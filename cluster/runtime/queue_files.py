@@ -10,6 +10,7 @@ from node.errors import StorageError
 from node.ids import QueueId
 from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
+from node.queues.stored_copies import stored_reach
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
@@ -127,6 +128,10 @@ class NodeQueueFiles:
     def queue_file_count(self, queue: QueueRecord) -> int:
         """Files of a queue that is not open: how much there is to read."""
         return self._vhosts[queue.vhost].queue_file_count(queue.queue_id)
+
+    def stored_reach(self, queue: QueueRecord) -> int | None:
+        """What the disk has of this queue (`node.queues.stored_copies`), open or not. Raises `StorageError`."""
+        return stored_reach(self._disk, self._data_dir, queue.vhost, queue.queue_id)
 
     def _progressed(self, what: str, done: int, total: int) -> None:
         """A scan goes on: say so now and then."""

@@ -5,10 +5,11 @@ The daemon's caller is `cluster.transport.grpc_admin_caller.GrpcAdminCaller`; a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.transport.admin_port import SyncProgress, Table
+from node.ids import QueueId
 
 
 class AdminCaller(Protocol):
@@ -34,6 +35,11 @@ class AdminCaller(Protocol):
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         """See `AdminPort.cancel_sync_queue`."""
+
+    async def held_copies(
+        self, address: str, queue_ids: Sequence[QueueId], *, timeout_s: float
+    ) -> Mapping[QueueId, int]:
+        """See `AdminPort.held_copies`."""
 
     async def close(self) -> None:
         """Hang up; it asks no more."""

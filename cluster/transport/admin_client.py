@@ -142,9 +142,13 @@ class AdminClient:
     def cancel_sync_queue(self, vhost: str, name: str) -> None:
         self._call(self._stub.CancelSyncQueue, pb.QueueRef(vhost=vhost, name=name))
 
-    def force_promote(self, vhost: str, name: str, node: str) -> None:
-        """``node`` serves a queue that waits for a complete copy, with what it has: what it lacks is lost."""
-        self._call(self._stub.ForcePromote, pb.ForcePromoteRequest(vhost=vhost, name=name, node=node))
+    def force_promote(self, vhost: str, name: str, node: str, *, may_be_empty: bool = False) -> None:
+        """``node`` serves a queue that waits for a complete copy, with what it has: what it lacks is lost.
+
+        ``may_be_empty``: even if it has nothing of it.
+        """
+        request = pb.ForcePromoteRequest(vhost=vhost, name=name, node=node, may_be_empty=may_be_empty)
+        self._call(self._stub.ForcePromote, request)
 
     def purge_queue(self, vhost: str, name: str) -> int:
         """Number of ready messages that were removed."""
@@ -163,9 +167,10 @@ class AdminClient:
     def status(self) -> dict[str, Any]:
         return self._document(self._stub.Status)
 
-    def forget_cluster_node(self, node: str) -> dict[str, Any]:
-        """Remove a node that is down and will not return; ``deleted_queues`` names those that went with it."""
-        document: dict[str, Any] = json.loads(self._call(self._stub.ForgetNode, pb.NodeRef(node=node)).json)
+    def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> dict[str, Any]:
+        """Remove a node that is down and will not return; the answer is that of `AdminPort.forget_cluster_node`."""
+        request = pb.ForgetNodeRequest(node=node, is_confirmed=is_confirmed)
+        document: dict[str, Any] = json.loads(self._call(self._stub.ForgetNode, request).json)
         return document
 
     def rebalance_queues(

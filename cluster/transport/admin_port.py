@@ -17,6 +17,7 @@ from cluster.metadata.records import PolicyRecord
 from cluster.raft.core import ProposalRefusedError
 from node.alarms.limits import DiskFreeLimit, MemoryWatermark
 from node.errors import AmqpError, ConfigError, WarrenError
+from node.ids import QueueId
 
 
 class ExitCode(IntEnum):
@@ -126,11 +127,16 @@ class AdminPort(Protocol):
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """Stop filling; success too when nothing is being filled."""
 
-    async def force_promote(self, vhost: str, name: str, node: str) -> None:
+    async def force_promote(self, vhost: str, name: str, node: str, *, may_be_empty: bool = False) -> None:
         """Have ``node`` serve a queue that waits for a complete copy, with what it has: what it lacks is lost.
 
-        `ExitCode.SOFTWARE` if the queue is served, or if the node is not up or no member.
+        `ExitCode.SOFTWARE` if the queue is served, if the node is not up or no member, or, unless it ``may_be_empty``,
+        if the node has nothing of it; `ExitCode.TEMPORARY` if the node does not say whether it has.
         """
+
+    async def held_copies(self, queue_ids: Sequence[QueueId]) -> Mapping[QueueId, int]:
+        """Of which of these queues the node asked has something, open or on its disk, and how far that is
+        (`node.queues.stored_copies`)."""
 
     def rebalance_queues(
         self, vhost_pattern: str, queue_pattern: str, *, is_dry_run: bool
@@ -148,10 +154,14 @@ class AdminPort(Protocol):
     async def delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool) -> int:
         """Number of ready messages that went with it; a condition that fails is `ExitCode.USAGE`."""
 
-    async def forget_cluster_node(self, node: str) -> Mapping[str, Any]:
-        """Remove a node that is down and will not return; ``deleted_queues`` names those that went with it.
+    async def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> Mapping[str, Any]:
+        """Remove a node that is down and will not return.
 
-        `ExitCode.SOFTWARE` if it is up, or no member.
+        ``deleted_queues`` names those that went with it; ``lossy_queues`` those that waited for it alone, each with the
+        node that serves it with what it has; ``unheard_nodes`` members that did not say what they have.
+
+        `ExitCode.SOFTWARE` if it is up, or no member; or, unless it ``is_confirmed``, if queues would be deleted of
+        which members that do not answer may have something.
         """
 
     async def join_cluster(self, address: str) -> Mapping[str, Any]:

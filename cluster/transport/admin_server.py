@@ -22,6 +22,7 @@ from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from node.errors import WarrenError
+from node.ids import QueueId
 from node.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,15 @@ class AdminService(AdminServicer):
         return await self._done(self._port.cancel_sync_queue(request.vhost, request.name), context)
 
     async def ForcePromote(self, request: pb.ForcePromoteRequest, context: _Context) -> pb.Done:
-        return await self._done(self._port.force_promote(request.vhost, request.name, request.node), context)
+        promotion = self._port.force_promote(
+            request.vhost, request.name, request.node, may_be_empty=request.may_be_empty
+        )
+        return await self._done(promotion, context)
+
+    async def HeldCopies(self, request: pb.QueueIds, context: _Context) -> pb.Copies:
+        queue_ids = [QueueId(queue_id) for queue_id in request.queue_ids]
+        reaches = await self._run(self._port.held_copies(queue_ids), context)
+        return pb.Copies(reaches=dict(reaches.items()))
 
     async def PurgeQueue(self, request: pb.QueueRef, context: _Context) -> pb.MessageCount:
         return pb.MessageCount(messages=await self._run(self._port.purge_queue(request.vhost, request.name), context))
@@ -120,8 +129,9 @@ class AdminService(AdminServicer):
     async def Status(self, request: pb.Nothing, context: _Context) -> pb.Document:
         return await self._document(self._port.status(), context)
 
-    async def ForgetNode(self, request: pb.NodeRef, context: _Context) -> pb.Document:
-        return await self._document(self._port.forget_cluster_node(request.node), context)
+    async def ForgetNode(self, request: pb.ForgetNodeRequest, context: _Context) -> pb.Document:
+        forgetting = self._port.forget_cluster_node(request.node, is_confirmed=request.is_confirmed)
+        return await self._document(forgetting, context)
 
     async def RebalanceQueues(self, request: pb.RebalanceRequest, context: _Context) -> AsyncIterator[pb.Document]:
         reports = self._port.rebalance_queues(

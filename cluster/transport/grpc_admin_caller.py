@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -17,6 +17,7 @@ from cluster.transport.admin_proof import CHALLENGE_TIMEOUT_S, NONCE_BYTES
 from cluster.transport.turns import in_turns
 from cluster.wire import admin_pb2 as pb
 from cluster.wire.admin_pb2_grpc import AdminStub
+from node.ids import QueueId
 
 
 class GrpcAdminCaller:
@@ -62,6 +63,12 @@ class GrpcAdminCaller:
 
     async def cancel_sync_queue(self, address: str, vhost: str, name: str, *, timeout_s: float) -> None:
         await self._ask(address, "CancelSyncQueue", pb.QueueRef(vhost=vhost, name=name), timeout_s)
+
+    async def held_copies(
+        self, address: str, queue_ids: Sequence[QueueId], *, timeout_s: float
+    ) -> Mapping[QueueId, int]:
+        answer = await self._ask(address, "HeldCopies", pb.QueueIds(queue_ids=queue_ids), timeout_s)
+        return {QueueId(queue_id): reach for queue_id, reach in answer.reaches.items()}
 
     async def _ask(self, address: str, method: str, request: object, timeout_s: float) -> Any:
         loop = asyncio.get_running_loop()

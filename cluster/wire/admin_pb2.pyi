@@ -38,23 +38,27 @@ class Nothing(_message.Message):
 Global___Nothing: _TypeAlias = Nothing  # noqa: Y015
 
 @_typing.final
-class NodeRef(_message.Message):
+class ForgetNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    IS_CONFIRMED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
+    is_confirmed: _builtins.bool
+    """Even if queues would be deleted of which members that do not answer may have something."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
+        is_confirmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_confirmed", b"is_confirmed", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NodeRef: _TypeAlias = NodeRef  # noqa: Y015
+Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -286,24 +290,90 @@ class ForcePromoteRequest(_message.Message):
     VHOST_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    MAY_BE_EMPTY_FIELD_NUMBER: _builtins.int
     vhost: _builtins.str
     name: _builtins.str
     node: _builtins.str
     """The node that is to serve the queue."""
+    may_be_empty: _builtins.bool
+    """Even if that node has nothing of it."""
     def __init__(
         self,
         *,
         vhost: _builtins.str = ...,
         name: _builtins.str = ...,
         node: _builtins.str = ...,
+        may_be_empty: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node", "vhost", b"vhost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["may_be_empty", b"may_be_empty", "name", b"name", "node", b"node", "vhost", b"vhost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForcePromoteRequest: _TypeAlias = ForcePromoteRequest  # noqa: Y015
+
+@_typing.final
+class QueueIds(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        queue_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_ids", b"queue_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueIds: _TypeAlias = QueueIds  # noqa: Y015
+
+@_typing.final
+class Copies(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ReachesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REACHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reaches(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """By queue: how far the copy is, 0 if that is not known (node/queues/stored_copies.py)."""
+
+    def __init__(
+        self,
+        *,
+        reaches: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reaches", b"reaches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Copies: _TypeAlias = Copies  # noqa: Y015
 
 @_typing.final
 class DeleteQueueRequest(_message.Message):

@@ -74,6 +74,11 @@ class AdminStub:
                 request_serializer=cluster_dot_wire_dot_admin__pb2.ForcePromoteRequest.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Done.FromString,
                 _registered_method=True)
+        self.HeldCopies = channel.unary_unary(
+                '/warren.admin.Admin/HeldCopies',
+                request_serializer=cluster_dot_wire_dot_admin__pb2.QueueIds.SerializeToString,
+                response_deserializer=cluster_dot_wire_dot_admin__pb2.Copies.FromString,
+                _registered_method=True)
         self.PurgeQueue = channel.unary_unary(
                 '/warren.admin.Admin/PurgeQueue',
                 request_serializer=cluster_dot_wire_dot_admin__pb2.QueueRef.SerializeToString,
@@ -96,7 +101,7 @@ class AdminStub:
                 _registered_method=True)
         self.ForgetNode = channel.unary_unary(
                 '/warren.admin.Admin/ForgetNode',
-                request_serializer=cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
+                request_serializer=cluster_dot_wire_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
                 response_deserializer=cluster_dot_wire_dot_admin__pb2.Document.FromString,
                 _registered_method=True)
         self.RebalanceQueues = channel.unary_stream(
@@ -264,6 +269,13 @@ class AdminServicer:
 
     def ForcePromote(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HeldCopies(self, request, context):
+        """Of the node asked: which of these queues it has something of.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -482,6 +494,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.ForcePromoteRequest.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Done.SerializeToString,
             ),
+            'HeldCopies': grpc.unary_unary_rpc_method_handler(
+                    servicer.HeldCopies,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.QueueIds.FromString,
+                    response_serializer=cluster_dot_wire_dot_admin__pb2.Copies.SerializeToString,
+            ),
             'PurgeQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.PurgeQueue,
                     request_deserializer=cluster_dot_wire_dot_admin__pb2.QueueRef.FromString,
@@ -504,7 +521,7 @@ def add_AdminServicer_to_server(servicer, server):
             ),
             'ForgetNode': grpc.unary_unary_rpc_method_handler(
                     servicer.ForgetNode,
-                    request_deserializer=cluster_dot_wire_dot_admin__pb2.NodeRef.FromString,
+                    request_deserializer=cluster_dot_wire_dot_admin__pb2.ForgetNodeRequest.FromString,
                     response_serializer=cluster_dot_wire_dot_admin__pb2.Document.SerializeToString,
             ),
             'RebalanceQueues': grpc.unary_stream_rpc_method_handler(
@@ -850,6 +867,33 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def HeldCopies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warren.admin.Admin/HeldCopies',
+            cluster_dot_wire_dot_admin__pb2.QueueIds.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.Copies.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def PurgeQueue(request,
             target,
             options=(),
@@ -972,7 +1016,7 @@ class Admin:
             request,
             target,
             '/warren.admin.Admin/ForgetNode',
-            cluster_dot_wire_dot_admin__pb2.NodeRef.SerializeToString,
+            cluster_dot_wire_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
             cluster_dot_wire_dot_admin__pb2.Document.FromString,
             options,
             channel_credentials,

@@ -44,11 +44,13 @@ class AdminStub:
     SyncQueue: _grpc.UnaryStreamMultiCallable[_admin_pb2.QueueRef, _admin_pb2.SyncProgress]
     CancelSyncQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.Done]
     ForcePromote: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForcePromoteRequest, _admin_pb2.Done]
+    HeldCopies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueueIds, _admin_pb2.Copies]
+    """Of the node asked: which of these queues it has something of."""
     PurgeQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.MessageCount]
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
     Status: _grpc.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]
-    ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]
+    ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.Document]
     RebalanceQueues: _grpc.UnaryStreamMultiCallable[_admin_pb2.RebalanceRequest, _admin_pb2.Document]
     """One document for each move that is planned, refused or done, and one at the end."""
     JoinCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.JoinRequest, _admin_pb2.Document]
@@ -88,11 +90,13 @@ class AdminAsyncStub(AdminStub):
     SyncQueue: _aio.UnaryStreamMultiCallable[_admin_pb2.QueueRef, _admin_pb2.SyncProgress]  # type: ignore[assignment]
     CancelSyncQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.Done]  # type: ignore[assignment]
     ForcePromote: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForcePromoteRequest, _admin_pb2.Done]  # type: ignore[assignment]
+    HeldCopies: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueueIds, _admin_pb2.Copies]  # type: ignore[assignment]
+    """Of the node asked: which of these queues it has something of."""
     PurgeQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueueRef, _admin_pb2.MessageCount]  # type: ignore[assignment]
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteQueueRequest, _admin_pb2.MessageCount]  # type: ignore[assignment]
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
     Status: _aio.UnaryUnaryMultiCallable[_admin_pb2.Nothing, _admin_pb2.Document]  # type: ignore[assignment]
-    ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.NodeRef, _admin_pb2.Document]  # type: ignore[assignment]
+    ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.Document]  # type: ignore[assignment]
     RebalanceQueues: _aio.UnaryStreamMultiCallable[_admin_pb2.RebalanceRequest, _admin_pb2.Document]  # type: ignore[assignment]
     """One document for each move that is planned, refused or done, and one at the end."""
     JoinCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.JoinRequest, _admin_pb2.Document]  # type: ignore[assignment]
@@ -179,6 +183,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.Done, _abc.Awaitable[_admin_pb2.Done]]: ...
 
     @_abc_1.abstractmethod
+    def HeldCopies(
+        self,
+        request: _admin_pb2.QueueIds,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Copies, _abc.Awaitable[_admin_pb2.Copies]]:
+        """Of the node asked: which of these queues it has something of."""
+
+    @_abc_1.abstractmethod
     def PurgeQueue(
         self,
         request: _admin_pb2.QueueRef,
@@ -209,7 +221,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def ForgetNode(
         self,
-        request: _admin_pb2.NodeRef,
+        request: _admin_pb2.ForgetNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Document, _abc.Awaitable[_admin_pb2.Document]]: ...
 

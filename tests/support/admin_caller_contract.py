@@ -11,6 +11,7 @@ import pytest
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.admin_port import AdminRefused, ExitCode, QueueSelection, SyncProgress, WrongCookie
 from node.errors import ChannelError, WarrenError
+from node.ids import QueueId
 from tests.support.recording_port import LISTED, RecordingPort
 
 COOKIE = "wörtlich geheim"
@@ -50,6 +51,12 @@ class AdminCallerContract:
         assert await office.caller.cluster_status(office.address, timeout_s=TIMEOUT_S) == {"n": [1]}
         await office.caller.cancel_sync_queue(office.address, "v", "q", timeout_s=TIMEOUT_S)
         assert office.port.calls == [("status",), ("cluster_status",), ("cancel_sync_queue", "v", "q")]
+
+    async def test_a_node_is_asked_for_the_copies_that_it_has(self, office: Office) -> None:
+        queue_ids = [QueueId(7), QueueId(8), QueueId(9)]
+        held = await office.caller.held_copies(office.address, queue_ids, timeout_s=TIMEOUT_S)
+        assert held == {7: 12, 9: 0}
+        assert office.port.calls == [("held_copies", queue_ids)]
 
     async def test_synchronisation_streams_its_progress(self, office: Office) -> None:
         assert [each async for each in office.caller.sync_queue(office.address, "v", "q")] == [

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from cluster.transport.admin_port import SyncProgress, Table
+from node.ids import QueueId
 
 LISTED = Table(("name", "messages", "arguments"), (("q", 3, {"x-max-length": 5}), ("r", None, {})))
 
@@ -30,6 +31,7 @@ class RecordingPort:
                 "status": {"pid": 1},
                 "cluster_status": {"n": [1]},
                 "forget_cluster_node": {"deleted_queues": []},
+                "held_copies": {QueueId(7): 12, QueueId(9): 0},
             }.get(name)
 
         return record

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
+from chaos.sim.client import Channel, open_connection
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.convergence import why_not_converged
 from chaos.sim.drawing import draw_personality
 from chaos.sim.loop import SimulatedLoop
+from chaos.sim.machine import AMQP_PORT
 from cluster.metadata.commands import ChangeTopology
+from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.runtime.identity import IDENTITY_FILE
 from cluster.transport.admin_port import AdminPort
 from node.ids import NodeName
@@ -91,17 +95,62 @@ class Lab:
                 self.pass_time(0.02)
             task.result()
 
+    def set_policy(self, at: str, definition: Mapping[str, Any]) -> None:
+        """For all queues."""
+        policy = PolicyRecord("/", "lab", "", dict(definition), 0, "queues")
+        self.ask(at, lambda admin: admin.set_policy(policy))
+
+    def record(self, at: str, queue: str) -> MastershipRecord | None:
+        """As this node has applied it; ``None`` if the queue does not exist there."""
+        state = self.cluster.nodes[at].runtime.metadata.state
+        found = state.topology.queue("/", queue)
+        return None if found is None else state.masterships[found.queue_id]
+
+    def publish(self, at: str, queue: str, count: int) -> None:
+        """Persistent messages, through this node, until they are confirmed."""
+
+        async def publish(channel: Channel) -> None:
+            await channel.confirm_select()
+            confirmed = asyncio.Event()
+            channel.on_confirm = lambda number, _multiple, is_ack: confirmed.set() if number == count else None
+            for number in range(count):
+                channel.publish(queue, b"%d" % number)
+            await confirmed.wait()
+
+        self._use_channel(at, publish)
+
+    def ready(self, at: str, queue: str) -> int:
+        """Messages that the queue has, for a client of this node."""
+
+        async def look(channel: Channel) -> int:
+            messages, _ = await channel.declare(queue, passive=True)
+            return messages
+
+        return self._use_channel(at, look)
+
+    def _use_channel(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> _T:
+        process = self.loop.start_process("client")
+
+        async def connect_and_use() -> _T:
+            connection = await open_connection(self.cluster.network, process, "client", (at, AMQP_PORT))
+            result = await use(await connection.channel())
+            connection.close()
+            return result
+
+        return self._finished(process.create_task(connect_and_use()), PATIENCE_S)
+
     def ask(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], limit_s: float = PATIENCE_S) -> _T:
         """What an operator is answered by a node; raises what it is refused with."""
         process = self.cluster.machines[at].process
         assert process is not None
-        task = process.create_task(request(self.cluster.nodes[at].admin))
+        return self._finished(process.create_task(request(self.cluster.nodes[at].admin)), limit_s)
+
+    def _finished(self, task: asyncio.Task[_T], limit_s: float) -> _T:
         end_s = self.loop.now_s + limit_s
         while not task.done() and self.loop.now_s < end_s:
             self.pass_time(0.02)
         assert task.done(), "the node has not answered"
-        result: _T = task.result()
-        return result
+        return task.result()
 
     def lose_disk(self, name: str) -> None:
         """For ever."""

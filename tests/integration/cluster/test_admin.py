@@ -67,7 +67,12 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
         LISTED,
     ),
     (lambda c: c.cancel_sync_queue("/", "q"), ("cancel_sync_queue", "/", "q"), None),
-    (lambda c: c.force_promote("v", "q", "n2"), ("force_promote", "v", "q", "n2"), None),
+    (lambda c: c.force_promote("v", "q", "n2"), ("force_promote", "v", "q", "n2", ("may_be_empty", False)), None),
+    (
+        lambda c: c.force_promote("v", "q", "n2", may_be_empty=True),
+        ("force_promote", "v", "q", "n2", ("may_be_empty", True)),
+        None,
+    ),
     (lambda c: c.purge_queue("/", "q"), ("purge_queue", "/", "q"), 7),
     (
         lambda c: c.delete_queue("/", "q", if_empty=True),
@@ -75,7 +80,11 @@ QUESTIONS: list[tuple[Callable[[AdminClient], Any], Sequence[Any], Any]] = [
         9,
     ),
     (lambda c: c.cluster_status(), ("cluster_status",), {"n": [1]}),
-    (lambda c: c.forget_cluster_node("n3"), ("forget_cluster_node", "n3"), {"deleted_queues": []}),
+    (
+        lambda c: c.forget_cluster_node("n3", is_confirmed=True),
+        ("forget_cluster_node", "n3", ("is_confirmed", True)),
+        {"deleted_queues": []},
+    ),
     (lambda c: c.status(), ("status",), {"pid": 1}),
     (lambda c: c.shutdown(), ("shutdown",), None),
     (lambda c: c.set_memory_watermark(HALF), ("set_memory_watermark", HALF), None),

@@ -128,6 +128,26 @@ def test_a_member_that_is_left_takes_over_the_truth_even_where_it_knew_more(lab:
     assert "was forgotten" in lab.ends_of("n1")[-1]
 
 
+@pytest.mark.parametrize("survivor", ["n2", "n3"])
+def test_the_member_that_founded_the_cluster_takes_over_the_truth_like_any_other(lab: Lab, survivor: str) -> None:
+    """With its log dropped it has nothing, as when it was new; still it is of the group that goes on."""
+    (gone,) = set(NAMES) - {"n1", survivor}
+    lab.declare(survivor, "common")
+    kill_all(lab)
+    lab.cluster.forget_offline(survivor, gone)
+    lab.start(survivor, "n1")
+    lab.pass_time(20)
+    lab.check_invariants()
+    assert leaders(lab) == [survivor]
+    assert set(lab.cluster.nodes["n1"].raft.core.voters) == {"n1", survivor}
+    assert queues(lab, "n1") == ["common"]
+    lab.cluster.kill("n1")
+    lab.start("n1")
+    lab.pass_time(10)
+    lab.check_invariants()
+    assert queues(lab, "n1") == ["common"]
+
+
 def test_it_can_be_done_twice(lab: Lab) -> None:
     kill_all(lab)
     lab.cluster.forget_offline("n3", "n1")

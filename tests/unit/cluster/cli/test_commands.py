@@ -54,7 +54,10 @@ class RecordingClient:
             return {
                 "delete_queue": 5,
                 "sync_queue": iter([SyncProgress(1, 1, True)]),
-                "forget_cluster_node": {"deleted_queues": ["queue 'q' in vhost '/'"]},
+                "forget_cluster_node": {
+                    "deleted_queues": ["queue 'q' in vhost '/'"],
+                    "lossy_queues": {"queue 'r' in vhost '/'": "n2"},
+                },
                 "join_cluster": {"cluster": ["n1"]},
                 "rebalance_queues": iter(REBALANCED),
             }.get(name)
@@ -212,7 +215,9 @@ def test_force_promote_tells_what_it_costs(tool: Tool, client: RecordingClient) 
         "n2 is the master now; what it lacked is lost\n",
         "",
     )
-    assert client.calls == [("force_promote", ("v", "q", "n2"), {})]
+    assert client.calls == [("force_promote", ("v", "q", "n2"), {"may_be_empty": False})]
+    tool("force_promote", "--empty", "q", "n2")
+    assert client.calls[-1] == ("force_promote", ("/", "q", "n2"), {"may_be_empty": True})
     assert tool("-q", "force_promote", "q", "n2") == (0, "", "")
     assert tool("--formatter", "json", "force_promote", "q", "n2").out == '{"result":"ok","node":"127.0.0.1:25672"}\n'
 
@@ -220,8 +225,10 @@ def test_force_promote_tells_what_it_costs(tool: Tool, client: RecordingClient) 
 def test_forget_cluster_node_names_what_went_with_the_node(tool: Tool, client: RecordingClient) -> None:
     assert tool("forget_cluster_node", "n3").out == (
         "Removing node n3 from the cluster\nqueue 'q' in vhost '/' is deleted: nobody else had anything of it\n"
+        "queue 'r' in vhost '/' is served by n2 with what it has, which may lack messages\n"
     )
-    assert client.calls == [("forget_cluster_node", ("n3",), {})]
+    tool("forget_cluster_node", "--confirm", "n3")
+    assert client.calls == [("forget_cluster_node", ("n3",), {"is_confirmed": each}) for each in (False, True)]
 
 
 def test_rebalance_queues_tells_of_every_move_and_why_one_was_refused(tool: Tool, client: RecordingClient) -> None:

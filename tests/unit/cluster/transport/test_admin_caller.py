@@ -14,7 +14,7 @@ from chaos.sim.machine import AdminDoor, MemoryAdminCaller
 from chaos.sim.network import Link, Network
 from cluster.runtime.admin_peers import PEER_TIMEOUT_S, STATUS_TIMEOUT_S, AdminPeers
 from cluster.transport.admin_port import AdminRefused, ExitCode, SyncProgress
-from node.ids import NodeName
+from node.ids import NodeName, QueueId
 from tests.support.recording_port import LISTED, RecordingPort
 
 N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
@@ -65,6 +65,11 @@ async def test_a_silent_node_contributes_nothing_and_holds_up_for_a_moment_only(
 async def test_a_node_that_refuses_contributes_nothing(asked: Asked) -> None:
     asked.ports[N2].refusal = AdminRefused(ExitCode.USAGE, "Info key(s) x are not supported")
     assert await asked.peers.rows("ListQueues", [N2, N3], "v", ["x"]) == LISTED.as_dicts()
+
+
+async def test_a_node_that_does_not_say_what_it_has_is_left_out(asked: Asked) -> None:
+    asked.ports[N2].refusal = AdminRefused(ExitCode.UNAVAILABLE, "unknown method")
+    assert await asked.peers.held_copies([N2, N3], [QueueId(7)]) == {N3: {7: 12, 9: 0}}
 
 
 async def test_a_command_goes_to_the_node_named(asked: Asked) -> None:
