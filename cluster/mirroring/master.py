@@ -141,13 +141,21 @@ class MirroredQueue:
 
     def mirror_link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
+        if self._conversations.is_reachable(node):
+            self._note_break(node)
         self._conversations.link_up(node)
         self._forget_unheard()
 
     def mirror_link_down(self, node: NodeName) -> None:
         """A link to or from ``node`` broke."""
         self._conversations.link_down(node)
+        self._note_break(node)
         self._forget_unheard()
+
+    def _note_break(self, node: NodeName) -> None:
+        """What the master before had to say may be lost with its link."""
+        if self._succession is not None and self._succession.node == node:
+            self._succession.heard()
 
     def _forget_unheard(self) -> None:
         """Whoever attaches next is told the whole state; what nobody listens to need not be kept."""

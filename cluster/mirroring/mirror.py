@@ -362,7 +362,9 @@ class MirrorReplica:
         if self._master is None or self.end is not None or self._heard_epoch != served_epoch or not self._is_complete:
             return None
         flagged_below = self.local.delivered_below
-        return Succession(self._master, served_epoch, flagged_below, is_awaited=self._master in record.mirrors)
+        # If the link broke since it spoke it may be in another life, which knows nothing of this.
+        is_awaited = self._attach_id != 0 and self._master in record.mirrors
+        return Succession(self._master, served_epoch, flagged_below, is_awaited=is_awaited)
 
     def check_invariants(self) -> None:
         self.local.check_invariants()

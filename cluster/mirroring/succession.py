@@ -3,8 +3,8 @@
 Whoever ceases to be the master because the record names another says so to its mirrors, the new master among them
 (`cluster.mirroring.messages`, *End*). It says it when it has applied that record, which may be a little after the new
 one has. A master in service cannot use it any more: what it has delivered meanwhile was flagged by the horizon. So it
-waits with taking service, for a round trip as a rule: if the master before was moved, and is a mirror now that can be
-spoken to. One that died is not in the record, and is not waited for.
+waits with taking service, for a round trip as a rule: if the master before was moved, and is a mirror now that has been
+linked ever since it was heard last. One that died, or was restarted, has nothing to say, and is not waited for.
 """
 
 from __future__ import annotations

@@ -182,6 +182,21 @@ def test_a_master_that_cannot_speak_to_the_one_before_does_not_wait(monkeypatch:
     assert asks_for_service(network[N2])
 
 
+@pytest.mark.parametrize("is_promoted_before", [False, True])
+def test_a_master_before_that_has_restarted_is_not_waited_for(is_promoted_before: bool) -> None:
+    """It is in the record again, and has nothing to say of its earlier life."""
+    network = at_work()
+    if is_promoted_before:
+        network[N2].queues.follow(Q, moved(in_service=False))
+        network[N2].turn()
+        assert not asks_for_service(network[N2])
+    network[N2].queues.link_down(N1)
+    network[N2].queues.link_up(N1)
+    network[N2].queues.follow(Q, moved(in_service=False))
+    network[N2].turn()
+    assert asks_for_service(network[N2])
+
+
 def test_an_elected_master_does_not_wait_for_one_that_left() -> None:
     network = at_work()
     network[N2].queues.follow(Q, served(replace(mastership(Q, N2, epoch=2), in_service=False), 1))
