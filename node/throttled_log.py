@@ -1,19 +1,32 @@
 """Lines of a log that a stranger, or a peer that tries again and again, can cause as often as he likes.
 
 The first of a kind is written. What follows within a minute is counted, and the count written at the end of the minute;
-so the log says what goes on without being filled by it.
+so the log says what goes on without being filled by it. Numbers that stand alone make no kind (`kind_of`): a peer that
+is refused counts its attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 
 PERIOD_S = 60.0
 #: Kinds that are counted apart; more are counted as one, or whoever chooses the kind would choose our memory.
 KINDS_MAX = 256
 _REST = "others"
+#: Digits that are neither part of a word or an address nor the value of anything but an index.
+_NUMBER = re.compile(r"(?:(?<=index=)|(?<![\w.:/@=-]))\d+(?!\w|[.:/@-]\w)")
+
+
+def kind_of(text: str) -> str:
+    """The text but for its numbers: what differs only in these is the same, said again.
+
+    Names, addresses and ids (``n2``, ``10.0.0.1:5672``, ``queue_id=7``) are told apart; how far a log was
+    (``as_of_index=80``) is a number like others.
+    """
+    return _NUMBER.sub("#", text)
 
 
 class ThrottledLog:
@@ -28,7 +41,8 @@ class ThrottledLog:
         self._unwritten: dict[str, int] = {}
 
     def write(self, kind: str, text: str, level: int = logging.WARNING) -> None:
-        """``text`` at once, or later a count of ``kind``."""
+        """``text`` at once, or later a count of ``kind`` (whatever numbers are in it)."""
+        kind = kind_of(kind)
         if kind not in self._unwritten and len(self._unwritten) >= KINDS_MAX:
             kind = _REST
         if kind in self._unwritten:

@@ -155,6 +155,10 @@ class Conversations:
         """True if some mirror is attached, so that the turn must be noted."""
         return any(progress.is_attached for progress in self.mirrors.values())
 
+    def is_reachable(self, node: NodeName) -> bool:
+        """True if there are links to and from the node."""
+        return node in self._reachable
+
     @property
     def probing(self) -> list[MirrorProgress]:
         """Mirrors to which an attach is due."""

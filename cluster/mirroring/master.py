@@ -25,7 +25,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations
-from cluster.mirroring.messages import Attach, AttachRefused, MirrorMessage, Ops
+from cluster.mirroring.messages import Attach, AttachRefused, EndOp, MirrorMessage, Ops, end_in
 from cluster.mirroring.progress import RECEIVING, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
 from cluster.mirroring.published import PublishedTurns
@@ -33,6 +33,7 @@ from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportTakesService
 from cluster.mirroring.service import Service
 from cluster.mirroring.settings import MirroringSettings
+from cluster.mirroring.succession import Succession
 from cluster.mirroring.sync import SyncProgress
 from cluster.mirroring.turn import Turn
 from node.ids import MsgId, NodeName, OriginId, SeqId
@@ -61,6 +62,7 @@ class MirroredQueue:
         trusted_origins: Mapping[OriginId, int] | None = None,
         has_old_tokens: bool = False,
         attach_id_base: int = 0,
+        succession: Succession | None = None,
     ) -> None:
         """Become master.
 
@@ -69,7 +71,8 @@ class MirroredQueue:
         ``None`` if storage itself can be trusted. ``has_old_tokens``: the local queue may still return tokens of an
         earlier life.
         ``attach_id_base``: attach ids begin above it; a node that may master the same epoch again after a restart
-        passes something that grows with its incarnation.
+        passes something that grows with its incarnation. ``succession``: the master before may yet say that
+        ``delivered_below`` is less.
         """
         self.node = node
         self.local = local
@@ -108,6 +111,10 @@ class MirroredQueue:
         self._horizon_step = HORIZON_STEP_MIN
         #: Lowest horizon that the mirrors may rely on.
         self._delivery_limit = NO_LIMIT
+        #: Until this master is in service.
+        self._succession = None if record.in_service else succession
+        #: What is flagged as long as nothing was delivered here.
+        self._flagged_below = local.delivered_below
         assert record.master == node, "only the node that the record names is the master"
         self._adopt_mirrors()
 
@@ -121,6 +128,8 @@ class MirroredQueue:
             self.is_fenced = record.epoch < self._fencing_epoch
         self.record = record
         self._service.follow(record)
+        if record.in_service:
+            self._succession = None
         self._adopt_mirrors()
 
     def _adopt_mirrors(self) -> None:
@@ -132,13 +141,21 @@ class MirroredQueue:
 
     def mirror_link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
+        if self._conversations.is_reachable(node):
+            self._note_break(node)
         self._conversations.link_up(node)
         self._forget_unheard()
 
     def mirror_link_down(self, node: NodeName) -> None:
         """A link to or from ``node`` broke."""
         self._conversations.link_down(node)
+        self._note_break(node)
         self._forget_unheard()
+
+    def _note_break(self, node: NodeName) -> None:
+        """What the master before had to say may be lost with its link."""
+        if self._succession is not None and self._succession.node == node:
+            self._succession.heard()
 
     def _forget_unheard(self) -> None:
         """Whoever attaches next is told the whole state; what nobody listens to need not be kept."""
@@ -157,10 +174,32 @@ class MirroredQueue:
         self._answers_changed()
 
     def _other_master(self, node: NodeName, said: Attach | Ops) -> None:
-        if said.epoch < self.record.epoch:
+        end, succession = end_in(said), self._succession
+        if end is not None and succession is not None and said.epoch == succession.epoch:
+            self._predecessor_ended(succession, end)
+        elif said.epoch < self.record.epoch:
             self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
         else:
             self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
+
+    def _predecessor_ended(self, succession: Succession, end: EndOp) -> None:
+        """The master before has said how far it delivered, which is less than the horizon that was heard of it."""
+        succession.heard()
+        local = self.local
+        if local.delivered_below != self._flagged_below:
+            return  # something that was sent again was flagged since
+        local.mark_none_delivered()
+        local.mark_delivered_below(max(succession.delivered_below, min(end.delivered_below, local.next_seq_id)))
+        self._flagged_below = local.delivered_below
+        self._delivered_end = self._dense_start = self._horizon = undelivered_start(
+            local, max(end.delivered_below, self._flagged_below)
+        )
+
+    @property
+    def _awaits_end(self) -> bool:
+        """True while the master before is expected to say how far it delivered."""
+        succession = self._succession
+        return succession is not None and succession.is_awaited and self._conversations.is_reachable(succession.node)
 
     def _fence(self, refusal: AttachRefused) -> None:
         if refusal.known_epoch > self.record.epoch and not self.is_fenced:
@@ -232,6 +271,12 @@ class MirroredQueue:
         """The node stops: nothing is delivered from here on, which the mirrors are told with the next turn."""
         self._is_ending = True
 
+    def take_leave(self) -> list[tuple[NodeName, MirrorMessage]]:
+        """Nothing is delivered from here on, in this epoch: what is to be said of it to the mirrors that are attached,
+        once another is the master. The queue is dead afterwards."""
+        self._conversations.say_end(self._cut_turn, self.local.delivered_below)
+        return self._conversations.take_outbox()
+
     def close_deliveries(self) -> None:
         """The copy is about to be closed: nothing is delivered any more in this epoch, which its files will say."""
         self.local.close_deliveries(self.record.epoch, self.local.delivered_below)
@@ -279,13 +324,15 @@ class MirroredQueue:
     def take_reports(self) -> list[MirroringReport]:
         """What the node should propose to the metadata group now."""
         reports = self._conversations.take_reports()
-        if not self.is_fenced and self._service.take_request():
+        if not self.is_fenced and not self._awaits_end and self._service.take_request():
             reports.append(ReportTakesService())
         return reports
 
     def tick(self, now_ms: int) -> None:
         """Time passes: throttle, repeated reports, silent mirrors. Some times a second is right."""
         self._service.tick(now_ms)
+        if self._succession is not None:
+            self._succession.tick(now_ms)
         self._conversations.tick(now_ms, self._service.may_deliver)
         self._forget_unheard()
 
@@ -527,5 +574,6 @@ class MirroredQueue:
         for progress in self._mirrors.values():
             known = progress.known_horizon
             assert known is None or known <= self._horizon, "a mirror cannot rely on what was not promised"
+        assert self._succession is None or not self._service.may_deliver, "it puts right what nobody has relied on yet"
         assert self._is_heard or not self._turn, "a turn that nobody hears would grow for ever"
         assert self._dense_start <= max(self._delivered_end, self.local.next_seq_id), "what is gone was there"

@@ -34,8 +34,9 @@ of a lost message for a duplicate (the full argument is in `cluster.mirroring.pr
 flags every message below it as redelivered. The master delivers nothing at or above the lowest horizon that its
 mirrors have acknowledged, and moves it ahead in large steps, so the price is one small op per some thousand messages.
 
-*End.* A master whose node stops in an orderly way says how far it has really delivered, once it will deliver no more:
-then nothing else is flagged.
+*End.* A master that will deliver no more says how far it has really delivered: then nothing else is flagged. One whose
+node stops in an orderly way says it before it goes. One that learns from the record that another node is the master now
+says it then; who has heard no later master takes it, although the epoch is over.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class OriginsOp:
 @dataclass(frozen=True, slots=True)
 class EndOp:
     """The master delivers nothing any more in this epoch, and nobody has delivered anything at or above
-    ``delivered_below``: an orderly stop."""
+    ``delivered_below``: an orderly stop, or another is the master now."""
 
     delivered_below: SeqId
 
@@ -181,3 +182,9 @@ class OpsAck:
 
 
 MirrorMessage = Attach | AttachReply | AttachRefused | Ops | OpsAck
+
+
+def end_in(message: MirrorMessage) -> EndOp | None:
+    """The end of a mastership, if this frame says it; it has one to itself."""
+    op = message.ops[-1] if isinstance(message, Ops) and message.ops else None
+    return op if isinstance(op, EndOp) else None

@@ -27,9 +27,11 @@ from cluster.mirroring.messages import (
     PublishOp,
     SettleOp,
     SyncBatchOp,
+    end_in,
 )
 from cluster.mirroring.promotion import held_again, possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
+from cluster.mirroring.succession import Succession
 from node.ids import ORIGIN_BYTES, Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
@@ -107,7 +109,11 @@ class MirrorReplica:
         if not isinstance(message, Attach | Ops):
             return
         if message.epoch < self.epoch:
-            self._outbox.append((node, AttachRefused(self.queue_id, message.epoch, self.epoch)))
+            end = end_in(message)
+            if end is not None and message.epoch == self._heard_epoch:
+                self._ended(message.epoch, end)
+            else:
+                self._outbox.append((node, AttachRefused(self.queue_id, message.epoch, self.epoch)))
         elif isinstance(message, Attach):
             self._attach(node, message)
         else:
@@ -193,10 +199,19 @@ class MirrorReplica:
             self._heard_horizon = max(self._heard_horizon, op.horizon)
             self.end = None
         elif isinstance(op, EndOp):
-            self._heard_horizon = op.delivered_below
-            self.end = (self.epoch, op.delivered_below)
+            self._ended(self.epoch, op)
         else:
             self._merge_origins(op)
+
+    def _ended(self, epoch: Epoch, end: EndOp) -> None:
+        """The master that was heard last delivers nothing any more.
+
+        What it says is of its positions. A mirror that is not filled may hold something else there, of an earlier
+        master that had come further: for that the horizon is right.
+        """
+        if self._is_complete:
+            self._heard_horizon = end.delivered_below
+        self.end = (epoch, self._heard_horizon)
 
     def _insert(self, seq_ids: Sequence[int], packed: bytes) -> list[Message]:
         messages: list[Message] = []
@@ -326,9 +341,9 @@ class MirrorReplica:
         local.requeue_all()
         if self._was_sent_known and not self._is_complete:
             local.remove(held_again(local))
-        delivered_below = possibly_delivered_below(
-            local, self._heard_epoch, self._heard_horizon, last_served_epoch(record)
-        )
+        served_epoch = last_served_epoch(record)
+        succession = self._succession(record, served_epoch)
+        delivered_below = possibly_delivered_below(local, self._heard_epoch, self._heard_horizon, served_epoch)
         local.mark_delivered_below(min(delivered_below, local.next_seq_id))
         return MirroredQueue(
             node,
@@ -339,7 +354,17 @@ class MirrorReplica:
             trusted_origins=self._streamed_origins if is_trusted else {},
             has_old_tokens=True,
             attach_id_base=attach_id_base,
+            succession=succession,
         )
+
+    def _succession(self, record: MastershipRecord, served_epoch: Epoch) -> Succession | None:
+        """The master before, if it may yet say how far it has delivered, and that is of use."""
+        if self._master is None or self.end is not None or self._heard_epoch != served_epoch or not self._is_complete:
+            return None
+        flagged_below = self.local.delivered_below
+        # If the link broke since it spoke it may be in another life, which knows nothing of this.
+        is_awaited = self._attach_id != 0 and self._master in record.mirrors
+        return Succession(self._master, served_epoch, flagged_below, is_awaited=is_awaited)
 
     def check_invariants(self) -> None:
         self.local.check_invariants()

@@ -41,6 +41,14 @@ leaves on its disk; a mirror that heard it leaves that on its own. Both name the
 no later master was in service (`MastershipRecord.served_epoch`), whoever is started or elected in whatever order. A
 mirror that leaves while its master goes on cannot know: if it comes back and nobody tells it more, it flags everything.
 
+An orderly move knows as much as an orderly stop. A master that has applied a record which names another delivers
+nothing any more in its epoch, so what it says then is final (`cluster.runtime.last_words`); before, it may still
+deliver, and says nothing. The new master has promoted its copy by the horizon, and puts it right when it hears the end,
+for which it waits before it takes service (`cluster.mirroring.succession`): it delivers nothing until then, and nobody
+has heard a promise of it. If the end is not heard in time, there is the horizon to go by. A mirror takes the end of the
+master that it heard last only if it lacked nothing: below the horizon and above the end, a copy that is not filled may
+hold what only an earlier master had, and delivered.
+
 **Duplicates.** A publisher's node sends again what was not confirmed. The new master takes a publish for a duplicate if
 its counter is not above the high-water counter of its origin. That is right only if everything below the counter is
 accounted for, here or settled. A mirror that lacks message 5 and has message 11 of an origin would swallow the second

@@ -26,6 +26,7 @@ from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.promotion import kept_end, knows_deliveries
 from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.last_words import LastWords
 from cluster.runtime.link_news import LinkNews
 from cluster.runtime.out_of_service import OutOfService
 from cluster.runtime.queue_paging import QueuePaging
@@ -33,6 +34,7 @@ from cluster.runtime.queue_ports import ClusterPort, EffectsPort, MirrorLinks, Q
 from cluster.runtime.queue_role import MasterRole, MirrorRole, Role
 from cluster.runtime.queue_ticks import QueueTicks
 from cluster.runtime.recoveries import Recoveries, RunJob
+from cluster.runtime.role_files import close_files, delete_files
 from node.errors import StorageError
 from node.flow.credit import FlowControl
 from node.ids import Epoch, Incarnation, NodeName, QueueId
@@ -84,6 +86,7 @@ class QueueSet:
         self.roles: dict[QueueId, Role] = {}
         self._processes: dict[QueueId, QueueProcess] = {}
         self._failed = OutOfService(node)
+        self._last_words = LastWords(links)
         #: What its copies hold in memory.
         self.paging = QueuePaging(self.roles, self._guarded, request_sync)
         self._turns = DrainTurns(self.roles, self._drain, group_commit, request_sync, call_soon, clock)
@@ -165,10 +168,11 @@ class QueueSet:
         failure = self._failed.add(queue, record, error)
         unclaimed, self._unclaimed = self._unclaimed, None
         self._forget_opening(queue_id)
-        if queue_id in self.roles:
-            self._close(self.roles[queue_id], delete=False)
+        if (role := self.roles.get(queue_id)) is not None:
+            self._last_words.keep(role, error)
+            self._close(role, delete=False)
         elif unclaimed is not None:
-            self._close_files(queue, unclaimed, delete=False)
+            close_files(queue, unclaimed, delete=False)
         self._cluster.storage_failed(record, is_damaged=failure.is_damaged)
 
     def is_failed(self, queue_id: QueueId) -> bool:
@@ -182,6 +186,7 @@ class QueueSet:
     def forgive(self, queue_id: QueueId) -> None:
         """Forget why this copy is out of service: the next `follow` opens it again."""
         self._failed.forgive(queue_id)
+        self._last_words.forget(queue_id)
         # Its mirrors must not take what a master says in its second life for what it said in its first.
         self._attach_id_base += ATTACH_IDS_PER_LIFE
 
@@ -196,6 +201,8 @@ class QueueSet:
         if known is not None and record.epoch < known.epoch:
             return  # an older record cannot take a role away
         is_master = record.master == self._node and not record.is_down
+        if not is_master:
+            self._last_words.say(role, record)
         failure = self._failed.record_changed(record)
         if not is_master and self._node not in record.mirrors:
             # A damaged copy is of use only as long as no other has everything that it has.
@@ -252,7 +259,7 @@ class QueueSet:
             # The record left this node out meanwhile, and kept the files.
             if isinstance(result, LocalReplica):
                 result.mark_delivered_below(result.next_seq_id)
-                self._close_files(queue, result, delete=False)
+                close_files(queue, result, delete=False)
             else:
                 log.error("%s: its files could not be opened: %r", queue.queue_name, result)
             return
@@ -283,13 +290,14 @@ class QueueSet:
     def queue_deleted(self, queue: QueueRecord) -> None:
         """The queue no longer exists in the cluster: nothing of it stays here."""
         self._failed.deleted(queue.queue_id)
+        self._last_words.forget(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
         self._sealed.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed or queue.queue_id in self._opening:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
         else:
-            self._delete_files(queue)
+            delete_files(self._files, queue)
 
     def _become_master(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MasterRole) and record.epoch > role.record.epoch:
@@ -389,7 +397,7 @@ class QueueSet:
             # It goes on: a mirror that was dropped because it needs long is taken back, and need not begin anew.
             self._opening[queue.queue_id] = queue, None
         if delete and (role is not None or was_failed or was_opening):
-            self._delete_files(queue)
+            delete_files(self._files, queue)
 
     def _close(self, role: Role, *, delete: bool) -> None:
         """End a role and its hold on the files, as far as the disk lets us."""
@@ -401,27 +409,7 @@ class QueueSet:
         self._turns.forget(queue_id)
         self._link_news.forget(queue_id)
         role.close_deliveries()
-        self._close_files(role.queue, role.local, delete=delete)
-
-    @staticmethod
-    def _close_files(queue: QueueRecord, local: LocalReplica, *, delete: bool) -> None:
-        try:
-            if delete:
-                local.delete()
-            else:
-                local.terminate()
-        except StorageError as error:
-            log.warning("%s: its files could not be closed cleanly: %s", queue.queue_name, error)
-        except Exception:
-            log.exception("%s: its files could not be closed cleanly", queue.queue_name)
-
-    def _delete_files(self, queue: QueueRecord) -> None:
-        try:
-            self._files.delete_queue(queue)
-        except StorageError as error:
-            log.error("%s: its files could not be deleted and stay on the disk: %s", queue.queue_name, error)
-        except Exception:
-            log.exception("%s: its files could not be deleted and stay on the disk", queue.queue_name)
+        close_files(role.queue, role.local, delete=delete)
 
     def _end_process(self, queue_id: QueueId) -> None:
         if self._processes.pop(queue_id, None) is not None:
@@ -578,6 +566,7 @@ class QueueSet:
         """``touched``: the copies that are looked into; all if it is not given."""
         self._early.check_invariants()
         self._failed.check_invariants()
+        self._last_words.check_invariants(self._failed)
         self._turns.check_invariants()
         self._link_news.check_invariants()
         self._ticks.check_invariants()

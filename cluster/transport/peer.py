@@ -4,9 +4,16 @@ Of two nodes the one whose name sorts first is the *opener*: it gives every new 
 dials back when it hears the hello. So both may come to life, or lose the link, at the same moment without opening two.
 
 Words of an earlier link or an earlier start may arrive late. Links that the peer opens are ordered by (start of the
-opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello
-must name our own start and the present number. The starts of a node are counted in its data directory, so under another
+opener, number), and what is not newer than the newest known is a straggler; to links that we open the peer's hello must
+name our own start and the present number. The starts of a node are counted in its data directory, so under another
 identity the count begins again.
+
+A straggler is late by no more than a handshake takes: a hello counts for nothing before its sender has answered a new
+challenge. Who calls as an earlier start after that lives, and so did the later one: two processes ran with one
+directory, of which somebody had made a copy. The later one is believed as long as it has a link (that is what a restart
+looks like, and records of the cluster that know of it have the earlier one end, see `cluster.runtime.admission`). When
+it has been gone for a while without that, its start and its numbers are forgotten: the node that was there before is
+linked again.
 
 **Where it is** is not certain: the configuration may say one thing, the log of the metadata another, and the peer
 itself a third. So a peer has one address or several, the likeliest first. They are tried in turn until there is a link,
@@ -30,6 +37,7 @@ from cluster.transport.outbox import OutboxLimits
 from cluster.wire.convert_handshake import Hello, decode_answer, encode_hello, encode_proof
 from cluster.wire.errors import WireError
 from node.ids import Incarnation, NodeName
+from node.throttled_log import kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +83,14 @@ class Peer:
         self._link_changed = asyncio.Event()
         #: Highest (incarnation, number) of the links that the peer opened: older ones are stragglers.
         self._last_link = (0, 0)
+        #: When the last of those was closed, seconds of the loop.
+        self._link_ended_s = 0.0
         #: Identity under which the peer opened it.
         self._last_identity = ""
         #: Times that the peer was there, and there was no link that it should have opened.
         self._looks_in_vain = 0
         self._is_refusal_reported = False
-        #: Last trouble logged: the same trouble twice a second is logged once.
+        #: Kind of the last trouble logged: the same trouble twice a second is logged once.
         self._last_trouble = ""
         self._keeper: asyncio.Task[None] | None = None
         #: Nothing of it is of interest any more, see `drop`.
@@ -223,9 +233,11 @@ class Peer:
         link = self.link
         if hello.credentials.identity != self._last_identity:
             self._last_identity, self._last_link = hello.credentials.identity, (0, 0)
+        if link is None and self._are_stragglers_past:
+            self._last_link = (0, 0)
         stamp = (hello.sender_incarnation, hello.link)
         if stamp < self._last_link or (stamp == self._last_link and link is None):
-            raise HandshakeError(f"link {hello.link} is older than the present one")
+            raise HandshakeError(f"link {hello.link} is older than the present one{self._of_two_starts(hello)}")
         if link is not None and stamp == self._last_link:
             return link
         self._last_link = stamp
@@ -236,6 +248,22 @@ class Peer:
         link.note_start(hello.sender_incarnation, hello.credentials.identity)
         self._dial(link)
         return link
+
+    @property
+    def _are_stragglers_past(self) -> bool:
+        """Without a link: whoever calls now lives, and has answered us since the last link was closed."""
+        ended_for_s = asyncio.get_running_loop().time() - self._link_ended_s
+        return ended_for_s > self._home.timing.handshake_timeout_ms / 1000
+
+    def _of_two_starts(self, hello: Hello) -> str:
+        """What may be behind a hello of an earlier start, for those who look into a log."""
+        latest = self._last_link[0]
+        if hello.sender_incarnation == latest:
+            return ""
+        return (
+            f", which start {latest} of {self.name} has opened, and this is start {hello.sender_incarnation}: if both "
+            "run, one of them has a copy of the other's data directory, and must be stopped"
+        )
 
     def _new_link(self, number: int) -> Link:
         home = self._home
@@ -287,6 +315,7 @@ class Peer:
             self._home.gate.unlinked(link.peer)
         if self.link is link:
             self.link = None
+            self._link_ended_s = asyncio.get_running_loop().time()
         if self._is_silent:
             return
         if not link.is_up:
@@ -300,8 +329,8 @@ class Peer:
         self._home.handler.on_link_uncongested(link.peer)
 
     def _log_trouble(self, trouble: str) -> None:
-        if not self._is_dropped and trouble != self._last_trouble:
-            self._last_trouble = trouble
+        if not self._is_dropped and kind_of(trouble) != self._last_trouble:
+            self._last_trouble = kind_of(trouble)
             logger.warning("no link to %s: %s", self.name, trouble)
 
     def check_invariants(self) -> None:

@@ -61,6 +61,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             nodes_min=5,
         ),
         Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),
+        Scenario("rebalancing", "masters are spread anew, and one of those concerned may end", operators.rebalancing),
         Scenario("half_heard", "a mirror hears a master of before again, and the new one ends", failovers.half_heard),
         Scenario("quick_acks", "messages are settled before a slow disk has them", disks.quick_acks),
         Scenario("torn_stop", "the power goes while nodes stop", disks.torn_stop),

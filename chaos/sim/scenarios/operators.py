@@ -80,6 +80,34 @@ def policy_changes(scene: Scene, operations: int) -> None:
         at_ms += chance.uniform(100, 1_000)
 
 
+def rebalancing(scene: Scene, operations: int) -> None:
+    """A node was away, and masters are spread anew while consumers hold much and give back. Some nodes hear late of
+    what is committed, links break, and one of those concerned may end."""
+    chance = scene.chance
+    scene.change(queues=chance.choice((2, 3, 4)), consumers=2, hold_percent=30, requeue_percent=20)
+    scene.traffic(0, scene.length_ms, operations * 2)
+    at_ms = 600.0
+    while at_ms < scene.length_ms:
+        away = scene.any_node()
+        scene.at(at_ms, chance.choice(("stop", "kill")), away)
+        scene.at(at_ms + 300, "start", away)
+        at_ms += chance.uniform(900, 1_800)
+        one, other = scene.shuffled()[:2]
+        if chance.random() < 0.4:
+            scene.at(at_ms - 10, "slow_link", one, other, chance.choice((20, 100)))
+            scene.at(at_ms + 500, "slow_link_end", one, other)
+        for publish_ms in (-20, 5, 40):
+            scene.publish(at_ms + publish_ms)
+        scene.at(at_ms, "rebalance", scene.any_node(away))
+        if chance.random() < 0.3:
+            scene.at(at_ms + chance.uniform(0, 30), "reset", one, other, "both", 0)
+        if chance.random() < 0.5:
+            ended = scene.any_node()
+            scene.at(at_ms + chance.uniform(0, 60), chance.choice(("kill", "power", "stop")), ended)
+            scene.at(at_ms + chance.uniform(400, 900), "start", ended)
+        at_ms += chance.uniform(900, 1_500)
+
+
 def a_policy(scene: Scene) -> dict[str, Any]:
     """Of replicas, and when a copy that lacks something may take over."""
     chance = scene.chance

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from node.throttled_log import KINDS_MAX, ThrottledLog
+from node.throttled_log import KINDS_MAX, ThrottledLog, kind_of
 
 
 class Minutes:
@@ -44,6 +44,40 @@ def test_what_comes_again_is_counted_and_told_once_a_minute(caplog: pytest.LogCa
 def test_kinds_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     minutes = Minutes()
     for number in range(3 * KINDS_MAX):
-        minutes.log.write(str(number), f"line {number}")
+        minutes.log.write(f"n{number}", f"line {number}")
     minutes.log.check_invariants()
     assert len(caplog.messages) == KINDS_MAX + 1
+
+
+def test_what_differs_only_in_a_number_is_the_same_again(caplog: pytest.LogCaptureFixture) -> None:
+    minutes = Minutes()
+    for number in range(100):
+        text = f"refused n2: link {number} is older than the present one"
+        minutes.log.write(text, text)
+    assert caplog.messages == ["refused n2: link 0 is older than the present one"]
+    minutes.end()
+    assert caplog.messages[1:] == [
+        "99 more like this in the last minute: refused n2: link 0 is older than the present one"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (
+            "it was started 2 times, and its directory knows of 1",
+            "it was started 14 times, and its directory knows of 9",
+            True,
+        ),
+        ("it has applied 7.", "it has applied 8.", True),
+        ("proposal X(queue_id=7, as_of_index=80)", "proposal X(queue_id=7, as_of_index=81)", True),
+        ("proposal X(queue_id=7, as_of_index=80)", "proposal X(queue_id=8, as_of_index=80)", False),
+        ("n2 is no member", "n3 is no member", False),
+        ("no link to node-2", "no link to node-3", False),
+        ("login 10.0.0.1 refused", "login 10.0.0.2 refused", False),
+        ("login fe80::1:2 refused", "login fe80::1:3 refused", False),
+        ("127.0.0.1:5672 is silent", "127.0.0.1:5673 is silent", False),
+    ],
+)
+def test_names_and_addresses_are_no_numbers(one: str, other: str, is_same: bool) -> None:
+    assert (kind_of(one) == kind_of(other)) is is_same

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
+from chaos.sim.client import Channel, open_connection
+from chaos.sim.loop import SimulatedLoop
+from chaos.sim.machine import AMQP_PORT
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort, AdminRefused
+from tests.support.amounts import few_fast
 from tests.support.sim_lab import Lab
 
 
@@ -135,3 +139,48 @@ def test_masters_go_to_synchronised_mirrors_before_their_node_stops_in_order(lab
     while "n1" in lab.cluster.nodes:
         lab.pass_time(0.005)
     assert all(record.master != "n1" and record.in_service for record in state.masterships.values())
+
+
+def on_a_channel(lab: Lab, at: str, work: Callable[[Channel], Awaitable[None]]) -> None:
+    """What a client of a node does, to the end."""
+
+    async def connect() -> None:
+        connection = await open_connection(lab.cluster.network, client, "client", (at, AMQP_PORT))
+        await work(await connection.channel())
+        connection.close()
+
+    client = lab.loop.start_process("client", lambda: 0.0001)
+    task = client.create_task(connect())
+    while not task.done():
+        lab.pass_time(0.1)
+    task.result()
+
+
+@pytest.mark.parametrize("seed", few_fast(range(1, 11), 3))
+def test_what_nobody_was_ever_given_is_not_flagged_after_a_move(seed: int, quiet_loop: SimulatedLoop) -> None:
+    lab = Lab(quiet_loop, seed)
+    lab.found()
+    mirror(lab, {"ha-mode": "all"})
+    queues = [f"q{number}" for number in range(6)]
+    lab.declare("n1", *queues)
+
+    async def publish(channel: Channel) -> None:
+        for queue in queues:
+            for number in range(5):
+                channel.publish(queue, b"%d" % number)
+        for queue in queues:
+            first = await channel.get(queue)
+            assert first is not None
+            channel.nack(first.delivery_tag)
+
+    async def look(channel: Channel) -> None:
+        for queue in queues:
+            got = [await channel.get(queue) for _ in range(5)]
+            flags[queue] = [each.is_redelivered for each in got if each is not None]
+
+    flags: dict[str, list[bool]] = {}
+    on_a_channel(lab, "n1", publish)
+    lab.until_converged()
+    assert [report["state"] for report in rebalance(lab)[:-1]] == ["moved"] * 4
+    on_a_channel(lab, "n2", look)
+    assert flags == {queue: [True, False, False, False, False] for queue in queues}

@@ -8,9 +8,12 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.promotion import knows_deliveries
+from cluster.mirroring.reports import ReportTakesService
+from cluster.mirroring.succession import END_TIMEOUT_MS
 from cluster.runtime.queue_role import MasterRole
+from node.errors import DiskFullError
 from node.ids import Epoch, NodeName
-from tests.support.queue_sets import CLIENT, N1, N2, Q, QueueSetNetwork, QueueSetNode, mastership, pair
+from tests.support.queue_sets import CLIENT, N1, N2, N3, Q, QueueSetNetwork, QueueSetNode, mastership, pair
 
 
 def at_work() -> QueueSetNetwork:
@@ -121,3 +124,121 @@ def test_a_mirror_that_is_attached_anew_hears_of_the_end_as_well() -> None:
     assert network[N2].queues.is_end_known
     network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=2), 1))
     assert flags(network[N2]) == [True, True, False, False, False]
+
+
+# --- a mastership that ends because another node is to have it ---
+
+
+def moved(*, in_service: bool) -> MastershipRecord:
+    """To n2, in an orderly way: n1 stays."""
+    return served(replace(mastership(Q, N2, N1, epoch=2), in_service=in_service), 1)
+
+
+def asks_for_service(node: QueueSetNode) -> bool:
+    return any(isinstance(report, ReportTakesService) for _, report in node.reports)
+
+
+@pytest.mark.parametrize("order", [(N1, N2), (N2, N1)])
+def test_after_a_move_what_was_delivered_is_flagged_and_nothing_else(order: tuple[NodeName, NodeName]) -> None:
+    network = at_work()
+    for node in order:
+        network[node].queues.follow(Q, moved(in_service=False))
+        network[node].turn()
+        assert not asks_for_service(network[N2]), "the master before has yet to say how far it came"
+    network.pump()
+    assert asks_for_service(network[N2])
+    network.follow(Q, moved(in_service=True))
+    network.pump()
+    assert flags(network[N2]) == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_master_before_that_does_not_say_how_far_it_came_is_not_waited_for_long(is_gone: bool) -> None:
+    network = at_work()
+    network[N2].queues.follow(Q, moved(in_service=False))
+    network[N2].turn()
+    if is_gone:
+        network[N2].queues.link_down(N1)
+    else:
+        for now_ms in (0, END_TIMEOUT_MS - 1):
+            network[N2].queues.tick(now_ms)
+            network[N2].turn()
+            assert not asks_for_service(network[N2])
+        network[N2].queues.tick(END_TIMEOUT_MS)
+    network[N2].turn()
+    assert asks_for_service(network[N2])
+    network[N2].queues.follow(Q, moved(in_service=True))
+    network[N1].queues.follow(Q, moved(in_service=True))
+    network.pump()
+    assert flags(network[N2]) == [True] * 5, "what is said too late counts for nothing"
+
+
+def test_a_master_that_cannot_speak_to_the_one_before_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = at_work()
+    network[N2].queues.link_down(N1)
+    monkeypatch.setattr(network[N2], "linked_nodes", lambda: [])
+    network[N2].queues.follow(Q, moved(in_service=False))
+    network[N2].turn()
+    assert asks_for_service(network[N2])
+
+
+@pytest.mark.parametrize("is_promoted_before", [False, True])
+def test_a_master_before_that_has_restarted_is_not_waited_for(is_promoted_before: bool) -> None:
+    """It is in the record again, and has nothing to say of its earlier life."""
+    network = at_work()
+    if is_promoted_before:
+        network[N2].queues.follow(Q, moved(in_service=False))
+        network[N2].turn()
+        assert not asks_for_service(network[N2])
+    network[N2].queues.link_down(N1)
+    network[N2].queues.link_up(N1)
+    network[N2].queues.follow(Q, moved(in_service=False))
+    network[N2].turn()
+    assert asks_for_service(network[N2])
+
+
+def test_an_elected_master_does_not_wait_for_one_that_left() -> None:
+    network = at_work()
+    network[N2].queues.follow(Q, served(replace(mastership(Q, N2, epoch=2), in_service=False), 1))
+    network[N2].turn()
+    assert asks_for_service(network[N2])
+
+
+def test_a_master_whose_disk_failed_has_said_how_far_it_came_when_it_hands_over() -> None:
+    network = at_work()
+    network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no space left on device"))
+    network.pump()
+    assert network[N2].queues.roles[Q.queue_id].is_end_known is False, "it may yet go on in this epoch"
+    network.follow(Q, moved(in_service=False))
+    network.pump()
+    network[N2].queues.follow(Q, moved(in_service=True))
+    assert flags(network[N2]) == [True, True, False, False, False]
+
+
+def test_a_copy_that_came_back_before_it_handed_over_has_said_nothing() -> None:
+    network = at_work()
+    network[N1].queues.out_of_service(Q.queue_id, DiskFullError("no space left on device"))
+    network[N1].queues.forgive(Q.queue_id)
+    network[N1].queues.follow(Q, served(mastership(Q, N1, N2), 0))
+    network.pump()
+    network[N1].effects.clear()
+    assert flags(network[N1]) == [True, True, False, False, False]
+    network.pump()
+    network.follow(Q, moved(in_service=False))
+    network.pump()
+    network[N2].queues.follow(Q, moved(in_service=True))
+    assert flags(network[N2]) == [True] * 5
+
+
+def test_a_third_copy_hears_it_too_and_knows_it_if_the_new_master_never_serves() -> None:
+    network = QueueSetNetwork(N1, N2, N3)
+    network.follow(Q, served(mastership(Q, N1, N2, N3), 0))
+    network[N1].publish(Q, 1, 5)
+    network.pump()
+    assert network[N1].process(Q).get(CLIENT, no_ack=False) is not None
+    network[N1].queues.touch(Q.queue_id)
+    network.pump()
+    network.follow(Q, served(replace(mastership(Q, N2, N3, N1, epoch=2), in_service=False), 1))
+    network.pump()
+    network[N3].queues.follow(Q, served(mastership(Q, N3, N1, epoch=3), 1))
+    assert flags(network[N3]) == [True, False, False, False, False]

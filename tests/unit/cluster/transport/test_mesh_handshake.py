@@ -35,6 +35,10 @@ from tests.support.mesh_listener import Listener
 from tests.support.mesh_nodes import N1, N2, N3, TIMING, MeshNodes, now
 
 RANDOM_BYTES = Random(1).randbytes
+OF_TWO_STARTS = (
+    ", which start 5 of n1 has opened, and this is start 4: if both run, one of them has a copy of the other's data "
+    "directory, and must be stopped"
+)
 
 
 async def test_a_wrong_cookie_is_refused_with_a_clear_line(pair: MeshNodes, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,6 +94,20 @@ async def test_an_older_start_of_a_node_is_refused(pair: MeshNodes, caplog: pyte
     assert pair.listeners[N1].count("up") == 0
 
 
+@pytest.mark.parametrize("later_start", [1, 2])
+async def test_a_copy_of_a_node_that_has_gone_keeps_the_node_out_no_longer(pair: MeshNodes, later_start: int) -> None:
+    """A second process of n1 takes the link, under a later start or a higher number, and ends."""
+    await pair.start_all()
+    heard = pair.listeners[N2]
+    said = await greet(pair, hello_of(N1, later_start, N2, 0, 50))
+    assert isinstance(said, Verdict)
+    assert (said.refused, heard.count("down")) == ("", 1), "nobody can tell it from n1"
+    ended_s = now()
+    await pair.until(lambda: heard.count("up") == 2)
+    assert now() - ended_s > TIMING.handshake_timeout_ms / 1000, "before, it may have been a straggler"
+    assert heard.happened[-1] == ("up", N1, 1)
+
+
 async def dial(pair: MeshNodes, hello: Hello, kind: StreamKind = StreamKind.CONSENSUS) -> OutgoingStream:
     """A stream on which somebody has said hello."""
     stream = pair.dial(pair.carriers[hello.sender], hello.receiver, kind)
@@ -120,7 +138,7 @@ def hello_of(sender: NodeName, start: int, receiver: NodeName, receiver_start: i
 @pytest.mark.parametrize(
     ("hello", "refused"),
     [
-        (hello_of(N1, 4, N2, 0, 9), "link 9 is older than the present one"),
+        (hello_of(N1, 4, N2, 0, 9), f"link 9 is older than the present one{OF_TWO_STARTS}"),
         (hello_of(N1, 5, N2, 0, 1), "link 1 is older than the present one"),
         (hello_of(N1, 5, N2, 0, 2), "link 2 has a Consensus stream already"),
         (hello_of(N2, 1, N1, 5, 1), "link 1 is not the present one"),
