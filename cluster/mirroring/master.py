@@ -27,7 +27,7 @@ from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations
 from cluster.mirroring.messages import Attach, AttachRefused, MirrorMessage, Ops
 from cluster.mirroring.progress import RECEIVING, MirrorState
-from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
+from cluster.mirroring.promotion import UntrustedOrigins, held_again, knows_deliveries, undelivered_start
 from cluster.mirroring.published import PublishedTurns
 from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportTakesService
@@ -39,7 +39,7 @@ from node.ids import MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
-__all__ = ["MirroredQueue", "MirroringSettings"]
+__all__ = ["MirroredQueue", "MirroringSettings", "recovered"]
 
 #: The horizon moves this far ahead of deliveries at first; the step doubles when a delivery had to wait for a mirror's
 #: answer. What lies between is flagged redelivered after a failover without need, so a quiet queue steps small.
@@ -529,3 +529,27 @@ class MirroredQueue:
             assert known is None or known <= self._horizon, "a mirror cannot rely on what was not promised"
         assert self._is_heard or not self._turn, "a turn that nobody hears would grow for ever"
         assert self._dense_start <= max(self._delivered_end, self.local.next_seq_id), "what is gone was there"
+
+
+def recovered(
+    node: NodeName,
+    local: ReplicaQueue,
+    record: MastershipRecord,
+    settings: MirroringSettings | None = None,
+    attach_id_base: int = 0,
+) -> MirroredQueue:
+    """The queue of a master over its copy as it was just opened: what the disk has is all that is known."""
+    if not local.delivered_epoch:
+        local.remove(held_again(local))  # a mirror may have left it, or a crash
+    if not knows_deliveries(local, node, record):
+        # Others have served meanwhile; what they have delivered is not on this disk.
+        local.mark_delivered_below(local.next_seq_id)
+    return MirroredQueue(
+        node,
+        local,
+        record,
+        settings,
+        delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
+        trusted_origins={},  # the copy may have been incomplete when this node stopped
+        attach_id_base=attach_id_base,
+    )
