@@ -88,8 +88,6 @@ class MirroredQueue:
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
-        #: So some mirrors must not take what is below the counters of its origins for known (`Attach`).
-        self._may_have_refused = settings.refuses_publishes
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
         self._turn = Turn()
         #: Number of the last turn that was cut, and whether something was published since.
@@ -202,7 +200,6 @@ class MirroredQueue:
                     self._horizon,
                     self._vouched_origins(),
                     as_of_index,
-                    may_lack_refused=self._may_have_refused,
                 )
                 self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
@@ -273,7 +270,6 @@ class MirroredQueue:
     def set_settings(self, settings: MirroringSettings) -> None:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
         assert settings.is_durable == self.is_durable, "a queue is declared durable or not"
-        self._may_have_refused |= settings.refuses_publishes
         self._conversations.set_settings(settings)
 
     def take_reports(self) -> list[MirroringReport]:

@@ -90,7 +90,7 @@ class MirrorReplica:
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins: dict[OriginId, int] = {}
         #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
-        #: counters, too, and it was said to nobody here.
+        #: counters, too, and nobody here was told of each. Masters of an older release do not say so.
         self._may_lack_refused = False
 
     def set_settings(self, settings: MirroringSettings) -> None:
@@ -175,6 +175,7 @@ class MirrorReplica:
             # A gap: the link broke its promise. Fall silent; the master attaches again, or reports us.
             self._end_conversation()
             return
+        self._may_lack_refused |= frame.may_lack_refused
         for op in frame.ops:
             self._apply_op(op)
         self._note_applied(self._applied_index + len(frame.ops))

@@ -217,6 +217,18 @@ def test_what_the_last_master_refused_under_an_earlier_policy_is_not_confirmed_b
     assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
 
 
+def test_a_mirror_whose_node_never_saw_that_policy_is_told_by_its_master() -> None:
+    """A snapshot of the metadata skipped its coming and going, while the two went on talking."""
+    pair = Pair().up().quiet()
+    master = process_of(pair.master, max_length=1, overflow="reject-publish")
+    pair.master.set_settings(REFUSES)
+    refuse_the_second(master)
+    master.set_options(queue_options({}))
+    pair.master.set_settings(MirroringSettings())
+    pair.quiet()
+    assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
+
+
 def test_a_mirror_that_comes_after_that_does_not_vouch_for_what_was_refused_either() -> None:
     pair = Pair(settings=REFUSES)
     master = process_of(pair.master, max_length=1, overflow="reject-publish")
