@@ -95,6 +95,8 @@ class Conversations:
         self._reports: list[MirroringReport] = []
         self._reported_ms: dict[NodeName, int] = {}
         self._last_attach_id = attach_id_base
+        #: So mirrors must not take what is below the counters of its origins for known.
+        self._may_have_refused = settings.refuses_publishes
         self._throttle = SyncThrottle(settings.sync_throughput_bytes)
 
     # --- the record and the links -------------------------------------------------------------------------------------
@@ -297,7 +299,10 @@ class Conversations:
         first_index = progress.sent(len(ops), turn, size_bytes, horizon, is_sync)
         record = self._record
         self._outbox.append(
-            (progress.node, Ops(record.queue_id, record.epoch, progress.attach_id, first_index, ops)),
+            (
+                progress.node,
+                Ops(record.queue_id, record.epoch, progress.attach_id, first_index, ops, self._may_have_refused),
+            )
         )
 
     def send_differences(self, turn: int) -> None:
@@ -350,13 +355,11 @@ class Conversations:
         horizon: SeqId,
         origins: Mapping[OriginId, int],
         as_of_index: int,
-        *,
-        may_lack_refused: bool,
     ) -> None:
         """Describe the queue after ``turn`` to those that are to be attached.
 
-        ``origins``: counters that the master vouches for, ``may_lack_refused`` but for what it has refused.
-        ``as_of_index``: how far the metadata log is applied here.
+        ``origins``: counters that the master vouches for, but for what it has refused. ``as_of_index``: how far the
+        metadata log is applied here.
         """
         local, record = self._local, self._record
         digests = tuple(local.digests())
@@ -375,7 +378,7 @@ class Conversations:
                 digests,
                 as_of_index,
                 hears_between=True,
-                may_lack_refused=may_lack_refused,
+                may_lack_refused=self._may_have_refused,
             )
             self._outbox.append((progress.node, attach))
 
@@ -417,6 +420,7 @@ class Conversations:
         if settings.sync_throughput_bytes != self._settings.sync_throughput_bytes:
             self._throttle = SyncThrottle(settings.sync_throughput_bytes)
         self._settings = settings
+        self._may_have_refused |= settings.refuses_publishes
         if settings.sync_automatically:
             self.start_sync()
 

@@ -27,7 +27,7 @@ from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations
 from cluster.mirroring.messages import Attach, AttachRefused, EndOp, MirrorMessage, Ops, end_in
 from cluster.mirroring.progress import RECEIVING, MirrorState
-from cluster.mirroring.promotion import UntrustedOrigins, undelivered_start
+from cluster.mirroring.promotion import UntrustedOrigins, held_again, knows_deliveries, undelivered_start
 from cluster.mirroring.published import PublishedTurns
 from cluster.mirroring.ranges import gaps_between
 from cluster.mirroring.reports import MirroringReport, ReportFenced, ReportTakesService
@@ -40,7 +40,7 @@ from node.ids import MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
-__all__ = ["MirroredQueue", "MirroringSettings"]
+__all__ = ["MirroredQueue", "MirroringSettings", "recovered"]
 
 #: The horizon moves this far ahead of deliveries at first; the step doubles when a delivery had to wait for a mirror's
 #: answer. What lies between is flagged redelivered after a failover without need, so a quiet queue steps small.
@@ -91,8 +91,6 @@ class MirroredQueue:
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
-        #: So some mirrors must not take what is below the counters of its origins for known (`Attach`).
-        self._may_have_refused = settings.refuses_publishes
         self._untrusted = UntrustedOrigins(local, trusted_origins) if trusted_origins is not None else None
         self._turn = Turn()
         #: Number of the last turn that was cut, and whether something was published since.
@@ -241,7 +239,6 @@ class MirroredQueue:
                     self._horizon,
                     self._vouched_origins(),
                     as_of_index,
-                    may_lack_refused=self._may_have_refused,
                 )
                 self._has_said_end = False  # they have heard a horizon
                 self._answers_changed()
@@ -318,7 +315,6 @@ class MirroredQueue:
     def set_settings(self, settings: MirroringSettings) -> None:
         """The policy changed. ``is_durable`` is a property of the queue and cannot change."""
         assert settings.is_durable == self.is_durable, "a queue is declared durable or not"
-        self._may_have_refused |= settings.refuses_publishes
         self._conversations.set_settings(settings)
 
     def take_reports(self) -> list[MirroringReport]:
@@ -577,3 +573,27 @@ class MirroredQueue:
         assert self._succession is None or not self._service.may_deliver, "it puts right what nobody has relied on yet"
         assert self._is_heard or not self._turn, "a turn that nobody hears would grow for ever"
         assert self._dense_start <= max(self._delivered_end, self.local.next_seq_id), "what is gone was there"
+
+
+def recovered(
+    node: NodeName,
+    local: ReplicaQueue,
+    record: MastershipRecord,
+    settings: MirroringSettings | None = None,
+    attach_id_base: int = 0,
+) -> MirroredQueue:
+    """The queue of a master over its copy as it was just opened: what the disk has is all that is known."""
+    if not local.delivered_epoch:
+        local.remove(held_again(local))  # a mirror may have left it, or a crash
+    if not knows_deliveries(local, node, record):
+        # Others have served meanwhile; what they have delivered is not on this disk.
+        local.mark_delivered_below(local.next_seq_id)
+    return MirroredQueue(
+        node,
+        local,
+        record,
+        settings,
+        delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
+        trusted_origins={},  # the copy may have been incomplete when this node stopped
+        attach_id_base=attach_id_base,
+    )

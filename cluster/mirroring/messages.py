@@ -164,6 +164,8 @@ class Ops:
     attach_id: int
     first_index: int
     ops: tuple[MirrorOp, ...]
+    #: As in the attach, now: policies come and go, and the mirror's node may skip one that the master has followed.
+    may_lack_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

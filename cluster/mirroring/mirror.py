@@ -86,12 +86,13 @@ class MirrorReplica:
         self.end = end
         #: True if nothing is missing here, as far as the stream has come.
         self._is_complete = False
-        #: Something that was streamed since the attach was known here, so it may be here twice until `_is_complete`.
-        self._was_sent_known = False
+        #: Something may be here from two masters, until `_is_complete`: what was streamed was known, or nobody can say
+        #: how the copy was left.
+        self._may_hold_twice = end is None and local.first_live_seq_id < local.next_seq_id
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins: dict[OriginId, int] = {}
         #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
-        #: counters, too, and it was said to nobody here.
+        #: counters, too, and nobody here was told of each. Masters of an older release do not say so.
         self._may_lack_refused = False
 
     def set_settings(self, settings: MirroringSettings) -> None:
@@ -138,7 +139,7 @@ class MirrorReplica:
         self._heard_epoch = attach.epoch
         self._heard_horizon = attach.horizon
         self.end = None
-        self._is_complete = self._was_sent_known = False
+        self._is_complete = False
         self._streamed_origins = dict(attach.origins)
         self._may_lack_refused |= attach.may_lack_refused
         is_equal = not self._drop_unknown(attach)
@@ -180,6 +181,7 @@ class MirrorReplica:
             # A gap: the link broke its promise. Fall silent; the master attaches again, or reports us.
             self._end_conversation()
             return
+        self._may_lack_refused |= frame.may_lack_refused
         for op in frame.ops:
             self._apply_op(op)
         self._note_applied(self._applied_index + len(frame.ops))
@@ -223,8 +225,8 @@ class MirrorReplica:
             envelopes.append(packed[start:end])
             start = end
         assert start == len(packed), "a batch has one envelope per position"
-        if not (self._is_complete or self._was_sent_known):
-            self._was_sent_known = any(self.local.is_duplicate(message.msg_id) for message in messages)
+        if not (self._is_complete or self._may_hold_twice):
+            self._may_hold_twice = any(self.local.is_duplicate(message.msg_id) for message in messages)
         self.local.insert([SeqId(seq_id) for seq_id in seq_ids], messages, envelopes)
         if any(message.persistent for message in messages):
             self._last_generation = self.local.write_generation
@@ -247,6 +249,7 @@ class MirrorReplica:
 
     def _complete(self) -> None:
         self._is_complete = True
+        self._may_hold_twice = False
         self.local.merge_origins(self._streamed_origins)
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -307,8 +310,9 @@ class MirrorReplica:
 
     def close_deliveries(self) -> None:
         """The copy is about to be closed. Unless its master has ended, that goes on delivering, and nobody is left here
-        to hear of it."""
-        epoch, delivered_below = self.end or (Epoch(0), self.local.next_seq_id)
+        to hear of it. Nor is a copy believed in which something may be twice: whoever opens it has to look."""
+        end = None if self._may_hold_twice else self.end
+        epoch, delivered_below = end or (Epoch(0), self.local.next_seq_id)
         self.local.close_deliveries(epoch, min(delivered_below, self.local.next_seq_id))
 
     # --- change of role -----------------------------------------------------------------------------------------------
@@ -339,7 +343,7 @@ class MirrorReplica:
         is_trusted = self._is_complete and not self._may_lack_refused
         local.drain_confirmed()
         local.requeue_all()
-        if self._was_sent_known and not self._is_complete:
+        if self._may_hold_twice:
             local.remove(held_again(local))
         served_epoch = last_served_epoch(record)
         succession = self._succession(record, served_epoch)
@@ -374,6 +378,7 @@ class MirrorReplica:
         assert self._heard_epoch is None or self._heard_epoch <= self.epoch, "the highest epoch heard is adopted"
         assert not self._attach_id or self._heard_epoch == self.epoch, "nobody of an older epoch is listened to"
         assert self._attach_id or not self._description, "what is here is told to a master that has attached"
+        assert not (self._is_complete and self._may_hold_twice), "a mirror without a difference has what its master has"
 
 
 def demote(queue: MirroredQueue, epoch: Epoch) -> MirrorReplica:

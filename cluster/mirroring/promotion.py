@@ -61,10 +61,13 @@ taken as new. What is sent again was never confirmed, so it is among the last th
 looked at, in one turn. The price is that a message can come twice, with the flag, that was settled before the promotion
 and never confirmed, or that lies further back.
 
-**What is here twice.** A mirror that was attached, and is promoted before its difference was settled, may hold what
-only an earlier master had, and the same message again at the position that a later one gave it when it was sent again.
-The first of the two stays. Only the end of the queue is looked at, too, and only if what was streamed is known by its
-counter.
+**What is here twice.** A mirror whose difference from its master is not settled may hold what only an earlier master
+had, and the same message again at the position that a later one gave it when it was sent again. It may until a
+difference is settled, however often a master attaches and its node restarts before that. So whoever becomes master
+looks: a mirror that has taken something known by its counter since it was complete, or whose copy a crash has left; and
+a copy that is opened as the master's, unless it was closed by somebody who knew. The first of the two stays. (A mirror
+keeps both: the second is its master's, and may be confirmed.) Only the end of the queue is looked at, too, in bulk, and
+entry by entry only if something is there twice.
 """
 
 from __future__ import annotations
@@ -134,15 +137,23 @@ SCANNED_POSITIONS = 16_384
 TAKEN_MAX = 65_536
 
 
+def _last_segments(local: ReplicaQueue) -> list[int]:
+    """Those at the end of the queue in which something is live."""
+    segments = 1 + (SCANNED_POSITIONS - 1) // DIGEST_SEGMENT_ENTRIES
+    return [segment for segment, _ in local.live_counts()[-segments:]]
+
+
 def _last_holdings(local: ReplicaQueue) -> Iterator[Holding]:
     """What is live at the end of the queue."""
-    segments = 1 + (SCANNED_POSITIONS - 1) // DIGEST_SEGMENT_ENTRIES
-    for segment, _ in local.live_counts()[-segments:]:
+    for segment in _last_segments(local):
         yield from local.holdings(segment)
 
 
 def held_again(local: ReplicaQueue) -> list[SeqRange]:
     """Positions at the end of the queue of messages that are at an earlier one as well."""
+    msg_ids = [msg_id for segment in _last_segments(local) for msg_id in local.msg_ids(segment)]
+    if len(set(msg_ids)) == len(msg_ids):
+        return []
     seen: set[MsgId] = set()
     again: list[SeqRange] = []
     for seq_id, msg_id in _last_holdings(local):

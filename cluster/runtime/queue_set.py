@@ -21,10 +21,10 @@ from contextlib import contextmanager
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
-from cluster.mirroring.master import MirroredQueue
+from cluster.mirroring.master import MirroredQueue, recovered
 from cluster.mirroring.messages import Attach, MirrorMessage, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
-from cluster.mirroring.promotion import kept_end, knows_deliveries
+from cluster.mirroring.promotion import kept_end
 from cluster.runtime.drain_turns import DrainTurns
 from cluster.runtime.last_words import LastWords
 from cluster.runtime.link_news import LinkNews
@@ -316,18 +316,8 @@ class QueueSet:
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._claim(queue)
-            if not knows_deliveries(local, self._node, record):
-                # Others have served meanwhile; what they have delivered is not on this disk.
-                local.mark_delivered_below(local.next_seq_id)
-            mirrored = MirroredQueue(
-                self._node,
-                local,
-                record,
-                self._settings.mirroring_settings(queue),
-                delivered_below=local.next_seq_id,  # what the disk still has may have been delivered, all of it
-                trusted_origins={},  # the copy may have been incomplete when this node stopped
-                attach_id_base=self._attach_id_base,
-            )
+            settings = self._settings.mirroring_settings(queue)
+            mirrored = recovered(self._node, local, record, settings, self._attach_id_base)
             self._start_master(queue, record, local, mirrored)
         self.touch(record.queue_id)
 

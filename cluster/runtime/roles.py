@@ -178,6 +178,9 @@ class Roles:
         self.on_access_ended()
         yield None
         yield from self._forget_deleted_queues()
+        yield from self._queues.policy_changed()
+        for vhost in self._state.topology.vhosts():
+            self.on_policy_changed(vhost)
         yield None
         for queue_id in list(self._state.masterships):
             self._take_up_record(queue_id)

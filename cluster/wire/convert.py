@@ -150,6 +150,7 @@ class QueueEncoder:
             epoch=message.epoch,
             attach_id=message.attach_id,
             first_index=message.first_index,
+            may_lack_refused=message.may_lack_refused,
         ).SerializeToString()
         ops_size = len(numbers) + len(op_list)
         ops_header = _OPS_MESSAGE_TAG + _length(ops_size)

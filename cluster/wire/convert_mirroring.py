@@ -149,7 +149,7 @@ def ops_to_wire(ops: Sequence[MirrorOp]) -> pb.OpList:
 
 def _ops_from_wire(w: pb.Ops) -> Ops:
     ops = tuple([_op_from_wire(op) for op in w.ops.ops])
-    return Ops(QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.first_index, ops)
+    return Ops(QueueId(w.queue_id), Epoch(w.epoch), w.attach_id, w.first_index, ops, w.may_lack_refused)
 
 
 #: Per message type: its field of `QueueMessage`, and the conversion to it.

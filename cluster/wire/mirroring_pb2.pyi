@@ -197,10 +197,13 @@ class Ops(_message.Message):
     ATTACH_ID_FIELD_NUMBER: _builtins.int
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     OPS_FIELD_NUMBER: _builtins.int
+    MAY_LACK_REFUSED_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     epoch: _builtins.int
     attach_id: _builtins.int
     first_index: _builtins.int
+    may_lack_refused: _builtins.bool
+    """As in Attach, of what was published since."""
     @_builtins.property
     def ops(self) -> Global___OpList:
         """The same for every mirror of the queue, so the master's node encodes it once."""
@@ -213,10 +216,11 @@ class Ops(_message.Message):
         attach_id: _builtins.int = ...,
         first_index: _builtins.int = ...,
         ops: Global___OpList | None = ...,
+        may_lack_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ops", b"ops"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_id", b"attach_id", "epoch", b"epoch", "first_index", b"first_index", "ops", b"ops", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach_id", b"attach_id", "epoch", b"epoch", "first_index", b"first_index", "may_lack_refused", b"may_lack_refused", "ops", b"ops", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -144,6 +144,8 @@ class ConnectionMachine:
         self.heartbeat_s = 0
         #: Set by the shell while it does not read the socket.
         self.is_reading_paused = False
+        #: The server has closed the connection, for a reason. Stays when the client has answered.
+        self.is_closed_by_server = False
         # A stranger may make us keep one small frame, and no message. Until the connection is open frames are looked at
         # one by one, because each may change what the next one may be.
         self.reader = FrameReader(FRAME_MIN_BYTES, FRAME_MIN_BYTES, opened=set())
@@ -352,6 +354,7 @@ class ConnectionMachine:
 
     def _close(self, now: float, error: ConnectionFailure, index: int) -> None:
         self.state = _State.CLOSING_BY_SERVER
+        self.is_closed_by_server = True
         self.reader.ignore_contents()
         self._deadline = now + CLOSING_TIMEOUT_S
         self._events.append(CloseBroker())
@@ -387,6 +390,7 @@ class ConnectionMachine:
         assert (self.state is _State.HEADER) or not self._header, "the header is needed once"
         assert self.user or self.state in _NOT_LOGGED_IN | _ENDING, "nobody gets further without a login"
         assert self.vhost or self.state is not _State.RUNNING, "a running connection is in a vhost"
+        assert self.is_closed_by_server or self.state is not _State.CLOSING_BY_SERVER, "who closes it has closed it"
         timed = self._deadline != float("inf")
         assert timed == (self.state in (_State.SILENT, _State.CLOSING_BY_SERVER)), "these two states end by time"
 

@@ -47,6 +47,12 @@ class SegmentDigests:
 
     def _compute(self, segment: int, entries: int) -> SegmentDigest:
         """Digest of a segment with ``entries`` live messages."""
+        digest = self._known[segment] = digest_of(segment, entries, self.msg_ids(segment))
+        self._content.observer = self
+        return digest
+
+    def msg_ids(self, segment: int) -> bytearray:
+        """What a digest is made of: `MSG_ID_BYTES` for each position of a segment, zeros where nothing is live."""
         first = segment * DIGEST_SEGMENT_ENTRIES
         end = first + DIGEST_SEGMENT_ENTRIES
         content = self._content
@@ -68,9 +74,7 @@ class SegmentDigests:
         for seq_id in between(unacked, first, end):
             at = (seq_id - first) * MSG_ID_BYTES
             msg_ids[at : at + MSG_ID_BYTES] = unacked[seq_id].msg_id
-        digest = self._known[segment] = digest_of(segment, entries, msg_ids)
-        content.observer = self
-        return digest
+        return msg_ids
 
     @property
     def wants_warming(self) -> bool:

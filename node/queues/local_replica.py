@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from node.ids import Epoch, MsgId, OriginId, SeqId
+from node.ids import MSG_ID_BYTES, Epoch, MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, MirrorInFlight
-from node.queues.digests import SegmentDigests
+from node.queues.digests import NO_MSG_ID, SegmentDigests
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, Holding, SegmentDigest
 from node.queues.sub_queue import Entry
 from node.queues.variable_queue import VariableQueue
@@ -256,6 +256,12 @@ class LocalReplica:
     def digests(self) -> list[SegmentDigest]:
         """See `ReplicaQueue.digests`. Computed for segments that changed since the last call, or since `warm`."""
         return self._digests.of(self.live_counts())
+
+    def msg_ids(self, segment: int) -> list[MsgId]:
+        """See `ReplicaQueue.msg_ids`."""
+        found = bytes(self._digests.msg_ids(segment))
+        every = [found[at : at + MSG_ID_BYTES] for at in range(0, len(found), MSG_ID_BYTES)]
+        return [MsgId(msg_id) for msg_id in every if msg_id != NO_MSG_ID]
 
     def holdings(self, segment: int) -> list[Holding]:
         """See `ReplicaQueue.holdings`."""

@@ -85,6 +85,10 @@ class ReplicaQueue(BackingQueue, Protocol):
         """One digest per segment that has a live message, ascending. Reads what is on disk only, without checking it
         entry by entry (see `node.store.index.index.QueueIndex.msg_ids`)."""
 
+    def msg_ids(self, segment: int) -> list[MsgId]:
+        """Those of the live messages of one segment, ascending by position. Read in bulk and unchecked, as for digests:
+        a cheap first look where `holdings` is seldom needed."""
+
     def holdings(self, segment: int) -> list[Holding]:
         """The live messages of one segment, ascending. Reads and checks what is on disk only."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos.sim.ablation.safeguard import Patches
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring import conversations, mirror, promotion
+from cluster.mirroring import conversations, master, mirror, promotion
 from cluster.mirroring.confirms import ConfirmLedger
 from cluster.mirroring.conversations import NO_LIMIT, Conversations, Frontier
 from cluster.mirroring.difference import compare
@@ -17,7 +17,6 @@ from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorProgress
 from cluster.mirroring.service import Service
 from cluster.mirroring.turn import Turn
-from cluster.runtime import queue_set
 from node.ids import SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
@@ -86,7 +85,7 @@ def resent_as_new(patches: Patches) -> None:
 
 def recovered_master_knows_deliveries(patches: Patches) -> None:
     """A master that recovered its copy believes it also of what others delivered meanwhile."""
-    patches.setattr(queue_set, "knows_deliveries", lambda *_: True)
+    patches.setattr(master, "knows_deliveries", lambda *_: True)
 
 
 def repetitions_are_stored(patches: Patches) -> None:

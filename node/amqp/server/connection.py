@@ -285,9 +285,9 @@ class ConnectionShell(asyncio.Protocol):
 
     @property
     def _is_awaited(self) -> bool:
-        """Long work is under way; or, if it is the client who ends the connection, something that it has sent before
+        """Long work is under way; or, unless the server has closed the connection, something that the client has sent
         waits behind a cold call."""
-        if self._working or self._is_late or self.machine.state is ConnectionState.CLOSING_BY_SERVER:
+        if self._working or self._is_late or self.machine.is_closed_by_server:
             return bool(self._working)
         return any(channel.machine.waiting for channel in self._channels.values())
 
@@ -532,8 +532,8 @@ class ConnectionShell(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the socket without a word, and what waits."""
-        self._is_late = True
         self._transport.abort()
+        self._end_late()  # the socket may have been gone already
 
     def _close_broker(self) -> None:
         if self._is_awaited:

@@ -79,7 +79,7 @@ mirror_messages = st.one_of(
         tuples_of(st.builds(mirroring.SegmentHoldings, number, tuples_of(holdings))),
     ),
     st.builds(mirroring.AttachRefused, number, number, number),
-    st.builds(mirroring.Ops, number, number, number, number, tuples_of(mirror_ops)),
+    st.builds(mirroring.Ops, number, number, number, number, tuples_of(mirror_ops), st.booleans()),
     st.builds(mirroring.OpsAck, number, number, number, number, number, st.booleans(), st.booleans()),
 )
 

@@ -6,8 +6,8 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import promotion
-from cluster.mirroring.promotion import UntrustedOrigins, kept_end, knows_deliveries, undelivered_start
-from node.ids import Epoch, OriginId, SeqId
+from cluster.mirroring.promotion import UntrustedOrigins, held_again, kept_end, knows_deliveries, undelivered_start
+from node.ids import Epoch, MsgId, OriginId, SeqId
 from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
@@ -117,6 +117,51 @@ def test_only_the_end_of_a_long_queue_is_read(monkeypatch: pytest.MonkeyPatch) -
     assert untrusted.is_duplicate(msg_id_of(93))
     assert not untrusted.is_duplicate(msg_id_of(92))
     assert read == [23, 24]
+
+
+@pytest.fixture
+def again() -> LocalReplica:
+    """The first two of six messages came again, as the last two."""
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 6))
+    messages = [make_message(1), make_message(2)]
+    local.insert([SeqId(6), SeqId(7)], messages, [message.envelope() for message in messages])
+    return local
+
+
+def test_of_what_is_here_twice_the_first_stays(again: LocalReplica) -> None:
+    assert held_again(again) == [SeqRange(SeqId(6), SeqId(7)), SeqRange(SeqId(7), SeqId(8))]
+    again.remove(held_again(again))
+    assert held_again(again) == []
+    assert [delivery.seq_id for delivery in again.fetch(9, ack_required=False)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_unacked_is_here_and_what_is_settled_is_not(again: LocalReplica) -> None:
+    again.fetch(2, ack_required=True)
+    again.ack([SeqId(0)])
+    assert held_again(again) == [SeqRange(SeqId(7), SeqId(8))]
+
+
+def test_entries_are_read_only_where_something_is_here_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only at the end of a long queue, however it came to be here."""
+    for module in (promotion, local_replica, digests):
+        monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
+    monkeypatch.setattr(promotion, "SCANNED_POSITIONS", 7)
+    monkeypatch.setattr(LocalReplica, "holdings", None)
+    looked_at: list[int] = []
+    msg_ids = LocalReplica.msg_ids
+
+    def noted(replica: LocalReplica, segment: int) -> list[MsgId]:
+        looked_at.append(segment)
+        return msg_ids(replica, segment)
+
+    monkeypatch.setattr(LocalReplica, "msg_ids", noted)
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 99))
+    first = make_message(1)
+    local.insert([SeqId(99)], [first], [first.envelope()])
+    assert held_again(local) == [], "the other is too far back"
+    assert looked_at == [23, 24]
 
 
 def test_a_tail_of_which_nothing_is_left_counts_as_delivered_whole() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from cluster.metadata.records import MastershipRecord
-from cluster.mirroring.master import MirroredQueue, MirroringSettings
-from node.ids import Epoch, OriginId
+from cluster.mirroring.master import MirroredQueue, MirroringSettings, recovered
+from cluster.mirroring.mirror import MirrorReplica
+from cluster.mirroring.promotion import kept_end
+from node.ids import Epoch, OriginId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.backing_queue import Publication
 from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
+from node.queues.local_replica import LocalReplica
 from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.mirror_pair import N2, QUEUE, Pair
+from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.queue_bench import channel, queue_record
 
 OTHER = OriginId(b"origin-2")
@@ -110,18 +113,95 @@ def test_what_the_last_master_refused_is_not_confirmed_by_the_next() -> None:
     assert answers(effects + process.drain()) == ([3], [2])
 
 
-def test_what_a_mirror_has_from_two_masters_is_there_once_when_it_is_promoted() -> None:
-    """Message 3 came from a master that died, and from the next one, to which it was sent again; and that one died
-    before it was told what the mirror has otherwise than itself."""
+@pytest.fixture
+def twice() -> Pair:
+    """Message 3 came from a master that died, and from the next one, to which it was sent again."""
     pair = Pair()
     pair.mirror_local.publish(publications(1, 3))
     pair.master.publish([*publications(1, 2), Publication(make_message(1, origin=OTHER), 3)])
     pair.up().to_mirror()
     pair.master.publish(publications(3, 1))
     pair.to_mirror()
-    process = promoted(pair)
-    assert [(at, message.msg_id) for at, message in held(pair)] == [(at, msg_id_of(at + 1)) for at in (0, 1, 2)]
+    assert ids_held(pair) == [(0, 1), (1, 2), (2, 3), (3, 3)]
+    return pair
+
+
+def ids_held(pair: Pair) -> list[tuple[int, int]]:
+    """Positions and counters of the mirror's messages."""
+    return [(at, split_msg_id(message.msg_id)[1]) for at, message in held(pair)]
+
+
+ONCE = [(0, 1), (1, 2), (2, 3)]
+
+
+def attach_again(pair: Pair) -> None:
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.up().to_mirror()
+
+
+def test_what_a_mirror_has_from_two_masters_is_there_once_when_it_is_promoted(twice: Pair) -> None:
+    """The second died before it was told what the mirror has otherwise than itself."""
+    process = promoted(twice)
+    assert ids_held(twice) == ONCE
     assert process.ready == 3
+
+
+def test_also_if_the_second_master_had_to_attach_again(twice: Pair) -> None:
+    attach_again(twice)
+    promoted(twice)
+    assert ids_held(twice) == ONCE
+
+
+def test_also_if_that_one_has_gone_on_since(twice: Pair) -> None:
+    attach_again(twice)
+    twice.master.publish(publications(4, 1))
+    twice.to_mirror()
+    promoted(twice)
+    assert ids_held(twice) == [*ONCE, (4, 4)]
+
+
+def test_also_if_the_mirror_lost_its_power_before_it_is_promoted(twice: Pair) -> None:
+    twice.mirror_disk.sync()
+    twice.mirror_local = twice.mirror_disk.crash()
+    twice.mirror = MirrorReplica(QUEUE, twice.mirror_local, Epoch(1), end=kept_end(twice.mirror_local))
+    promoted(twice)
+    assert ids_held(twice) == ONCE
+
+
+def test_also_if_it_is_the_master_when_its_power_is_back(twice: Pair) -> None:
+    twice.mirror_disk.sync()
+    twice.mirror_local = twice.mirror_disk.crash()
+    process = process_of(recovered(N2, twice.mirror_local, MastershipRecord(QUEUE, Epoch(2), N2)))
+    assert ids_held(twice) == ONCE
+    assert process.ready == 3
+
+
+def test_also_if_it_was_stopped_in_order_and_knows_how_far_its_master_had_delivered(twice: Pair) -> None:
+    twice.master.end()
+    twice.to_mirror()
+    twice.mirror.close_deliveries()
+    twice.mirror_local = twice.mirror_disk.restart()
+    recovered(N2, twice.mirror_local, MastershipRecord(QUEUE, Epoch(2), N2))
+    assert ids_held(twice) == ONCE
+
+
+def test_nobody_looks_for_what_is_there_twice_once_the_difference_is_settled(
+    twice: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs reading. What the mirror has then is what the master has."""
+    monkeypatch.setattr(LocalReplica, "msg_ids", None)
+    twice.quiet()
+    promoted(twice)
+    assert [at for at, _ in ids_held(twice)] == [0, 1, 2, 3]
+
+
+def test_nor_over_a_copy_that_a_master_has_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalReplica, "msg_ids", None)
+    pair = Pair()
+    pair.master.publish(publications(1, 3))
+    pair.master.close_deliveries()
+    assert recovered(N1, pair.master_disk.restart(), pair.record).ready == 3
 
 
 def test_what_the_last_master_refused_under_an_earlier_policy_is_not_confirmed_by_the_next() -> None:
@@ -133,6 +213,18 @@ def test_what_the_last_master_refused_under_an_earlier_policy_is_not_confirmed_b
     master.set_options(queue_options({}))
     pair.master.set_settings(MirroringSettings())
     pair.mirror.set_settings(MirroringSettings())
+    pair.quiet()
+    assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
+
+
+def test_a_mirror_whose_node_never_saw_that_policy_is_told_by_its_master() -> None:
+    """A snapshot of the metadata skipped its coming and going, while the two went on talking."""
+    pair = Pair().up().quiet()
+    master = process_of(pair.master, max_length=1, overflow="reject-publish")
+    pair.master.set_settings(REFUSES)
+    refuse_the_second(master)
+    master.set_options(queue_options({}))
+    pair.master.set_settings(MirroringSettings())
     pair.quiet()
     assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
 

@@ -71,7 +71,7 @@ def test_a_queue_whose_options_cannot_be_told(
     is_contained(node, caplog)
 
 
-@pytest.mark.parametrize("name", ["MirroredQueue", "QueueProcess"])
+@pytest.mark.parametrize("name", ["recovered", "QueueProcess"])
 def test_a_queue_that_was_opened_and_plays_no_role_is_closed_again(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cluster.metadata.commands import NodeDown
+from cluster.metadata.commands import NodeDown, SetPolicy
+from cluster.metadata.records import PolicyRecord
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.ids import Incarnation, QueueId
@@ -91,3 +92,25 @@ async def test_nothing_is_followed_after_the_end(bench: RuntimeBench) -> None:
     at_once(bench.runtime.roles.give_up_all())
     bench.declare("after")
     assert not bench.runtime.queues.roles
+
+
+async def test_policies_that_a_snapshot_brings_hold_at_once(bench: RuntimeBench) -> None:
+    """Nobody is told of the commits that it stands for."""
+    queue_id = bench.declare()
+    group = bench.runtime.metadata
+    limited = {"ha-mode": "all", "max-length": 1, "overflow": "reject-publish"}
+    bench.log.commit(SetPolicy(PolicyRecord("/", "ha", "^", limited, 0, "all")))
+    with_limit = group.state.snapshot()
+    bench.log.commit(SetPolicy(PolicyRecord("/", "ha", "^", {"ha-mode": "all"}, 0, "all")))
+    changed: list[str] = []
+    bench.runtime.roles.on_policy_changed = changed.append
+
+    def refuses() -> bool:
+        process = bench.runtime.queues.process(queue_id)
+        assert process is not None
+        return process.options.refuses_publishes
+
+    assert not refuses()
+    group.restore(with_limit)
+    assert refuses()
+    assert changed == ["/"]

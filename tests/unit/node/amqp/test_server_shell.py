@@ -139,6 +139,48 @@ async def test_a_call_that_takes_too_long_does_not_keep_a_connection_from_ending
     assert calls(broker, "publish") == []
 
 
+async def test_what_waits_behind_a_call_does_not_keep_a_connection_that_the_server_closes(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """It would not be done any more."""
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
+    stop = asyncio.ensure_future(client.server.stop())
+    await client.settle()
+    broker.hold_calls.set()
+    assert await client.send(Connection.CloseOk(), channel=0) == ["Connection.Close"]
+    assert stop.done()
+    assert client.server.connections() == []
+    assert calls(broker, "publish") == []
+
+
+async def test_an_answer_that_comes_before_the_broker_has_closed_does_not_keep_it_either(
+    client: Client, broker: ObservedBroker
+) -> None:
+    """The answer is read in the turn in which the connection is closed."""
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
+    client.shell.close(320, "shutdown")
+    await client.send(Connection.CloseOk(), channel=0)
+    assert client.server.connections() == []
+    broker.hold_calls.set()
+    await client.settle()
+    assert broker.connections[0].is_closed
+
+
+async def test_who_is_dropped_after_hanging_up_is_not_waited_for(client: Client, broker: ObservedBroker) -> None:
+    broker.hold_calls = asyncio.Event()
+    await client.send(Queue.Declare(queue="q"), data=publish_bytes(1))
+    client.transport.close()
+    await client.settle()
+    assert len(client.server.connections()) == 1
+    client.shell.abort()
+    assert client.server.connections() == []
+    broker.hold_calls.set()
+    await client.settle()
+    assert broker.connections[0].is_closed
+
+
 async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_message_back(
     client: Client, broker: ObservedBroker
 ) -> None:

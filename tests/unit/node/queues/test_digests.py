@@ -88,6 +88,9 @@ def test_a_segment_in_all_stages_and_unacked(harness: StoreHarness) -> None:
     assert [queue.live_positions(segment) for segment in range(4)] == [
         [seq_id for seq_id in live if seq_id // ENTRIES == segment] for segment in range(4)
     ]
+    assert [queue.msg_ids(segment) for segment in range(4)] == [
+        [msg_id_of(seq_id + 1) for seq_id in live if seq_id // ENTRIES == segment] for segment in range(4)
+    ]
     queue.check_invariants()
     harness.sync()
     assert harness.restart().digests() == digests_of(live)
