@@ -34,11 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import cast
 
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ORIGIN_BYTES, ChannelKey, SeqId
+from node.ids import ChannelKey, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.consumers import Consumer, ConsumerSet, Turn, deal, until_bytes
@@ -65,7 +64,7 @@ from node.queues.length_limits import (
 )
 from node.queues.options import QueueOptions, queue_options
 from node.queues.queue_flow import QueueFlow
-from node.queues.refusals import Refusals
+from node.queues.repetitions import Repetitions
 from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
@@ -100,7 +99,7 @@ class QueueProcess:
         self._outgoing: list[Consumer] = []
         self._confirmed: list[Token] = []
         self._rejected: list[Token] = []
-        self._refusals = Refusals()
+        self._repetitions = Repetitions(backing_queue)
         #: Effects to send after deliveries and confirms.
         self._effects: list[QueueEffect] = []
         #: A deletion is being decided on.
@@ -189,11 +188,7 @@ class QueueProcess:
             tokens = [(channel, seq) if seq else None for seq in publish_seqs]
         else:
             tokens = list(zip(repeat(channel), publish_seqs, strict=False))
-        publications = list(map(Publication, messages, tokens))
-        if self._may_be_known(messages):
-            publications = self._without_duplicates(publications)
-        elif self._refusals:
-            self._refusals.forget([message.msg_id for message in messages])
+        publications = self._repetitions.without(list(map(Publication, messages, tokens)))
         options = self._options
         if options.is_limited:
             self._publish_within_limits(publications, is_resent)
@@ -213,27 +208,6 @@ class QueueProcess:
             publications = self._deliver_directly(publications)
         self._store(publications, is_resent)
         self._drop_excess(count_max)
-
-    def _may_be_known(self, messages: Sequence[Message]) -> bool:
-        """Whether a batch needs the per-message look for duplicates.
-
-        The ids of one origin grow (`BackingQueue.is_duplicate`): if the first of a batch is new, so are the others.
-        """
-        if self._backing_queue.knows_out_of_order:
-            return True
-        first = messages[0].msg_id
-        return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
-
-    def _without_duplicates(self, publications: Sequence[Publication]) -> list[Publication]:
-        backing_queue, refused_before = self._backing_queue, self._refusals.take
-        fresh = []
-        for publication in publications:
-            msg_id = publication.message.msg_id
-            if refused_before(msg_id) or not backing_queue.is_duplicate(msg_id):
-                fresh.append(publication)
-            elif publication.token is not None:
-                backing_queue.confirm_when_safe(msg_id, publication.token)
-        return fresh
 
     def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
         """Give messages to waiting consumers if the queue is empty. Returns the others."""
@@ -274,8 +248,8 @@ class QueueProcess:
         self._store(fitting, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
-        self._refusals.add([each.message.msg_id for each in publications])
-        self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
+        if publications:
+            self._rejected += self._repetitions.refused(publications)
 
     # --- delivering ---
 
@@ -437,6 +411,8 @@ class QueueProcess:
         """
         self.flow.end(channel)
         self._returns.expect_no_more(channel)
+        if not may_return:
+            self._repetitions.channel_closed(channel)
         holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
             return
@@ -553,12 +529,13 @@ class QueueProcess:
             by_channel = group_by_channel([*self._confirmed, *tokens])
             effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self._confirmed = []
-        self.flow.observe(self._backing_queue.in_flight_messages, self._backing_queue.mirrors_in_flight())
-        effects += [GrantCredit(channel, messages) for channel, messages in self.flow.take_all()]
         if self._rejected:
             by_channel = group_by_channel(self._rejected)
             effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self._rejected = []
+        # After the refusals: whoever sends on knows of them (`node.queues.refusals`).
+        self.flow.observe(self._backing_queue.in_flight_messages, self._backing_queue.mirrors_in_flight())
+        effects += [GrantCredit(channel, messages) for channel, messages in self.flow.take_all()]
         if self._effects:
             effects += self._effects
             self._effects = []
@@ -585,7 +562,7 @@ class QueueProcess:
         self._consumers.check_invariants()
         self.flow.check_invariants()
         self._returns.check_invariants()
-        self._refusals.check_invariants()
+        self._repetitions.check_invariants()
         self._holdings.check_invariants(self.unacked)
         waiting = [consumer for consumer in self._outgoing if consumer.outbox]
         assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
