@@ -18,7 +18,7 @@ their number; beyond the first two it is merely remembered from where to where a
 again of that stretch is decided on anew, though some of it may have been accepted. Beyond the third nothing is left of
 the origin that was refused least recently, and from then on no counter is believed of any origin that is not here. The
 price is that of `Origins`, when it forgets: what was accepted, not confirmed, and is sent again, is there twice, with
-the flag.
+the flag; or is refused, if there is no room.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Refusals:
             origin, counter = split_msg_id(msg_id)
             by_origin.setdefault(origin, []).append(counter)
         for origin, counters in by_origin.items():
-            refused = self._find(origin) or _Refused()
+            refused = self._find(origin) or self._begun(counters[0])
             self._drop(origin)
             refused.channel = channel
             refused.add(counters)
@@ -148,6 +148,13 @@ class Refusals:
         origin = self._origin_of.get(channel)
         if origin is not None:
             self._drop(origin)
+
+    def _begun(self, counter: int) -> _Refused:
+        """An origin is refused this one of which nothing is here; what it was refused before may be forgotten."""
+        refused = _Refused()
+        if self._is_any_forgotten:
+            refused.upto = counter - 1
+        return refused
 
     def _find(self, origin: OriginId) -> _Refused | None:
         refused = self._exact.get(origin)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from node.queues import refusals
-from node.queues.events import GrantCredit, RejectPublished
+from node.queues.events import ConfirmPublished, GrantCredit, RejectPublished
 from node.queues.refusals import OF_ORIGIN_MAX, Refusals
 from tests.support.amounts import few_examples
 from tests.support.messages import make_msg_id
@@ -112,6 +112,18 @@ def test_nothing_refused_is_confirmed_though_too_many_origins_were_refused_since
 
 
 @pytest.mark.usefixtures("little_place")
+def test_of_an_origin_that_was_forgotten_and_is_refused_again_no_earlier_counter_is_believed() -> None:
+    bench = answers_lost()
+    fill(bench)
+    for number in range(1, 18):
+        refuse(bench, number, [1])
+    refuse(bench, 1, [5], by=1000)
+    bench.process.purge()
+    bench.publish_again(3)
+    assert bodies(bench) == [b"3"]
+
+
+@pytest.mark.usefixtures("little_place")
 def test_nothing_refused_is_confirmed_though_very_much_was_refused_since() -> None:
     bench = answers_lost()
     fill(bench)
@@ -144,34 +156,49 @@ def test_a_publisher_hears_of_refusals_before_it_may_send_more() -> None:
 
 
 @few_examples(
-    100,
-    1_000,
-    batches=st.lists(
-        st.tuples(st.integers(1, 5), st.sets(st.integers(1, 12), min_size=1, max_size=6), st.booleans()), max_size=12
+    150,
+    2_000,
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["publish", "publish", "publish again", "purge"]),
+            st.integers(1, 4),
+            st.integers(1, 6),
+            st.booleans(),
+        ),
+        max_size=25,
     ),
 )
-def test_whatever_is_forgotten_nothing_refused_counts_as_accepted(
-    batches: Sequence[tuple[int, set[int], bool]],
+def test_whatever_is_forgotten_nothing_is_confirmed_that_was_never_in_the_queue(
+    steps: Sequence[tuple[str, int, int, bool]],
 ) -> None:
-    """Batches of five origins are refused or come again, with next to no place for them.
-
-    Who sends again begins with the first that is not answered, so what is before the one that comes never does again.
-    """
+    """Four origins publish to a short queue, which remembers next to nothing. A publisher hears all answers so far, or
+    none; it sends again whatever it has not heard of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refusals, "OF_ORIGIN_MAX", 3)
-        patch.setattr(refusals, "REFUSED_MAX", 6)
-        patch.setattr(refusals, "ORIGINS_MAX", 3)
-        table = Refusals()
-        refused: set[tuple[int, int]] = set()
-        for number, counters, is_refused in batches:
-            for counter in sorted(counters):
-                is_decided_anew = table.take(make_msg_id(origin(number), counter))
-                assert is_decided_anew or (number, counter) not in refused
-                refused -= {(number, below) for below in range(counter + 1)}
-            if is_refused:
-                table.add(channel(number), [make_msg_id(origin(number), counter) for counter in sorted(counters)])
-                refused |= {(number, counter) for counter in counters}
-            table.check_invariants()
+        patch.setattr(refusals, "REFUSED_MAX", 5)
+        patch.setattr(refusals, "ORIGINS_MAX", 2)
+        bench = QueueBench(max_length=2, overflow="reject-publish")
+        unheard: dict[int, list[int]] = {number: [] for number in range(1, 5)}
+        last = dict.fromkeys(unheard, 0)
+        accepted: set[bytes] = set()
+        for what, number, count, is_heard in steps:
+            if what == "purge":
+                bench.process.purge()
+                continue
+            if what == "publish":
+                unheard[number] += range(last[number] + 1, last[number] + 1 + count)
+                sent = unheard[number][-count:]
+                last[number] += count
+            else:
+                sent = list(unheard[number])
+            messages = [message(each, b"%d:%d" % (number, each), from_origin=number) for each in sent]
+            bench.process.publish(channel(number), messages, sent)
+            accepted.update(bodies(bench))
+            confirmed = [each for each in bench.process.drain() if isinstance(each, ConfirmPublished)]
+            assert {b"%d:%d" % (number, seq) for each in confirmed for seq in each.publish_seqs} <= accepted
+            bench.check()
+            if is_heard:
+                unheard[number] = []
 
 
 @few_examples(
