@@ -60,7 +60,8 @@ def carry_out(
     verb = asked.verb
     if verb == "get":
         got = process.get(channel, asked.no_ack)
-        return Answer(number=process.ready, delivery=got)
+        # Without a message this says whether to ask again: what the channel has published before may be held back.
+        return Answer(number=process.ready + (0 if got else process.held_back), delivery=got)
     if verb == "consume":
         assert asked.consumer is not None, "a consume call carries its consumer"
         process.consume(channel, asked.consumer)

@@ -11,8 +11,9 @@ through `discard` (never stored) if not. Otherwise it is stored, ready. Last, th
 Holding. A channel can settle only what it *holds* (`node.queues.holdings`). When a channel ends, what it held is ready
 again, in its old place; if it is much, not at once (`node.queues.returns`).
 
-Bounds. Whatever may be large goes in steps, one per `drain`: deliveries, drops, returns. While there is more to do,
-`has_more` says so, and the owner drains again in the next turn of its loop.
+Bounds. Whatever may be large goes in steps, one per `drain`: deliveries, drops, returns, publishes that were held back
+(`node.queues.held_back`). While there is more to do, `has_more` says so, and the owner drains again in the next turn of
+its loop.
 
 Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
 grouped, one effect per channel and drain.
@@ -34,26 +35,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import cast
 
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ORIGIN_BYTES, ChannelKey, SeqId
+from node.ids import ChannelKey, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.consumers import Consumer, ConsumerSet, Turn, deal, until_bytes
 from node.queues.events import (
     CancelConsumer,
-    ConfirmPublished,
     ConsumerSpec,
     DeleteUnused,
-    Deliver,
-    GrantCredit,
     QueueEffect,
-    RejectPublished,
     Token,
-    group_by_channel,
 )
+from node.queues.held_back import HeldBack, HeldBatch
 from node.queues.holdings import Holdings
 from node.queues.length_limits import (
     DROP_AT_ONCE,
@@ -64,8 +60,9 @@ from node.queues.length_limits import (
     would_exceed,
 )
 from node.queues.options import QueueOptions, queue_options
+from node.queues.outgoing import Outgoing
 from node.queues.queue_flow import QueueFlow
-from node.queues.refusals import Refusals
+from node.queues.repetitions import Repetitions
 from node.queues.returns import Returns
 from node.topology.arguments import describe_queue
 from node.topology.records import QueueRecord
@@ -74,6 +71,8 @@ from node.topology.records import QueueRecord
 #: carries.
 DISPATCH_MAX = 256
 DISPATCH_BYTES_MAX = 4 * 1024 * 1024
+#: Publishes that were held back and are taken in one turn: some milliseconds, if all are refused.
+LET_IN_MAX = 1024
 #: Position of a delivery that was never stored: its channel has nothing to settle. It may say so all the same, giving
 #: back what it did not send; so it is a position that no message has.
 UNSTORED_SEQ_ID = SeqId(1 << 63)
@@ -96,13 +95,8 @@ class QueueProcess:
         self._consumers = ConsumerSet(self._options.single_active_consumer)
         self._holdings = Holdings(self._consumers)
         self._returns = Returns(backing_queue)
-        #: Consumers whose outbox is not empty.
-        self._outgoing: list[Consumer] = []
-        self._confirmed: list[Token] = []
-        self._rejected: list[Token] = []
-        self._refusals = Refusals()
-        #: Effects to send after deliveries and confirms.
-        self._effects: list[QueueEffect] = []
+        self._outgoing = Outgoing()
+        self._repetitions = Repetitions(backing_queue)
         #: A deletion is being decided on.
         self._is_sealed = False
         #: This mastership ends.
@@ -114,7 +108,9 @@ class QueueProcess:
         #: There may be more to drop for the length limits.
         self._is_over_limit = False
         #: Publishes that wait (`_publishes_wait`), and what came behind them; bounded by the credit of the publishers.
-        self._held_back: list[tuple[ChannelKey, Sequence[Message], Sequence[int], bool]] = []
+        self._held_back = HeldBack()
+        #: Of these, so many were there already when the queue was sealed.
+        self._held_at_seal = 0
         #: Others who wait for it.
         self._waiting: list[Callable[[], None]] = []
         if backing_queue.unacked:
@@ -129,6 +125,11 @@ class QueueProcess:
     @property
     def unacked(self) -> int:
         return self._backing_queue.unacked - self._returns.ready - self._returns.purged_messages
+
+    @property
+    def held_back(self) -> int:
+        """Messages that were published, and may be ready when the queue has taken them."""
+        return self._held_back.unpurged
 
     @property
     def consumer_count(self) -> int:
@@ -164,8 +165,8 @@ class QueueProcess:
         """
         if not messages:
             return
-        if self._publishes_wait or self._held_back:
-            self._held_back.append((channel, messages, publish_seqs, is_resent))
+        if self._publishes_wait or self._held_back.messages:
+            self._held_back.add(HeldBatch(channel, messages, publish_seqs, is_resent))
             return
         self._take(channel, messages, publish_seqs, is_resent)
         self.flow.processed(channel, len(messages))
@@ -176,24 +177,55 @@ class QueueProcess:
         is room."""
         return self._is_closed or (self._returns.ready > 0 and self._options.refuses_publishes)
 
-    def _let_in(self) -> None:
-        held_back, self._held_back = self._held_back, []
-        for channel, messages, publish_seqs, is_resent in held_back:
-            self.publish(channel, messages, publish_seqs, is_resent=is_resent)
+    @property
+    def _may_let_in(self) -> bool:
+        """Something waits no longer. (What is purged is handed out to nobody, which takes the same right.)"""
+        held_back = self._held_back
+        if not held_back.messages or self._publishes_wait:
+            return False
+        return not held_back.purged or self._backing_queue.may_deliver
 
-    def _take(
-        self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int], is_resent: bool
-    ) -> None:
+    def _let_in(self) -> None:
+        """Take what was held back, a piece of it."""
+        left = LET_IN_MAX
+        while left > 0 and self._may_let_in:
+            left -= self._take_held(left)
+
+    def _take_held(self, count_max: int) -> int:
+        """The first of what was held back. Returns how many."""
+        is_purged = self._held_back.purged > 0
+        channel, messages, publish_seqs, is_resent = self._held_back.take(count_max)
+        if is_purged:
+            self._take_purged(channel, messages, publish_seqs)
+        else:
+            self._take(channel, messages, publish_seqs, is_resent)
+        self.flow.processed(channel, len(messages))
+        return len(messages)
+
+    def _take_purged(self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]) -> None:
+        """These are accepted, and gone."""
+        publications = self._new_ones(channel, messages, publish_seqs)
+        if self._options.rejects_overflow:
+            publications, refused = split_oversized(publications, self._options)
+            self._refuse(refused)
+        if publications:
+            self._backing_queue.discard(publications)
+
+    def _new_ones(
+        self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]
+    ) -> list[Publication]:
+        """What of these is no repetition."""
         tokens: Sequence[Token | None]
         if 0 in publish_seqs:
             tokens = [(channel, seq) if seq else None for seq in publish_seqs]
         else:
             tokens = list(zip(repeat(channel), publish_seqs, strict=False))
-        publications = list(map(Publication, messages, tokens))
-        if self._may_be_known(messages):
-            publications = self._without_duplicates(publications)
-        elif self._refusals:
-            self._refusals.forget([message.msg_id for message in messages])
+        return self._repetitions.without(list(map(Publication, messages, tokens)))
+
+    def _take(
+        self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int], is_resent: bool
+    ) -> None:
+        publications = self._new_ones(channel, messages, publish_seqs)
         options = self._options
         if options.is_limited:
             self._publish_within_limits(publications, is_resent)
@@ -213,27 +245,6 @@ class QueueProcess:
             publications = self._deliver_directly(publications)
         self._store(publications, is_resent)
         self._drop_excess(count_max)
-
-    def _may_be_known(self, messages: Sequence[Message]) -> bool:
-        """Whether a batch needs the per-message look for duplicates.
-
-        The ids of one origin grow (`BackingQueue.is_duplicate`): if the first of a batch is new, so are the others.
-        """
-        if self._backing_queue.knows_out_of_order:
-            return True
-        first = messages[0].msg_id
-        return self._backing_queue.is_duplicate(first) or first[:ORIGIN_BYTES] != messages[-1].msg_id[:ORIGIN_BYTES]
-
-    def _without_duplicates(self, publications: Sequence[Publication]) -> list[Publication]:
-        backing_queue, refused_before = self._backing_queue, self._refusals.take
-        fresh = []
-        for publication in publications:
-            msg_id = publication.message.msg_id
-            if refused_before(msg_id) or not backing_queue.is_duplicate(msg_id):
-                fresh.append(publication)
-            elif publication.token is not None:
-                backing_queue.confirm_when_safe(msg_id, publication.token)
-        return fresh
 
     def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
         """Give messages to waiting consumers if the queue is empty. Returns the others."""
@@ -274,8 +285,8 @@ class QueueProcess:
         self._store(fitting, is_resent)
 
     def _refuse(self, publications: Sequence[Publication]) -> None:
-        self._refusals.add([each.message.msg_id for each in publications])
-        self._rejected.extend(cast(Token, each.token) for each in publications if each.token is not None)
+        if publications:
+            self._outgoing.rejected += self._repetitions.refused(publications)
 
     # --- delivering ---
 
@@ -331,9 +342,7 @@ class QueueProcess:
             if not turn.no_ack:
                 consumer.unacked += len(share)
                 by_channel[consumer.channel].held.update(dict.fromkeys([each[0] for each in share], consumer))
-            if not consumer.outbox:
-                self._outgoing.append(consumer)
-            consumer.outbox.extend(share)
+            self._outgoing.deliver(consumer, share)
         self._consumers.end_turn(turn, min(len(deliveries), number))
         return total_bytes
 
@@ -384,10 +393,11 @@ class QueueProcess:
 
     def _delete_if_unused(self, *, may_return: bool) -> None:
         if self.is_unused:
-            self._effects.append(DeleteUnused(may_return))
+            self._outgoing.others.append(DeleteUnused(may_return))
 
     def get(self, channel: ChannelKey, no_ack: bool) -> Delivery | None:
-        """One message from the head, or ``None``: the queue is empty, or (if `ready` says otherwise) try again soon.
+        """One message from the head, or ``None``: the queue is empty, or (if `ready` or `held_back` says otherwise) try
+        again soon.
 
         Raises `ChannelError` 404 if the queue is being deleted.
         """
@@ -437,14 +447,16 @@ class QueueProcess:
         """
         self.flow.end(channel)
         self._returns.expect_no_more(channel)
+        if not may_return:
+            self._repetitions.channel_closed(channel)
         holdings = self._holdings.by_channel.get(channel)
         if holdings is None:
             return
         had_consumers = bool(holdings.consumers)
         for consumer in list(holdings.consumers.values()):
             self._remove_consumer(consumer)
-        # Nobody is there to receive them: those to be acked are requeued below, the others are lost on the way.
-        self._outgoing = [consumer for consumer in self._outgoing if consumer.channel != channel]
+        # Those to be acked are requeued below, the others are lost on the way.
+        self._outgoing.channel_gone(channel)
         del self._holdings.by_channel[channel]
         if holdings.held:
             if self._options.is_limited:
@@ -457,8 +469,11 @@ class QueueProcess:
     # --- the queue as a whole ---
 
     def purge(self) -> int:
-        """Remove every ready message. Returns how many."""
-        return self._returns.purge() + self._backing_queue.purge()
+        """Remove every ready message, and what was published before and is held back. Returns how many; of what is held
+        back, repetitions count, too."""
+        self._held_at_seal = 0
+        held_back = 0 if self._is_held else self._held_back.purge()  # that is sent to the next master
+        return held_back + self._returns.purge() + self._backing_queue.purge()
 
     def set_options(self, options: QueueOptions) -> None:
         """A policy changed: new limits hold at once, for what is above them in as many drains as it takes."""
@@ -468,17 +483,21 @@ class QueueProcess:
         self._drop_excess(DROP_AT_ONCE)
 
     def seal_for_delete(self, if_unused: bool, if_empty: bool) -> int:
-        """Check the conditions of a deletion and close the queue to further use. Returns the ready messages.
+        """Check the conditions of a deletion and close the queue to further use. Returns the ready messages, with what
+        was published before and is held back.
 
         Raises `ChannelError` 406 if a condition fails. `unseal` undoes it, once nothing can delete the queue any more.
         Sealing twice is no error.
         """
         if if_unused and self._consumers:
             raise ChannelError(406, f"{self._description} in use")
-        if if_empty and self.ready:
+        if not self._is_sealed:
+            self._held_at_seal = self._held_back.unpurged
+        messages = self.ready + self._held_at_seal
+        if if_empty and messages:
             raise ChannelError(406, f"{self._description} is not empty")
         self._is_sealed = self._is_closed = True
-        return self.ready
+        return messages
 
     @property
     def is_sealed(self) -> bool:
@@ -499,6 +518,8 @@ class QueueProcess:
         """This mastership ends in a moment, in an orderly way: deliver nothing any more, hold back what comes."""
         self._is_held = self._is_closed = True
         self._returns.finish_purge()
+        while self._held_back.purged and self._backing_queue.may_deliver:
+            self._take_held(self._held_back.purged)
 
     def unseal(self) -> None:
         """The deletion did not come about, and cannot any more: go on, unless the mastership ends."""
@@ -515,9 +536,8 @@ class QueueProcess:
         """The queue is deleted: its last effects. Consumers are cancelled, what is unconfirmed counts as confirmed."""
         backing_queue = self._backing_queue
         self._is_sealed = self._is_closed = True
-        for channel, _, publish_seqs, _ in self._held_back:
-            self._confirmed.extend((channel, seq) for seq in publish_seqs if seq)
-        self._held_back = []
+        for batch in self._held_back.take_all():
+            self._outgoing.confirmed.extend((batch.channel, seq) for seq in batch.publish_seqs if seq)
         self._waiting = []
         self._returns = Returns(backing_queue)
         backing_queue.requeue_all()
@@ -538,36 +558,18 @@ class QueueProcess:
         """
         if self._returns.has_steps:
             self._returns.step()
-        if self._held_back and not self._publishes_wait:
-            self._let_in()
+        self._let_in()
         self._dispatch(DISPATCH_MAX)
         if self._is_over_limit:
             self._drop_excess(DROP_MAX)
-        effects: list[QueueEffect] = []
-        for consumer in self._outgoing:
-            effects.append(Deliver(consumer.channel, consumer.spec.consumer_tag, consumer.outbox))
-            consumer.outbox = []
-        self._outgoing = []
-        tokens = self._backing_queue.drain_confirmed()
-        if tokens or self._confirmed:
-            by_channel = group_by_channel([*self._confirmed, *tokens])
-            effects += [ConfirmPublished(channel, seqs) for channel, seqs in by_channel.items()]
-            self._confirmed = []
+        confirmed = self._backing_queue.drain_confirmed()
         self.flow.observe(self._backing_queue.in_flight_messages, self._backing_queue.mirrors_in_flight())
-        effects += [GrantCredit(channel, messages) for channel, messages in self.flow.take_all()]
-        if self._rejected:
-            by_channel = group_by_channel(self._rejected)
-            effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
-            self._rejected = []
-        if self._effects:
-            effects += self._effects
-            self._effects = []
-        return effects
+        return self._outgoing.take(confirmed, self.flow.take_all())
 
     @property
     def has_more(self) -> bool:
         """The last `drain` has left something to do that waits for nobody: drain again in the next turn."""
-        if self._returns.has_steps or self._may_dispatch_more:
+        if self._returns.has_steps or self._may_dispatch_more or self._may_let_in:
             return True
         return self._is_over_limit and not self._returns.is_under_way
 
@@ -585,9 +587,9 @@ class QueueProcess:
         self._consumers.check_invariants()
         self.flow.check_invariants()
         self._returns.check_invariants()
-        self._refusals.check_invariants()
+        self._repetitions.check_invariants()
+        self._held_back.check_invariants()
         self._holdings.check_invariants(self.unacked)
-        waiting = [consumer for consumer in self._outgoing if consumer.outbox]
-        assert len(set(map(id, waiting))) == len(waiting), "an outbox is sent once"
+        self._outgoing.check_invariants()
         assert self._is_closed == (self._is_sealed or self._is_held), "the field says what it stands for"
         assert self._is_closed or not self._waiting, "only a closed queue has anybody wait for its fate"

@@ -352,6 +352,13 @@ _ALL = (
         "node.queues.length_limits",
         "limits",
     ),
+    Safeguard(
+        storage.refusals_are_forgotten,
+        "What a queue has refused is decided on anew when it is sent again.",
+        "messages that were refused from being confirmed, when nobody heard of it",
+        "node.queues.refusals",
+        "lost_answers",
+    ),
 )
 
 SAFEGUARDS: Mapping[str, Safeguard] = {safeguard.name: safeguard for safeguard in _ALL}

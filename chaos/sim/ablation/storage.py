@@ -14,6 +14,7 @@ from node.queues import queue_process
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
 from node.queues.options import QueueOptions
+from node.queues.refusals import Refusals
 from node.queues.writes import Writes
 from node.store.disk.guarded import GuardedDisk
 from node.store.index.v1.journals import Journals
@@ -116,3 +117,8 @@ def refused_messages_make_room(patches: Patches) -> None:
         return False
 
     patches.setattr(queue_process, "drop_excess", drop)
+
+
+def refusals_are_forgotten(patches: Patches) -> None:
+    """A queue does not remember what it has refused: below the counter of its origin everything counts as accepted."""
+    patches.setattr(Refusals, "take", lambda _self, _msg_id: False)

@@ -68,6 +68,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("compaction", "the power goes while garbage is reclaimed", disks.compaction),
         Scenario("limits", "short queues, and consumers that give back", operators.limits),
         Scenario(
+            "lost_answers", "short queues that refuse, and links that break with the answers", operators.lost_answers
+        ),
+        Scenario(
             "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames
         ),
     )

@@ -137,6 +137,26 @@ def limits(scene: Scene, operations: int) -> None:
         at_ms += chance.uniform(200, 1_500)
 
 
+def lost_answers(scene: Scene, operations: int) -> None:
+    """A short queue refuses some of what comes and takes what comes later, and says so slowly to a node whose link
+    breaks meanwhile: that sends all of it again when there is room."""
+    chance = scene.chance
+    master, other, entry = scene.shuffled()[:3]
+    scene.change(queues=1, publishers=3, consumers=2, requeue_percent=0, hold_percent=0, prefetch=1)
+    scene.change(overflow="reject-publish", length_max=chance.choice((1, 2, 3)), slow_chunks_percent=0)
+    scene.change(policy={"ha-mode": "nodes", "ha-params": chance.choice(([master], [master, other]))})
+    scene.traffic(0, 400, operations // 6)
+    at_ms = 800.0
+    while at_ms < scene.length_ms:
+        scene.at(at_ms, "slow_link", master, entry, 300)
+        for _ in range(max(2, operations // 6)):
+            scene.publish(at_ms + chance.uniform(0, 60), 0, burst=chance.randint(1, 8))
+        at_ms += chance.uniform(60, 90)
+        scene.at(at_ms, "reset", master, entry, "both", chance.choice((0, 0, 50)))
+        scene.at(at_ms, "slow_link_end", master, entry)
+        at_ms += chance.uniform(300, 600)
+
+
 def small_frames(scene: Scene, operations: int) -> None:
     """What a master did in a turn leaves in many frames, slowly, and its power goes before the last of them arrives.
     Some consumers acknowledge nothing, so that messages are given away that were never stored."""

@@ -340,7 +340,7 @@ def test_a_disk_is_blamed_only_after_it_failed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_refused_publish_that_is_delivered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_and_keep(self: QueueProcess, publications: Iterable[Any]) -> None:
         kept = list(publications)
-        self._rejected.extend(each.token for each in kept if each.token is not None)
+        self._outgoing.rejected.extend(each.token for each in kept if each.token is not None)
         self._backing_queue.publish([each._replace(token=None) for each in kept])
 
     monkeypatch.setattr(QueueProcess, "_refuse", refuse_and_keep)

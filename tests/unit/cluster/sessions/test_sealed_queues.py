@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from cluster.sessions import gateway
+from node.queues import queue_process
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record
@@ -25,9 +27,9 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known
     await network.pump()
     await task
     sink = RecordingSink()
-    gateway = network["n3"].gateway
-    channel = gateway.open_channel(sink)
-    gateway.publish(channel, QUEUE, [message(1)], [1])
+    entry = network["n3"].gateway
+    channel = entry.open_channel(sink)
+    entry.publish(channel, QUEUE, [message(1)], [1])
     await network.pump()
     assert sink.confirmed == []
 
@@ -40,16 +42,36 @@ async def test_a_queue_sealed_by_a_node_that_dies_goes_on_when_its_fate_is_known
     assert sink.confirmed == [1]
 
 
+async def test_a_channel_gets_what_it_has_published_before_though_some_of_it_is_still_held_back(
+    network: SessionNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_process, "LET_IN_MAX", 1)
+    monkeypatch.setattr(gateway, "GET_RETRY_S", 0.0)
+    process = network["n2"].queue
+    assert process is not None
+    process.seal_for_delete(if_unused=False, if_empty=False)
+    entry = network["n3"].gateway
+    channel = entry.open_channel(RecordingSink())
+    entry.publish(channel, QUEUE, [message(1), message(2)], [1, 2])
+    getting = [asyncio.ensure_future(entry.get(channel, QUEUE, no_ack=True)) for _ in range(2)]
+    await network.pump()
+    network["n2"].unseal()
+    while not all(task.done() for task in getting):
+        await network.pump()
+    got = [task.result() for task in getting]
+    assert [each and each[1].message.msg_id for each in got] == [message(1).msg_id, message(2).msg_id]
+
+
 async def test_a_question_of_no_channel_waits_on_whatever_channel_closes(network: SessionNetwork) -> None:
     deleting = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=False, if_empty=False))
     await network.pump()
     await deleting
-    gateway = network["n3"].gateway
-    channel = gateway.open_channel(RecordingSink())
-    gateway.publish(channel, QUEUE, [message(1)], [0])
-    counting = asyncio.ensure_future(gateway.counts(QUEUE))
+    entry = network["n3"].gateway
+    channel = entry.open_channel(RecordingSink())
+    entry.publish(channel, QUEUE, [message(1)], [0])
+    counting = asyncio.ensure_future(entry.counts(QUEUE))
     await network.pump()
-    gateway.close_channel(channel)
+    entry.close_channel(channel)
     await network.pump()
     assert not counting.done()
     network["n2"].unseal()
@@ -61,16 +83,16 @@ async def test_a_consumer_at_a_sealed_queue_elsewhere_waits_for_its_fate(network
     deleting = asyncio.ensure_future(network["n1"].gateway.delete_if(QUEUE, if_unused=True, if_empty=False))
     await network.pump()
     assert await deleting == (0, network.current.epoch if network.current is not None else None)
-    gateway = network["n3"].gateway
-    stays, goes = gateway.open_channel(RecordingSink()), gateway.open_channel(RecordingSink())
+    entry = network["n3"].gateway
+    stays, goes = entry.open_channel(RecordingSink()), entry.open_channel(RecordingSink())
     consuming = [
-        asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("tag", True, False)))
+        asyncio.ensure_future(entry.consume(channel, QUEUE, ConsumerSpec("tag", True, False)))
         for channel in (stays, goes)
     ]
     await network.pump()
     assert not any(task.done() for task in consuming)
     consuming[1].cancel()
-    gateway.close_channel(goes)
+    entry.close_channel(goes)
     await network.pump()
     network["n2"].unseal()
     await network.pump()

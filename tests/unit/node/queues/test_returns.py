@@ -207,20 +207,6 @@ def test_a_full_queue_that_refuses_does_so_while_its_messages_are_on_their_way_b
     assert bench.process.ready == 3_000
 
 
-def test_what_waits_for_room_is_taken_after_a_purge_and_in_its_order() -> None:
-    bench = QueueBench(max_length=3_000, overflow="reject-publish")
-    bench.publish(3_000, confirm=False)
-    for _ in range(3_000):
-        bench.process.get(HOLDER, no_ack=False)
-    bench.process.channel_down(HOLDER)
-    bench.publish(2)
-    assert bench.drain() == []
-    assert bench.process.purge() == 3_000
-    bench.publish(2)
-    assert bench.drain() == ["confirm 3001 3002 3003 3004"]
-    assert bench.ready == [3_001, 3_002, 3_003, 3_004]
-
-
 def test_what_waits_for_room_is_taken_when_the_policy_refuses_no_longer() -> None:
     bench = QueueBench()
     bench.process.set_options(queue_options({}, {"max-length": 3_000, "overflow": "reject-publish"}))
