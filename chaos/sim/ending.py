@@ -25,8 +25,9 @@ from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 LOOK_S = 0.5
 #: So long a healed cluster must stay as it is.
 STEADY_S = 1.0
-#: What was cut off just before the heal shows when a silent link asks, after a third of its silence timeout.
-HEARD_S = 3.5
+#: What was cut off just before the heal shows when a silent link asks, after a third of its silence timeout; what a
+#: slow link still carries arrives seconds later, and a node pauses in between.
+HEARD_S, HEARD_SLOWLY_S = 3.5, 7.0
 #: Clients that are stopped hang up meanwhile.
 PARTING_S = 0.5
 DRAIN_LIMIT_S = 60.0
@@ -64,7 +65,11 @@ class Ending:
 
     def _converge(self) -> bool:
         stage = self._stage
-        end_s, heard_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000, stage.loop.now_s + HEARD_S
+        is_slow = any(
+            step.kind == "slow_link" or (step.kind == "ambush" and step.args[3] > 1) for step in stage.schedule.steps
+        )
+        end_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000
+        heard_s = stage.loop.now_s + (HEARD_SLOWLY_S if is_slow else HEARD_S)
         since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
         reason = "it was not looked at"
         while stage.loop.now_s < end_s and not stage.violations:

@@ -65,6 +65,10 @@ from node.ids import Incarnation, NodeName
 
 log = logging.getLogger(__name__)
 
+#: Starts of the directory before that the group may not know of, when it forgets a node. What such a start has proposed
+#: as its last may be in the log all the same: a start of the same number would be answered with the refusal of that.
+UNHEARD_STARTS = 100
+
 
 class Group(Protocol):
     """The metadata group of this node (`cluster.runtime.raft_driver.RaftDriver`)."""
@@ -414,8 +418,9 @@ class Admission:
     def _join(self, credentials: Credentials) -> None:
         """The group means this node, which has nothing yet, by its identity."""
         if self._incarnation <= credentials.receiver_incarnation:
-            log.info("%s counts its starts on from %d", self._node, credentials.receiver_incarnation)
-            self._count_on_from(credentials.receiver_incarnation)
+            after = Incarnation(credentials.receiver_incarnation + UNHEARD_STARTS)
+            log.info("%s counts its starts on from %d", self._node, after)
+            self._count_on_from(after)
         else:
             self._file.join(credentials.group, credentials.superseded_groups, credentials.applied_index)
             log.info("%s joins the cluster of %s", self._node, ", ".join(credentials.members))

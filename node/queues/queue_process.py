@@ -115,6 +115,8 @@ class QueueProcess:
         self._waiting: list[Callable[[], None]] = []
         if backing_queue.unacked:
             backing_queue.requeue_all()
+        if backing_queue.ready and (self._options.max_length, self._options.max_length_bytes) != (None, None):
+            self._is_over_limit = True  # what was held is ready again, too
 
     # --- what listings show ---
 
@@ -322,7 +324,7 @@ class QueueProcess:
     def _drop_excess(self, count_max: int) -> None:
         """Keep the length limits, by so many drops at most; what is left goes with the next drains. Nothing is dropped
         that may yet be delivered, or before everything is back that is to come before it."""
-        if self._may_dispatch_more or self._returns.is_under_way:
+        if self._may_dispatch_more or self._returns.is_under_way or not self._backing_queue.may_deliver:
             self._is_over_limit = True
         else:
             self._is_over_limit = drop_excess(self._options, self._backing_queue, count_max)
@@ -571,7 +573,7 @@ class QueueProcess:
         """The last `drain` has left something to do that waits for nobody: drain again in the next turn."""
         if self._returns.has_steps or self._may_dispatch_more or self._may_let_in:
             return True
-        return self._is_over_limit and not self._returns.is_under_way
+        return self._is_over_limit and not self._returns.is_under_way and self._backing_queue.may_deliver
 
     # --- helpers ---
 

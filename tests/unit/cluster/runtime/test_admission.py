@@ -16,7 +16,7 @@ from cluster.metadata.state import MetadataState
 from cluster.raft.config import RaftConfig, founding_entries, founding_state
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import Entry, EntryKind, Voter
-from cluster.runtime.admission import Admission
+from cluster.runtime.admission import UNHEARD_STARTS, Admission
 from cluster.runtime.group_members import GroupMembers
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
 from cluster.transport.mesh_port import HandshakeError
@@ -419,9 +419,9 @@ def test_a_forgotten_name_comes_back_with_another_directory_and_counts_its_start
     for _ in range(2):
         with pytest.raises(HandshakeError):
             n1.meets(fresh)
-    assert fresh.begun_again_after == [7]
+    assert fresh.begun_again_after == [7 + UNHEARD_STARTS]
     assert fresh.refusals == []
-    fresh.incarnation = Incarnation(8)
+    fresh.incarnation = Incarnation(8 + UNHEARD_STARTS)
     fresh.gate = fresh.new_gate()
     fresh.gate.join(fresh)
     n1.meets(fresh)

@@ -462,6 +462,21 @@ def test_max_length_drops_the_oldest_ready_messages() -> None:
     assert bench.drain() == ["confirm 1 2 3 4 5"]
 
 
+def test_what_a_channel_held_when_its_master_ended_is_within_the_limit_again_after_the_first_drain() -> None:
+    """Nobody has to publish before (seed 13841)."""
+    bench = QueueBench(max_length=2)
+    bench.publish(1)
+    bench.consume(prefetch_count=1)
+    bench.publish(2)
+    assert bench.deliveries() == ["1.t: 1"]
+    bench.process = QueueProcess(queue_record(arguments={"x-max-length": 2}), bench.storage)
+    assert bench.ready == [1, 2, 3]
+    assert bench.process.has_more
+    bench.drain()
+    assert bench.ready == [2, 3]
+    assert not bench.process.has_more
+
+
 def test_max_length_counts_only_what_consumers_leave() -> None:
     bench = QueueBench(max_length=1)
     bench.publish(1)
