@@ -18,7 +18,7 @@ which lives of which nodes have ended, what was durable where, and which acknowl
   condition nothing that was published and confirmed since the deletion was proposed; or
 - it was published through a node that did not know yet what had become of its queue: it went nowhere; or
 - the nodes sync nothing before they confirm (``durability = flush``), and one that had everything has lost its power
-  since with no sync behind the confirm: only what was unsynced may go.
+  since with no sync behind the confirm, or could not sync and was started again: only what was unsynced may go.
 
 **What excuses a repetition.** An acknowledgement has no answer, and one that was not replicated yet may be lost with
 its master: that is promised. But one that the master in service has taken, proven by a later answer of the same master
