@@ -42,10 +42,6 @@ from node.store.disk.freeing import Freeing
 FREEING = Freeing(os.close)
 
 
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
 class Cut(Protocol):
     """A file on its way to a new end; see `DiskFile.begin_cut`."""
 
@@ -249,9 +245,7 @@ class RealFile:
         "_users",
     )
 
-    def __init__(
-        self, path: str, fd: int, size: int, unsynced: bool, sync_failed: Callable[[], None] = _nothing
-    ) -> None:
+    def __init__(self, path: str, fd: int, size: int, unsynced: bool, sync_failed: Callable[[], None]) -> None:
         """``sync_failed`` is called on the thread of a sync that has."""
         self._path = path
         self._sync_failed = sync_failed
@@ -425,7 +419,7 @@ class RealDisk:
 
     def __init__(self) -> None:
         #: Called on the thread of each sync of a file that has failed (`node.store.disk.distrust`).
-        self.on_sync_failed: Callable[[], None] = _nothing
+        self.on_sync_failed: Callable[[], None] = lambda: None
 
     def _sync_failed(self) -> None:
         self.on_sync_failed()
@@ -507,7 +501,7 @@ class RealDisk:
     def reread(self, path: str) -> None:
         """See `node.store.disk.distrust.OwnDisk`."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -91,10 +91,6 @@ def _all(size: int) -> int:
     return size
 
 
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
 def _split(path: str) -> tuple[str, str]:
     directory, _, name = path.rpartition("/")
     return directory, name
@@ -291,7 +287,7 @@ class SimulatedDisk:
         #: Every fsync fails from this number of operations on.
         self.fail_sync_after: int | None = None
         #: See `node.store.disk.distrust.OwnDisk`.
-        self.on_sync_failed: Callable[[], None] = _nothing
+        self.on_sync_failed: Callable[[], None] = lambda: None
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
         self.on_operation: Callable[[], None] | None = None
         self._directories: dict[str, _Directory] = {}

@@ -101,9 +101,17 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Pat
         [".warren.cookie"],
         ["n1.log"],
         ["lock", "identity.tmp"],
+        ["lock", "identity.tmp", "sync.failed"],
         ["incarnation", "lock", "raft", "vhosts", "copied by the operator"],
     ],
-    ids=["a file system", "a home", "a log", "a first start cut short", "the first release"],
+    ids=[
+        "a file system",
+        "a home",
+        "a log",
+        "a first start cut short",
+        "a first sync that failed",
+        "the first release",
+    ],
 )
 def test_a_directory_that_a_node_may_have_begun_is_taken(tmp_path: Path, names: list[str]) -> None:
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,8 @@ def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Pat
     disk: OwnDisk = RealDisk()
     (tmp_path / "queues").mkdir()
     (tmp_path / "queues" / "1").write_bytes(b"unsynced")
+    (tmp_path / "elsewhere").symlink_to("queues")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / NOTE_FILE).touch()
     reread_if_noted(disk, str(tmp_path))
     assert (tmp_path / "queues" / "1").read_bytes() == b"unsynced"
