@@ -35,17 +35,22 @@ def of_type(messages: list[Message], kind: type[MessageT]) -> list[MessageT]:
     return [message for message in messages if isinstance(message, kind)]
 
 
-def make_leader(core: RaftCore, now_ms: int = 5000, followers: tuple[NodeName, ...] = (N2, N3)) -> RaftCore:
-    """Elect ``core`` and let the followers hold its no-op."""
+def win_election(core: RaftCore, now_ms: int = 5000, voters: tuple[NodeName, ...] = (N2,)) -> None:
+    """With these votes; nobody has its no-op yet."""
     core.tick(now_ms)
     drain(core)
-    for follower in followers:
-        core.step(now_ms, PreVoteResponse(follower, core.node, core.term + 1, True))
+    for voter in voters:
+        core.step(now_ms, PreVoteResponse(voter, core.node, core.term + 1, True))
     drain(core)
-    for follower in followers:
-        core.step(now_ms, VoteResponse(follower, core.node, core.term, True))
+    for voter in voters:
+        core.step(now_ms, VoteResponse(voter, core.node, core.term, True))
     drain(core)
     assert core.is_leader
+
+
+def make_leader(core: RaftCore, now_ms: int = 5000, followers: tuple[NodeName, ...] = (N2, N3)) -> RaftCore:
+    """Elect ``core`` and let the followers hold its no-op."""
+    win_election(core, now_ms, followers)
     for follower in followers:
         core.step(now_ms, AppendResponse(follower, core.node, core.term, True, core.log.last_index))
     drain(core)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chaos.sim.machine import COOKIE
-from cluster.metadata.commands import ChangeTopology
 from cluster.transport.admin_port import AdminRefused, ExitCode
 from node.ids import NodeName
-from node.topology.commands import DeclareQueue
 from tests.support.amounts import slow
 from tests.support.sim_lab import Lab
 
@@ -30,16 +28,6 @@ def join(lab: Lab, name: str, existing: str) -> None:
     lab.ask(name, lambda admin: admin.join_cluster(address(lab, existing)))
 
 
-def declare(lab: Lab, at: str, name: str) -> None:
-    node, process = lab.cluster.nodes[at], lab.cluster.machines[at].process
-    assert process is not None
-    command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
-    task = process.create_task(node.runtime.metadata.change(command))
-    while not task.done():
-        lab.pass_time(0.02)
-    task.result()
-
-
 def voters(lab: Lab, at: str) -> set[str]:
     return set(lab.cluster.nodes[at].raft.core.voters)
 
@@ -56,7 +44,7 @@ def restart(lab: Lab, *names: str) -> None:
 def test_a_node_alone_joins_without_a_word_in_any_configuration(lab: Lab, name: str) -> None:
     """Whether its name sorts before those of the members, so that it is the one to dial, or behind."""
     lab.found()
-    declare(lab, "n1", "q")
+    lab.declare("n1", "q")
     alone(lab, name)
     join(lab, name, "n2")
     lab.until_converged()
@@ -103,7 +91,7 @@ def test_two_join_at_once(lab: Lab) -> None:
 def test_who_has_data_is_told_to_give_it_up_first(lab: Lab) -> None:
     lab.found()
     alone(lab, "n4")
-    declare(lab, "n4", "mine")
+    lab.declare("n4", "mine")
     with pytest.raises(AdminRefused, match=r"n4 has 1 queues, which would be lost: `warrenctl reset --confirm`"):
         join(lab, "n4", "n1")
     lab.ask("n4", lambda admin: admin.reset())

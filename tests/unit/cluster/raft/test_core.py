@@ -23,7 +23,20 @@ from cluster.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.support.raft_core import N1, N2, N3, N4, TRIO, command, drain, log_of, make_core, make_leader, of_type
+from tests.support.raft_core import (
+    N1,
+    N2,
+    N3,
+    N4,
+    TRIO,
+    command,
+    drain,
+    log_of,
+    make_core,
+    make_leader,
+    of_type,
+    win_election,
+)
 
 # --- what waits for the disk
 
@@ -429,12 +442,7 @@ def test_a_second_change_of_voters_waits_for_the_first() -> None:
 
 def test_a_new_leader_changes_no_voters_before_it_has_committed_in_its_term() -> None:
     core = make_core()
-    core.tick(5000)
-    drain(core)
-    core.step(5000, PreVoteResponse(N2, N1, 2, True))
-    drain(core)
-    core.step(5000, VoteResponse(N2, N1, 2, True))
-    drain(core)
+    win_election(core)
     with pytest.raises(ProposalRefusedError, match="not committed"):
         core.propose_add_voter(5000, N4)
 

@@ -8,9 +8,9 @@ from random import Random
 
 from cluster.raft.core import RaftConfig, RaftCore, founding_state
 from cluster.raft.currency import NEVER_MS, Currency
-from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse, PreVoteResponse, VoteResponse
+from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse
 from node.ids import NodeName
-from tests.support.raft_core import N1, N2, N3, drain, make_core, make_leader, of_type
+from tests.support.raft_core import N1, N2, N3, drain, make_core, make_leader, of_type, win_election
 from tests.support.raft_network import RaftNetwork
 
 NAMES = ["n1", "n2", "n3"]
@@ -96,12 +96,7 @@ def test_of_two_both_must_have_heard_the_leader() -> None:
 def test_a_leader_says_nothing_before_it_has_committed_something_of_its_term() -> None:
     """It does not know how far its predecessor came."""
     core = make_core()
-    core.tick(5000)
-    drain(core)
-    core.step(5000, PreVoteResponse(N2, N1, 2, True))
-    drain(core)
-    core.step(5000, VoteResponse(N2, N1, 2, True))
-    drain(core)
+    win_election(core)
     core.step(5010, HeartbeatResponse(N2, N1, core.term, 1, 5001))
     assert core.currency.as_of_ms(core.log.applied) == NEVER_MS
     core.step(5020, AppendResponse(N2, N1, core.term, True, core.log.last_index))
