@@ -27,6 +27,9 @@ from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 #: Delays above the drawn ones of a link that is slow now and then.
 SLOW_CHUNK_FACTOR = 10
+CANNOT_START = "cannot start"
+# Whoever looks after the nodes starts one again, and after a failed start not without a pause.
+RESTART_PAUSE_S = 1.0
 
 
 class SimulatedCluster:
@@ -118,7 +121,7 @@ class SimulatedCluster:
             if node.failure is not None:
                 reason = node.failure.reason
         except (ConfigError, StorageError) as error:
-            reason = f"cannot start: {error}"
+            reason = f"{CANNOT_START}: {error}"
         except Exception as error:  # the process of a real node ends so, too
             if not process.is_alive:
                 return  # it was killed in the midst of this
@@ -141,7 +144,9 @@ class SimulatedCluster:
                 machine.is_restarting = True
             elif reason and not is_expected:
                 self.on_failure(machine.name, reason)
-            if self._is_healed or machine.is_restarting:
+            if self._is_healed and reason.startswith(CANNOT_START):
+                self.loop.harness.call_later(RESTART_PAUSE_S, self.start, machine.name)
+            elif self._is_healed or machine.is_restarting:
                 self.start(machine.name)
 
     def kill(self, name: str) -> None:

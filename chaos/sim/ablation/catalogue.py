@@ -344,6 +344,7 @@ _ALL = (
         "acknowledgements from meaning another message",
         "node.store.index.terms",
         "single_disk",
+        unseen_because="an acknowledgement of before also names an epoch and a message, which guard the same",
     ),
     Safeguard(
         storage.refused_messages_make_room,

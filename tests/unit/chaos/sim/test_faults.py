@@ -11,9 +11,12 @@ from chaos.history import Kind
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.loop import simulated_loop
 from chaos.sim.run import Outcome, run_schedule
+from cluster.runtime.identity import IDENTITY_FILE
 from node.errors import StorageError
+from node.store.disk.disk import write_durably
 from node.store.disk.simulated import SimulatedCrashError
 from tests.support.amounts import few_fast, slow
+from tests.support.sim_lab import Lab
 from tests.support.simulated import personality, publish, schedule
 
 TRAFFIC = [publish(at_ms, 4) for at_ms in range(100, 3000, 200)]
@@ -188,3 +191,15 @@ def test_a_master_that_stood_still_may_hand_out_what_its_successor_has_settled()
     of_it = [event.kind for event in outcome.events if event.pub_id == 0 and event.seq == 1]
     assert Kind.DELIVER in of_it[of_it.index(Kind.ACK_SENT) :], "by the old master"
     assert outcome.violations == []
+
+
+def test_what_cannot_start_is_started_again_not_without_a_pause(lab: Lab) -> None:
+    """Else a node that fails for good goes through thousands of lives, in no time of the cluster and much of ours."""
+    lab.found()
+    lab.cluster.kill("n1")
+    write_durably(lab.cluster.machines["n1"].disk, f"/data/{IDENTITY_FILE}", b"damaged")
+    lab.cluster.heal()
+    lab.pass_time(4.5)
+    ends = lab.ends_of("n1")
+    assert all("cannot start" in end for end in ends)
+    assert len(ends) == 5
