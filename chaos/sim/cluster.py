@@ -19,6 +19,8 @@ from chaos.sim.network import Address, Link, Network
 from chaos.sim.schedule import Personality, node_name
 from cluster.composition import Node, compose_node
 from cluster.metadata.kinds import FIRST_PROTOCOL, NEWEST_PROTOCOL
+from cluster.raft.storage import RaftStorage
+from cluster.runtime.identity import RAFT_DIRECTORY
 from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
 from cluster.transport.admin_port import AdminPort
 from node.errors import ConfigError, StorageError, WarrenError
@@ -30,6 +32,8 @@ SLOW_CHUNK_FACTOR = 10
 CANNOT_START = "cannot start"
 # Whoever looks after the nodes starts one again, and after a failed start not without a pause.
 RESTART_PAUSE_S = 1.0
+#: Between the loss of machines and what an operator does about it: those that are left have noticed.
+OPERATOR_S = 4.0
 
 
 class SimulatedCluster:
@@ -475,6 +479,31 @@ class SimulatedCluster:
             self.on_event(f"{at} forgets {', '.join(names)} offline: {', '.join(plan.remaining)} are left")
             carry_out(machine.disk, DATA_DIR, plan, Random(f"{self._seed} forgetting {at} {self.loop.now_s}"))
 
+    def lose_for_good(self, count: int) -> None:
+        """So many machines are lost with their disks, and the operator has the others go on without them: the one that
+        has most of the log is told, as none but it may know of everything that was committed.
+
+        Nothing if the others could decide something without it: that could not be told from here.
+        """
+        disks = {name: machine.disk for name, machine in self.machines.items()}
+        ends = {name: reach for name, disk in disks.items() if (reach := _end_of_log(disk)) is not None}
+        survivor = max(ends, key=lambda name: ends[name], default="")
+        others = [name for name in self.machines if name != survivor]
+        if len(ends) < len(disks) or 2 * (len(others) - count) > len(disks):
+            return
+        lost = Random(f"{self._seed} lost {self.loop.now_s}").sample(others, count)
+        for name in (survivor, *lost):
+            self.kill(name)
+        for name in lost:
+            self._tell(f"{name} is lost with its disk", name)
+            self.machines[name].is_forgotten = self.machines[name].is_joining = True
+        self.loop.harness.call_later(OPERATOR_S, self._go_on_without, survivor, lost)
+
+    def _go_on_without(self, survivor: str, lost: list[str]) -> None:
+        self.kill(survivor)
+        self.forget_offline(survivor, *lost)
+        self.start(survivor)
+
     # --- ends ---
 
     def heal(self) -> None:
@@ -504,6 +533,15 @@ class SimulatedCluster:
         return any(
             machine.process is None or machine.process.is_paused or machine.is_disk_bad for machine in machines
         ) or any(link.is_cut or link.is_refusing for link in self.network.links())
+
+
+def _end_of_log(disk: SimulatedDisk) -> tuple[int, int] | None:
+    """Term and index of the last entry; ``None`` if there is none."""
+    restored = RaftStorage.read(disk, f"{DATA_DIR}/{RAFT_DIRECTORY}")
+    if restored is None:
+        return None
+    last = restored.entries[-1] if restored.entries else restored.snapshot
+    return (last.term, last.index) if last.index else None
 
 
 def _shorten_log(node: Node, personality: Personality) -> None:

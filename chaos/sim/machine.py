@@ -304,6 +304,8 @@ class Machine:
         self.process: Process | None = None
         self.probe = SimulatedProbe(lambda: self.disk)
         self._lives = 0
+        #: Nodes that this life's process has had before: one that begins again does not draw the same once more.
+        self._nodes_before = -1
         #: Of the release that the next life of the node runs.
         self.speaks_protocol = FIRST_PROTOCOL if name in personality.earlier else NEWEST_PROTOCOL
         #: Its operator has put the release before in place again.
@@ -315,6 +317,7 @@ class Machine:
         """A new process, for the next life of the node."""
         assert self.process is None, "one process at a time"
         self._lives += 1
+        self._nodes_before = -1
         chance = self._chance_of("turns")
         shortest_s, longest_s = (cost_ms / 1000 for cost_ms in self._personality.turn_cost_ms)
         draw, range_s = chance.random, longest_s - shortest_s
@@ -325,7 +328,8 @@ class Machine:
 
     def _chance_of(self, what: str) -> Random:
         """The generator of one thing in this life."""
-        return Random(f"{self._seed} {what} of {self.name} in life {self._lives}")
+        again = f", {self._nodes_before} before" if self._nodes_before > 0 else ""
+        return Random(f"{self._seed} {what} of {self.name} in life {self._lives}{again}")
 
     # --- the disk ---
 
@@ -366,6 +370,7 @@ class Machine:
         """What the node of this life touches."""
         process = self.process
         assert process is not None, "the node runs in a process"
+        self._nodes_before += 1
         looks = 0
 
         def clock() -> float:

@@ -288,8 +288,13 @@ class RecordWatch:
         be called whenever it has."""
         state = node.runtime.metadata.state
         now = state.applied_index, node.clients.is_serving
-        if self._looked_at.get((name, life)) == now or state.is_changing:
+        before = self._looked_at.get((name, life))
+        if before == now or state.is_changing:
             return
+        if before is not None and now[0] < before[0]:
+            # It has given up its log for that of a cluster which goes on, and reads that from the beginning.
+            self._epochs_of_lives.pop((name, life), None)
+            self._queues_looked_at.pop((name, life), None)
         if (name, life) not in self._began:
             self._began[name, life] = self._log.now_us()
             self._end_ignorance(name)

@@ -213,6 +213,17 @@ class Steps:
 
         stage.removals.append(stage.visitor.process.create_task(forget()))
 
+    def _lose_for_good(self, count: int) -> None:
+        """As with `_forget`: queues may be gone, and are declared again."""
+        stage = self._stage
+        stage.cluster.lose_for_good(count)
+
+        async def declare() -> None:
+            for queue in range(stage.personality.queues):
+                await stage.declare(queue)
+
+        stage.removals.append(stage.visitor.process.create_task(declare()))
+
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))
 

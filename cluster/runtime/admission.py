@@ -31,15 +31,19 @@ Why this founds one group at most: an empty node binds itself to a founder that 
 after it wrote the log, the next one under its name founds another group only when all others are empty and bound to it;
 then nobody has anything of the first group, or ever will: links are between nodes of one group, and who has bound
 itself to the second refuses what is left of the first. If one of the others has the log, it is not empty; it refuses
-the new founder, by the rule above. Who was wiped before the founder wrote the log has voted for nobody.
+the new founder, by the rule above. Who was wiped before the founder wrote the log has voted for nobody. And who has
+joined a group that was there before, or begins again for one, belongs to that: it binds itself to nobody, though it may
+have nothing of it yet.
 
 **A majority that is gone for good.** `warrenctl forget_cluster_node --offline` makes what one node has the truth, and
 the node the first of a *new group*, whose credentials name the groups that were given up for it (*superseded*). Nodes
 of two groups have no links, so those that were given up cannot elect anybody together with it, or be heard. Who hears
 that its group was superseded, and follows no leader, cannot go on: it ends if it was forgotten, and if it was not it
 drops its log, keeps its queues, and begins again as a voter of the new group that has not voted yet; whatever it had
-promised, it had promised the old group. Who does follow a leader stays: a majority that lives is not to be ended by a
-node that somebody took for its last one. Then there are two clusters, which refuse each other and say so.
+promised, it had promised the old group. What is said for a group that was given up counts for nothing to who is of the
+new one, and who was forgotten can be told only by a peer that has the new group's log. Who does follow a leader stays:
+a majority that lives is not to be ended by a node that somebody took for its last one. Then there are two clusters,
+which refuse each other and say so.
 
 **Groups of an earlier release** all have the same name. Their nodes make identities at their next start, and the leader
 has the group note them, one by one, as changes of voters.
@@ -269,8 +273,8 @@ class Admission:
         """Whether this node still is whom the group means by its name."""
         theirs = _configuration_of(credentials)
         meant = credentials.receiver_identity
-        if self._file.current.is_log_dropped:
-            return  # it is on its way to begin again
+        if self._file.current.is_log_dropped or self._is_of_superseded(credentials):
+            return  # it is on its way to begin again; or the peer speaks for a cluster that was given up
         if self._is_superseded_by(credentials):
             self._given_up(peer, credentials)
             return
@@ -318,8 +322,14 @@ class Admission:
         own = self._file.current.group
         return own in credentials.superseded_groups and own != credentials.group
 
+    def _is_of_superseded(self, credentials: Credentials) -> bool:
+        current = self._file.current
+        return credentials.group in current.superseded and credentials.group != current.group
+
     def _given_up(self, peer: NodeName, credentials: Credentials) -> None:
         """An operator has made what the peer has the truth, in place of what this node's group has."""
+        if _configuration_of(credentials) == (0, 0):
+            return  # it has nothing yet itself, and does not know who was forgotten
         if self._group.core.leader is not None:
             text = (
                 f"{peer} is of a cluster for which this one was given up offline, and this one lives: stop one of them"
@@ -344,6 +354,10 @@ class Admission:
             raise HandshakeError(f"{self._node} begins again, with an empty log")
         if not credentials.identity:
             raise HandshakeError(f"{peer} runs an earlier release: all nodes of a cluster have to run the same")
+        if self._is_of_superseded(credentials):
+            raise HandshakeError(f"{peer} is of the cluster that was given up for that of {self._node}, offline")
+        if self._is_superseded_by(credentials):
+            raise HandshakeError(f"{self._node} is of the cluster that was given up for that of {peer}, offline")
         if self._is_empty:
             self._admit_to_founding(peer, credentials)
         else:
@@ -355,6 +369,11 @@ class Admission:
         # One that joins another group, as yet with an empty log, founds nothing.
         founds = _configuration_of(credentials) == (0, 0) and credentials.group == credentials.identity
         if peer == self._founder and credentials.group != own.group and founds and not self._told_to_join:
+            if own.has_joined or own.superseded:
+                raise HandshakeError(
+                    f"{self._node} is of a cluster that was founded before, and waits for its members: {peer} has no "
+                    "place in that one yet"
+                )
             self._require_same_members(peer, credentials)
             self._file.bind(credentials.group)
             log.info("%s is of the cluster that %s founds", self._node, peer)
@@ -372,10 +391,6 @@ class Admission:
     def _admit_to_group(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
         known = self._meant(peer)
         theirs = _configuration_of(credentials)
-        if credentials.group in self._file.current.superseded and credentials.group != self._file.current.group:
-            raise HandshakeError(f"{peer} is of the cluster that was given up for that of {self._node}, offline")
-        if self._is_superseded_by(credentials):
-            raise HandshakeError(f"{self._node} is of the cluster that was given up for that of {peer}, offline")
         committed = self._committed_incarnation(peer)
         is_of_group = credentials.group == self._file.current.group
         if is_of_group and known in ("", credentials.identity) and incarnation < committed:

@@ -64,6 +64,36 @@ def replacement(scene: Scene, operations: int) -> None:
     scene.at(end_ms + 1_000, "start", lost)
 
 
+def lost_majority(scene: Scene, operations: int) -> None:
+    """Machines are lost, as many as the others cannot go on without: the operator forgets them on one that is down.
+    Before, some nodes may end, and be back or not; later, others come in the place of those that were lost."""
+    chance = scene.chance
+    nodes = scene.shuffled()
+    scene.change(persistent_percent=chance.choice((50, 100)), consumers=chance.choice((0, 1, 2)))
+    if chance.random() < 0.5:
+        scene.change(policy=a_policy(scene))
+    lost_ms = chance.uniform(1_500, 4_000)
+    scene.traffic(0, lost_ms + 8_000, operations)
+    for node in nodes[: chance.randint(0, len(nodes) - 1)]:
+        at_ms = lost_ms - chance.uniform(0, 1_200)
+        scene.at(at_ms, chance.choice(("kill", "power", "stop")), node)
+        if chance.random() < 0.4:
+            scene.at(min(lost_ms, at_ms + chance.uniform(100, 1_000)), "start", node)
+    scene.at(lost_ms, "lose_for_good", chance.randint((len(nodes) - 1) // 2, len(nodes) - 1))
+    at_ms = lost_ms + 4_500.0
+    for node in scene.shuffled():
+        at_ms += chance.choice((0, 50, 700, 2_000))
+        scene.at(at_ms, "start", node)
+    if chance.random() < 0.3:
+        victim = scene.any_node()
+        scene.at(lost_ms + chance.uniform(5_000, 7_000), chance.choice(("kill", "power")), victim)
+        scene.at(lost_ms + chance.uniform(7_000, 9_000), "start", victim)
+    if chance.random() < 0.3:
+        victim = scene.any_node()
+        scene.at(lost_ms + 4_400, "crash", victim, chance.randint(1, 60), chance.choice(("kill", "drop", "tear")))
+        scene.at(lost_ms + chance.uniform(6_000, 8_000), "start", victim)
+
+
 def policy_changes(scene: Scene, operations: int) -> None:
     """Policies with ``exactly`` and ``nodes`` follow each other while nodes come and go."""
     chance = scene.chance

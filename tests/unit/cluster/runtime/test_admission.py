@@ -397,6 +397,39 @@ def test_a_new_directory_is_not_lost_because_a_member_still_means_the_one_before
     assert fresh.refusals == []
 
 
+def test_who_has_begun_again_for_a_group_that_goes_on_does_not_join_the_one_that_was_given_up() -> None:
+    """Another member that is left may not have heard of it yet. What it means by this node's name is of the past; and
+    it is told by nobody that it was forgotten who has nothing yet to know that from."""
+    _, n2, n3 = founded()
+    n3.file.adopt("the group that goes on", [n3.file.current.group])
+    again = Node(N3, n3.disk)
+    with pytest.raises(HandshakeError, match="n2 is of the cluster that was given up for that of n3, offline"):
+        again.meets(n2)
+    assert again.file.current.group == "the group that goes on"
+    assert (again.refusals, n2.refusals) == ([], [])
+
+
+@pytest.mark.parametrize("belongs_by", ["being let in", "beginning again"])
+def test_who_belongs_to_a_group_and_has_nothing_yet_is_not_taken_by_a_founder_that_has_nothing(belongs_by: str) -> None:
+    """The founder lost its disk, too. Bound to another group, this node would be no voter of its own any more."""
+    n1, _, n3 = founded()
+    if belongs_by == "being let in":
+        n1.state.admissions.forget(ForgetNode(N3, is_voter=True), None)
+        n3 = Node(N3)
+        n1.state.admissions.admit(AdmitNode(N3, n3.identity, "n3:1"), None)
+        n1.applied_index += 2
+        n1.meets(n3)
+    else:
+        n3.file.adopt("the group that goes on", [n3.file.current.group])
+        n3 = Node(N3, n3.disk)
+    group = n3.file.current.group
+    wiped = Node(N1)
+    with pytest.raises(HandshakeError, match="n3 is of a cluster that was founded before"):
+        wiped.meets(n3)
+    assert n3.file.current.group == group
+    assert (n3.refusals, wiped.refusals) == ([], [])
+
+
 def test_a_node_whose_list_lacks_a_member_is_refused_and_both_lists_are_named() -> None:
     n1, _, _ = founded()
     n4 = Node(N4, members=(N1, N2, N4))
