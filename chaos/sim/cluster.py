@@ -439,6 +439,20 @@ class SimulatedCluster:
         self.machines[name] = Machine(name, self.loop, self.network, self.personality, self._seed, self.admin_doors)
         self.deaths[name], self.powers[name] = [], []
 
+    def come(self, name: str) -> None:
+        """A new machine starts, with a cluster of its own until it is told to join this one, and let in."""
+        self.add_machine(name)
+        self.machines[name].is_alone = self.machines[name].is_joining = True
+        self.start(name)
+
+    def is_alone(self, name: str) -> bool:
+        """What this node says is of a cluster of its own."""
+        return self.machines[name].is_alone
+
+    def let_in(self, name: str) -> None:
+        """The cluster has decided that this node may join."""
+        self.machines[name].is_alone = False
+
     def operate(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> asyncio.Task[None] | None:
         """Have an operator ask a node for something, once, whatever comes of it."""
         node, process = self.nodes.get(at), self.machines[at].process

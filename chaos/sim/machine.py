@@ -292,6 +292,8 @@ class Machine:
         self.is_forgotten = False
         #: Its node is to join as a new one: a peer that has not heard yet refuses it, and it ends.
         self.is_joining = False
+        #: It has not been let in yet, and is a cluster of its own.
+        self.is_alone = False
         self.config = node_config(name, personality)
         #: Of the disk: so many times slower than it is.
         self.disk_slowness = 1.0

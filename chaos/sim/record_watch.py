@@ -31,7 +31,15 @@ from typing import NamedTuple
 from chaos.history import Kind, ProcessLog
 from chaos.sim.release_watch import ReleaseWatch
 from cluster.composition import Node
-from cluster.metadata.commands import ChangeTopology, ForcePromote, ForgetNode, MirrorSynchronised, NodeDown, Request
+from cluster.metadata.commands import (
+    AdmitNode,
+    ChangeTopology,
+    ForcePromote,
+    ForgetNode,
+    MirrorSynchronised,
+    NodeDown,
+    Request,
+)
 from cluster.metadata.events import Applied, Event, MastershipChanged, MemberChanged, QueueCreated, QueueDeleted
 from cluster.metadata.kinds import FIRST_PROTOCOL
 from cluster.metadata.records import MastershipRecord
@@ -87,11 +95,15 @@ class RecordWatch:
         self._violate = violate
         self._note = note
         self._releases = ReleaseWatch(violate, note)
-        self._forgotten: dict[str, None] = {}
+        #: Nodes that were forgotten, or let in.
+        self._new: dict[str, None] = {}
         #: Hears which node is no member any more.
         self.on_forgotten: Callable[[str], None] = lambda _node: None
-        #: And which one of those that were forgotten has come up as a new one.
+        #: And which one of those, or of others that were let in, has come up as a new one.
         self.on_joined: Callable[[str], None] = lambda _node: None
+        #: Whether what a node says is of another cluster, and who hears that such a one is let in.
+        self.is_alone: Callable[[str], bool] = lambda _node: False
+        self.on_let_in: Callable[[str], None] = lambda _node: None
         #: Hears, with the master's name, what the cluster has decided of a mastership.
         self.told: Callable[[str, str], None] = lambda _text, _master: None
         #: Node and life -> how far it had applied the log when it was looked at, and whether it served clients.
@@ -148,6 +160,8 @@ class RecordWatch:
 
     def applied(self, node: str, state: MetadataState, index: int, request: Request, outcome: Applied) -> bool:
         """A node has applied a request. True if it is the first to do so."""
+        if self.is_alone(node):
+            return False
         self._releases.applied(node, state, index, request, outcome)
         known = self._requests.setdefault(index, request.request_id)
         if known != request.request_id:
@@ -155,6 +169,9 @@ class RecordWatch:
         if index <= self._last_index:
             return False
         self._last_index = index
+        if isinstance(request.command, AdmitNode) and outcome.error is None:
+            self._new[request.command.node] = None
+            self.on_let_in(request.command.node)
         for event in outcome.events:
             self._decided(state, request, event)
         return True
@@ -176,9 +193,9 @@ class RecordWatch:
         elif isinstance(event, MemberChanged):
             if event.new is None:
                 self._note("a node was forgotten")
-                self._forgotten[event.node] = None
+                self._new[event.node] = None
                 self.on_forgotten(event.node)
-            elif event.node in self._forgotten:
+            elif event.node in self._new:
                 self._note("a new node joined")
                 self.on_joined(event.node)
         elif isinstance(event, MastershipChanged):
@@ -286,6 +303,8 @@ class RecordWatch:
     def look(self, name: str, life: int, node: Node) -> None:
         """Cheap unless the node has applied something since the last look, or has begun or ended to serve clients. To
         be called whenever it has."""
+        if self.is_alone(name):
+            return
         state = node.runtime.metadata.state
         now = state.applied_index, node.clients.is_serving
         before = self._looked_at.get((name, life))

@@ -109,6 +109,7 @@ class Run:
         self.records.told = lambda text, master: stage.tell(text, "record", master)
         stage.master_of = self.records.master_of
         self.records.on_forgotten, self.records.on_joined = cluster.forgotten, cluster.joined
+        self.records.is_alone, self.records.on_let_in = cluster.is_alone, cluster.let_in
         self._limits = world.history.process(ProcKind.OBSERVER, "limits")
         self._handed_out: list[tuple[HandOut, Sequence[Message]]] = []
         self._listener = Listener(

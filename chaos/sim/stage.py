@@ -21,6 +21,7 @@ from chaos.sim.workload import Client, Publisher, Surroundings
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort
 from node.errors import WarrenError
+from node.store.disk.simulated import SimulatedCrashError
 
 #: Of a run that fails early, the first violations say it all.
 VIOLATIONS_MAX = 20
@@ -166,13 +167,15 @@ class Stage:
             arguments |= {"x-overflow": p.overflow, "x-max-length": p.length_max}
         return arguments
 
-    async def operated(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]]) -> bool:
-        """Have an operator ask the nodes one after the other; whether one did it."""
-        for door in list(self.cluster.admin_doors.values()):
+    async def operated(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]], *, at: str = "") -> bool:
+        """Have an operator ask the nodes one after the other, or one of them; whether one did it."""
+        doors = self.cluster.admin_doors
+        alone = [name for name in doors if self.cluster.is_alone(name)]
+        for door in [door for name, door in doors.items() if (name == at if at else name not in alone)]:
             try:
                 async with asyncio.timeout(OPERATOR_TIMEOUT_S):
                     await door.ask(ask)
-            except (WarrenError, TimeoutError) as error:
+            except (WarrenError, TimeoutError, SimulatedCrashError) as error:
                 self.tell(f"refused: {error}")
             else:
                 return True

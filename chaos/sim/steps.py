@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from cluster.transport.admin_port import AdminPort
 PRECONDITION_FAILED = 406
 #: Of what has not come to an end.
 ENDLESS_US = 2**62
+OPERATOR_PAUSE_S = 0.5
 
 
 @dataclass
@@ -223,6 +225,20 @@ class Steps:
                 await stage.declare(queue)
 
         stage.removals.append(stage.visitor.process.create_task(declare()))
+
+    def _come(self, name: str, existing: str) -> None:
+        """A machine that no configuration names; its operator has it join until it is let in."""
+        stage, cluster = self._stage, self._stage.cluster
+        cluster.come(name)
+        address = str(cluster.machines[existing].config.cluster_advertised_address)
+
+        async def join() -> bool:
+            while cluster.is_alone(name):
+                await asyncio.sleep(OPERATOR_PAUSE_S)
+                await stage.operated(lambda admin: admin.join_cluster(address), at=name)
+            return True
+
+        stage.operations.append(stage.visitor.process.create_task(join()))
 
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))

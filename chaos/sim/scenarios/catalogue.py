@@ -65,6 +65,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             "machines are lost that the others need, and are forgotten on one that is down",
             operators.lost_majority,
         ),
+        Scenario("growth", "machines that no configuration names come, and are told to join", operators.growth),
         Scenario("policy_changes", "policies with exactly and nodes while nodes come and go", operators.policy_changes),
         Scenario("rebalancing", "masters are spread anew, and one of those concerned may end", operators.rebalancing),
         Scenario("half_heard", "a mirror hears a master of before again, and the new one ends", failovers.half_heard),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chaos.sim.hostile import HOSTILE
-from chaos.sim.scenarios.scene import Scene
+from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 
 
 def conditional_delete(scene: Scene, operations: int) -> None:
@@ -92,6 +92,32 @@ def lost_majority(scene: Scene, operations: int) -> None:
         victim = scene.any_node()
         scene.at(lost_ms + 4_400, "crash", victim, chance.randint(1, 60), chance.choice(("kill", "drop", "tear")))
         scene.at(lost_ms + chance.uniform(6_000, 8_000), "start", victim)
+
+
+def growth(scene: Scene, operations: int) -> None:
+    """Machines come that no configuration names, and are told to join. They and others end meanwhile; links break."""
+    chance = scene.chance
+    scene.change(policy=chance.choice((ALL_AUTOMATIC, ALL_AUTOMATIC, ALL_MANUAL, a_policy(scene))))
+    scene.traffic(0, scene.length_ms, operations)
+    comers = chance.sample(("a1", "n2b", "z1"), chance.choice((1, 1, 2)))
+    at_ms = chance.uniform(500, 1_500)
+    for comer in comers:
+        scene.at(at_ms, "come", comer, scene.any_node())
+        for _ in range(chance.choice((0, 1, 2))):
+            victim = chance.choice((comer, comer, scene.any_node()))
+            ended_ms = at_ms + chance.uniform(1_000, 3_500)
+            scene.at(ended_ms, chance.choice(("kill", "power", "stop", "pause")), victim)
+            scene.at(ended_ms + chance.uniform(100, 1_500), "start", victim)
+            scene.at(ended_ms + 1_500, "pause_end", victim)
+        if chance.random() < 0.4:
+            one, cut_ms = scene.any_node(), at_ms + chance.uniform(500, 3_000)
+            scene.cut(one, comer, cut_ms, cut_ms + chance.uniform(200, 4_000))
+        if chance.random() < 0.3:
+            crashed_ms = at_ms + chance.uniform(1_400, 2_600)
+            ending = chance.choice(("kill", "drop", "subset", "tear"))
+            scene.at(crashed_ms, "crash", comer, chance.randint(1, 60), ending)
+            scene.at(crashed_ms + chance.uniform(500, 2_000), "start", comer)
+        at_ms += chance.choice((0, 200, 1_500))
 
 
 def policy_changes(scene: Scene, operations: int) -> None:
