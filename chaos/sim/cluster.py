@@ -58,6 +58,8 @@ class SimulatedCluster:
         #: Hears of rare states that were reached, see `chaos.sim.sometimes`.
         self.note: Callable[[str], None] = lambda _name: None
         self._slowness: dict[tuple[str, str], float] = {}
+        #: When a link was slow for the last time.
+        self.slow_until_s = float("-inf")
         self._is_healed = False
         #: Processes that stop together with their hosts.
         self._stopping_hosts: dict[str, Process] = {}
@@ -334,7 +336,8 @@ class SimulatedCluster:
         self._tell(f"slow {source} -> {target}, {factor} times", begins=f"slow {source} -> {target}")
 
     def slow_link_end(self, source: str, target: str) -> None:
-        self._slowness.pop((source, target), None)
+        if self._slowness.pop((source, target), None) is not None:
+            self.slow_until_s = self.loop.now_s
         self._tell(f"quick {source} -> {target}", ends=f"slow {source} -> {target}")
 
     # --- disks ---
@@ -526,7 +529,8 @@ class SimulatedCluster:
         self._tell("everything is healed", ends=EVERYTHING)
         for link in self.network.links():
             link.is_cut = link.is_refusing = False
-        self._slowness.clear()
+        for source, target in list(self._slowness):
+            self.slow_link_end(source, target)
         self._upgrade_who_is_too_old()
         for name, machine in self.machines.items():
             self.wipe_end(name)

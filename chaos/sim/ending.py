@@ -65,11 +65,8 @@ class Ending:
 
     def _converge(self) -> bool:
         stage = self._stage
-        is_slow = any(
-            step.kind == "slow_link" or (step.kind == "ambush" and step.args[3] > 1) for step in stage.schedule.steps
-        )
         end_s = stage.loop.now_s + stage.schedule.quiet_ms / 1000
-        heard_s = stage.loop.now_s + (HEARD_SLOWLY_S if is_slow else HEARD_S)
+        heard_s = max(stage.loop.now_s + HEARD_S, stage.cluster.slow_until_s + HEARD_SLOWLY_S)
         since_s, known = stage.loop.now_s, masters(stage.cluster) if stage.cluster.nodes else {}
         reason = "it was not looked at"
         while stage.loop.now_s < end_s and not stage.violations:
