@@ -368,6 +368,7 @@ class NodeRuntime:
             self.metadata.followed.check_invariants()
         self.alarms.check_invariants()
         self.sync_thread.check_invariants()
+        self._files.check_invariants()
 
 
 def _flow_control(config: NodeConfig) -> FlowControl:

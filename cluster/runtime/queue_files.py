@@ -11,6 +11,7 @@ from node.ids import QueueId
 from node.pieces import Pieces
 from node.queues.local_replica import LocalReplica
 from node.queues.stored_copies import stored_reach
+from node.queues.vhost_removals import VhostRemovals
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.disk import Disk
 from node.store.disk.group_commit import GroupCommit
@@ -55,6 +56,9 @@ class NodeQueueFiles:
         self._to_delete: dict[str, dict[QueueId, None]] = {}
         #: Those in which garbage piled up when they had their last step of reclaiming it.
         self._urgent: dict[str, None] = {}
+        #: Vhosts that no longer exist, until nothing is left of their queues.
+        self._gone: dict[str, None] = {}
+        self._removals = VhostRemovals(disk, data_dir, group_commit)
         self._reclaims = 0
         self._next_progress_s = 0.0
 
@@ -63,6 +67,7 @@ class NodeQueueFiles:
     def vhost_opening(self, vhost: str) -> Steps[None] | None:
         """What must be gone through before queues of this vhost can be opened; ``None`` if nothing. Ask once, and again
         after `vhost_failed`. Raises `StorageError`."""
+        self._gone.pop(vhost, None)
         store = self._vhosts.get(vhost)
         if store is not None and store.is_open:
             return None
@@ -99,6 +104,7 @@ class NodeQueueFiles:
     def vhost_failed(self, vhost: str) -> None:
         """Going through its opening came to nothing: the next attempt begins anew."""
         self._vhosts.pop(vhost, None)
+        self._gone.pop(vhost, None)
 
     def queue_opening(
         self,
@@ -146,8 +152,31 @@ class NodeQueueFiles:
         if self._disk.exists(vhost_directory(self._data_dir, queue.vhost)):
             self._delete_when_open(queue.vhost, [queue.queue_id])
 
+    def vhosts_are(self, vhosts: Collection[str]) -> None:
+        """There are no others: what this node has of any is deleted, once nothing is left of its queues."""
+        self._gone = dict.fromkeys(vhost for vhost in self._vhosts if vhost not in vhosts)
+        try:
+            self._removals.take_unknown(vhosts, [store.directory for store in self._vhosts.values()])
+        except StorageError as error:
+            log.error("files of vhosts that no longer exist stay on the disk: %s", error)
+
+    def _give_up_gone(self) -> None:
+        for vhost in list(self._gone):
+            store = self._vhosts[vhost]
+            if not store.is_idle:
+                continue
+            del self._gone[vhost], self._vhosts[vhost]
+            self._urgent.pop(vhost, None)
+            store.abandon()
+            try:
+                self._removals.take(store.directory)
+            except StorageError as error:
+                log.error("the files of vhost %s, which no longer exists, stay on the disk: %s", vhost, error)
+
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
-        """Queues of these vhosts that were deleted while this node was away. Raises `StorageError`."""
+        """Queues of these vhosts, and other vhosts, that were deleted while this node was away. Raises
+        `StorageError`."""
+        self.vhosts_are(vhosts)
         for vhost in list(vhosts):
             if not self._disk.exists(vhost_directory(self._data_dir, vhost)):
                 continue
@@ -182,6 +211,8 @@ class NodeQueueFiles:
         for store in self._vhosts.values():
             if store.is_open:
                 store.maintain(now_ms)
+        self._give_up_gone()
+        self._removals.step()
         return self.has_unsynced
 
     def reclaim(self) -> Reclaimed:
@@ -208,12 +239,19 @@ class NodeQueueFiles:
         """True if something waits for a sync."""
         return self._group_commit.has_dirty
 
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself. (`VhostStore.check_invariants` reads files.)"""
+        self._removals.check_invariants()
+        assert self._gone.keys() <= self._vhosts.keys(), "what is given up is open, or on its way"
+        assert self._urgent.keys() <= self._vhosts.keys(), "garbage piles up in vhosts that are there"
+
     def close(self) -> None:
         """After every queue was closed."""
         for store in self._vhosts.values():
             store.close()
         self._vhosts.clear()
         self._urgent.clear()
+        self._gone.clear()
 
 
 def recovery_text(report: RecoveryReport) -> str:

@@ -56,8 +56,12 @@ class Routes(Protocol):
 class Leftovers(Protocol):
     """What the disk holds of queues."""
 
+    def vhosts_are(self, vhosts: Collection[str]) -> None:
+        """There are no others: what the disk holds of any is deleted."""
+
     def delete_unknown(self, vhosts: Collection[str], known: Collection[QueueId]) -> Pieces[None]:
-        """Delete queues of these vhosts that are not ``known`` at the beginning of one. Raises `StorageError`."""
+        """Delete other vhosts than these, and queues of these that are not ``known`` at the beginning of one. Raises
+        `StorageError`."""
 
 
 class MemberWatcher(Protocol):
@@ -232,6 +236,7 @@ class Roles:
             self._routes.queue_deleted(event.queue.queue_id)
         elif isinstance(event, AccessEnded):
             self.on_access_ended()
+            self._files.vhosts_are(self._state.topology.vhosts())
         elif isinstance(event, PolicyChanged):
             yield from self._queues.policy_changed()
             self.on_policy_changed(event.vhost)

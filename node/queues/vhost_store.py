@@ -66,10 +66,14 @@ FORMAT = 2
 _KEPT_SETTINGS = ("v1_segment_entries", "v2_segment_entries")
 
 
+VHOSTS_NAME = "vhosts"
+VHOST_FILE_NAME = "vhost.json"
+
+
 def vhost_directory(data_directory: str, vhost: str) -> str:
     """Where a vhost lives."""
     digest = hashlib.sha256(vhost.encode()).hexdigest()
-    return f"{data_directory}/vhosts/{digest[:_HASH_CHARACTERS]}"
+    return f"{data_directory}/{VHOSTS_NAME}/{digest[:_HASH_CHARACTERS]}"
 
 
 class VhostStore:
@@ -192,7 +196,7 @@ class VhostStore:
     def _agree(self, data_directory: str, config: StoreConfig) -> StoreConfig:
         """The configuration as this vhost's files allow it. Raises `StorageError` if another Warren wrote them."""
         disk = self._disk
-        path = f"{self.directory}/vhost.json"
+        path = f"{self.directory}/{VHOST_FILE_NAME}"
         if disk.exists(path):
             kept = json.loads(read_whole(disk, path))
             if kept.get("format") != FORMAT:
@@ -205,7 +209,7 @@ class VhostStore:
         content = json.dumps({"vhost": self._vhost, "format": FORMAT} | kept, indent=2).encode() + b"\n"
         write_durably(disk, path, content)
         # The names of the directories above, up to the node's own.
-        for above in (f"{data_directory}/vhosts", data_directory):
+        for above in (f"{data_directory}/{VHOSTS_NAME}", data_directory):
             disk.sync_directory(above)
         return config
 
@@ -411,6 +415,19 @@ class VhostStore:
     def shared_status(self) -> MessageStoreStatus:
         """Figures of the shared store of persistent messages."""
         return self._stores.persistent.status()
+
+    @property
+    def is_idle(self) -> bool:
+        """It is open, and nothing is left of its queues."""
+        return self.is_open and not self._open and not self._deletions
+
+    def abandon(self) -> None:
+        """Close the files as they are: the vhost no longer exists, and nothing is left of its queues."""
+        assert self.is_idle, "nobody uses what is given up"
+        self._group_commit.remove_buffer(self)
+        for store in self._stores:
+            store.abandon()
+        self._disk.abandon()
 
     def close(self) -> None:
         """Clean stop of the queues that are still open, then of the shared store. Raises `StorageError`."""

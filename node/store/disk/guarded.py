@@ -357,6 +357,10 @@ class GuardedDisk:
         self._collect()
         self._notes.close()
 
+    def abandon(self) -> None:
+        """Close the notes as they are: nobody needs any of the files any more."""
+        self._notes.abandon()
+
     # -- Disk
 
     def open(self, path: str) -> DiskFile:

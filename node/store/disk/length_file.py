@@ -437,6 +437,12 @@ class LengthFile:
             self._file.close()
             self._file = None
 
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the state contradicts itself."""
         slots = [note.slot for note in self._notes.values() if note.slot != _NO_SLOT]

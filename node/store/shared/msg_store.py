@@ -324,8 +324,7 @@ class MessageStore:
         start scans then."""
         files = self._files
         if files.is_transient or files.has_failed_sync:
-            self._compactor.abandon()
-            files.abandon()
+            self.abandon()
             return
         if self.failure is not None:
             self._compactor.abandon()
@@ -338,6 +337,11 @@ class MessageStore:
         while files.delete_one_empty():
             pass
         write_clean_tables(files, self._table)
+
+    def abandon(self) -> None:
+        """Close the files as they are: nobody needs them any more, or a sync of them has failed."""
+        self._compactor.abandon()
+        self._files.abandon()
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if the tables contradict each other."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
 from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recovery_text
+from node.errors import StorageError
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore, vhost_directory
 from node.store.disk.group_commit import GroupCommit
@@ -178,3 +180,114 @@ def test_garbage_that_piles_up_in_one_vhost_does_not_hide_that_of_another(monkey
     for _ in range(21 * STEPS_PER_OTHER):
         assert node.files.reclaim().is_urgent
     assert len(steps) == 21
+
+
+# --- vhosts that no longer exist
+
+
+def paths_of(node: Files, vhost: str) -> list[str]:
+    """Those of its directory, also when that was moved aside."""
+    directory = vhost_directory(DATA_DIRECTORY, vhost)
+    return [path for path in node.disk.snapshot() if path.startswith(directory)]
+
+
+def work_on(node: Files) -> None:
+    for _ in range(20):
+        node.tick()
+        run_sync_round(node.group_commit)
+
+
+def test_nothing_is_left_of_a_vhost_that_was_deleted_while_its_queues_were_open() -> None:
+    node = Files()
+    node.fill()
+    other = QueueRecord(QueueId(8), "of another", "orders", True, None, False, {})
+    kept = open_at_once(node.files, other)
+    kept.publish(publications(1, 3))
+    node.queue.delete()
+    node.files.vhosts_are(["of another"])
+    work_on(node)
+    assert paths_of(node, "/") == []
+    assert not node.files.has_unsynced
+    node.files.check_invariants()
+    assert kept.ready == 3
+    node.files.close()
+    assert paths_of(node, "of another")
+
+
+def test_what_a_queue_of_a_deleted_vhost_still_has_to_give_back_is_waited_for() -> None:
+    node = Files()
+    node.fill()
+    node.files.vhosts_are([])
+    work_on(node)
+    assert paths_of(node, "/"), "it is open"
+    node.queue.delete()
+    work_on(node)
+    assert paths_of(node, "/") == []
+
+
+def test_a_vhost_of_the_same_name_has_nothing_of_the_one_before() -> None:
+    node = Files()
+    node.fill()
+    node.queue.delete()
+    node.files.vhosts_are([])
+    node.tick()
+    again = open_at_once(node.files, replace(RECORD, queue_id=QueueId(9)))
+    again.publish(publications(1, 3))
+    node.files.vhosts_are(["/"])
+    work_on(node)
+    assert again.ready == 3
+    node.files.close()
+    node.start()
+    assert open_at_once(node.files, replace(RECORD, queue_id=QueueId(9))).ready == 3
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["found whole", "found moved aside"])
+def test_a_vhost_that_was_deleted_while_this_node_was_away_is_removed_in_steps(is_moved: bool) -> None:
+    node = Files()
+    node.fill()
+    for number in range(40):
+        open_at_once(node.files, replace(RECORD, queue_id=QueueId(100 + number)))
+    node.files.close()
+    node.group_commit = GroupCommit()
+    node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    if is_moved:
+        node.files.vhosts_are([])
+        node.disk.lose_handles()
+        node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+    count = len(paths_of(node, "/"))
+    node.files.vhosts_are([])
+    node.tick()
+    assert len(paths_of(node, "/")) == count, "its new name is not durable yet"
+    run_sync_round(node.group_commit)
+    for _ in range(2):
+        node.tick()
+    assert count > len(paths_of(node, "/")) > 0
+    work_on(node)
+    assert paths_of(node, "/") == []
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_vhost_that_cannot_be_removed_is_told_of_and_stays(
+    is_open: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Files()
+    node.fill()
+    if is_open:
+        node.queue.delete()
+        work_on(node)
+    else:
+        node.files.close()
+        node.files = NodeQueueFiles(node.disk, DATA_DIRECTORY, node.group_commit, StoreConfig(), lambda: 0.0)
+
+    def refuse(_old_path: str, _new_path: str) -> None:
+        raise StorageError("read-only file system")
+
+    monkeypatch.setattr(node.disk, "rename", refuse)
+    node.files.vhosts_are([])
+    work_on(node)
+    assert re.search(r"files of vhosts? .*no longer exists?.* on the disk: read-only file system", caplog.text)
+    assert paths_of(node, "/")
+    monkeypatch.undo()
+    node.files.vhosts_are([])
+    work_on(node)
+    assert paths_of(node, "/") == []
