@@ -5,7 +5,7 @@ Records as in `test_mastership`. The last part tries every order of starting aft
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -505,21 +505,30 @@ PLACEMENTS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "copies"), PLACEMENTS)
-@pytest.mark.parametrize("node_count", [3, pytest.param(5, marks=pytest.mark.slow)])
+def power_losses() -> Iterator[Any]:
+    """Nodes, policy, and which of the holders are complete; the last is one of ``2 ** (holders - 1)``."""
+    for node_count in (3, 5):
+        marks = [pytest.mark.slow] if node_count > 3 else []
+        for policy, copies in PLACEMENTS:
+            holders = NAMES[: min(copies, node_count)]
+            for lacking in range(2 ** (len(holders) - 1)):
+                mode = "-".join(str(value) for key, value in policy.items() if key != "ha-params")
+                name = f"{node_count}-{mode}-{len(holders)}-{lacking}"
+                yield pytest.param(node_count, policy, holders, lacking, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("node_count", "policy", "holders", "lacking"), power_losses())
 def test_nothing_is_lost_in_whatever_order_nodes_start_after_a_loss_of_power(
-    node_count: int, policy: dict[str, Any], copies: int
+    node_count: int, policy: dict[str, Any], holders: Sequence[NodeName], lacking: int
 ) -> None:
-    holders = NAMES[: min(copies, node_count)]
     majority = node_count // 2 + 1
-    for lacking in range(2 ** (len(holders) - 1)):
-        for order in permutations(NAMES[:node_count]):
-            for noticed_after in range(majority, node_count + 1):
-                for is_served_late in (False, True):
-                    power = PowerLoss(node_count, policy, holders, lacking)
-                    try:
-                        run_power_loss(power, order, noticed_after, is_served_late=is_served_late)
-                    except AssertionError as error:
-                        story = f"complete {sorted(power.complete)}, order {order}, noticed after {noticed_after}"
-                        error.add_note(f"{story}, served late: {is_served_late}")
-                        raise
+    for order in permutations(NAMES[:node_count]):
+        for noticed_after in range(majority, node_count + 1):
+            for is_served_late in (False, True):
+                power = PowerLoss(node_count, policy, holders, lacking)
+                try:
+                    run_power_loss(power, order, noticed_after, is_served_late=is_served_late)
+                except AssertionError as error:
+                    story = f"complete {sorted(power.complete)}, order {order}, noticed after {noticed_after}"
+                    error.add_note(f"{story}, served late: {is_served_late}")
+                    raise
