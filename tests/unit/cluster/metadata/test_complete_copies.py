@@ -517,7 +517,7 @@ def power_losses() -> Iterator[Any]:
                 yield pytest.param(node_count, policy, holders, lacking, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("node_count", "policy", "holders", "lacking"), power_losses())
+@pytest.mark.parametrize(("node_count", "policy", "holders", "lacking"), list(power_losses()))
 def test_nothing_is_lost_in_whatever_order_nodes_start_after_a_loss_of_power(
     node_count: int, policy: dict[str, Any], holders: Sequence[NodeName], lacking: int
 ) -> None:
