@@ -263,7 +263,8 @@ class Channel:
 class Connection(asyncio.Protocol):
     """One connection to one node; made by `open_connection`."""
 
-    def __init__(self) -> None:
+    def __init__(self, vhost: str) -> None:
+        self._vhost = vhost
         self._transport: SimulatedTransport
         self._buffer = b""
         self._channels: dict[int, Channel] = {}
@@ -358,7 +359,7 @@ class Connection(asyncio.Protocol):
             self.send(frame.marshal(commands.Connection.StartOk(_CAPABILITIES, "PLAIN", response.decode(), "en_US"), 0))
         elif isinstance(method, commands.Connection.Tune):
             tuned = commands.Connection.TuneOk(method.channel_max, FRAME_MAX_BYTES, HEARTBEAT_S)
-            self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open("/"), 0))
+            self.send(frame.marshal(tuned, 0) + frame.marshal(commands.Connection.Open(self._vhost), 0))
             self._beat()
         elif isinstance(method, commands.Connection.OpenOk):
             self._opened.set_result(None)
@@ -383,11 +384,11 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(
-    network: Network, process: Process, host: str, address: Address, timeout_s: float = 5.0
+    network: Network, process: Process, host: str, address: Address, timeout_s: float = 5.0, *, vhost: str = "/"
 ) -> Connection:
     """Connect and log in as guest. Raises `ClosedError`, `OSError` or `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
-        connection = await connect(network, process, host, address, Connection)
+        connection = await connect(network, process, host, address, lambda: Connection(vhost))
         assert isinstance(connection, Connection), "it was made here"
         try:
             await connection.opened()

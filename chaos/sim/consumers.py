@@ -255,9 +255,10 @@ def record_settlement(
 class Visitor(Client):
     """Makes single requests: declares, purges, deletes, gets; and drains the queues in the end."""
 
-    def __init__(self, name: str, world: Surroundings, queue_name: Callable[[int], str]) -> None:
+    def __init__(self, name: str, world: Surroundings, queue_name: Callable[[int], str], *, vhost: str = "/") -> None:
         super().__init__(name, world, ProcKind.CONSUMER)
         self._queue_name = queue_name
+        self._vhost = vhost
 
     async def request(
         self, ask: Callable[[Channel], Any], timeout_s: float = ANSWER_TIMEOUT_S, *, entry: int | None = None
@@ -266,7 +267,12 @@ class Visitor(Client):
         at = self.next_node() if entry is None else entry
         async with asyncio.timeout(timeout_s):
             connection = await open_connection(
-                self.world.network, self.process, self.name, self.world.nodes[at], CONNECT_TIMEOUT_S
+                self.world.network,
+                self.process,
+                self.name,
+                self.world.nodes[at],
+                CONNECT_TIMEOUT_S,
+                vhost=self._vhost,
             )
             try:
                 channel = await connection.channel()

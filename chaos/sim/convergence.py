@@ -5,6 +5,7 @@
 - Every queue has its master in service, on the node that the record names, and exactly the mirrors that its policy
   asks for; nothing of it is sealed or out of service anywhere, and no node has a part in it but by the record.
 - Every mirror follows; where the policy says so it is synchronised.
+- No disk has anything of a vhost that does not exist.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),
   and none would give a position twice. A mirror's horizon lies above everything that its master may have delivered.
 - A queue has every message once, and keeps its limit. Queues of connections that are gone are gone.
@@ -17,6 +18,7 @@ from typing import Any
 
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.insides import contents, is_sealed, roles
+from chaos.sim.machine import DATA_DIR
 from cluster.composition import Node
 from cluster.metadata.mastership import is_settled, placement_of
 from cluster.metadata.records import MastershipRecord
@@ -24,6 +26,7 @@ from cluster.metadata.state import MetadataState
 from cluster.policy.placement import suggest_nodes
 from cluster.runtime.queue_role import MasterRole, MirrorRole
 from node.ids import MSG_ID_BYTES, NodeName
+from node.queues.vhost_store import VHOSTS_NAME, vhost_directory
 from node.topology.records import QueueRecord
 
 
@@ -51,6 +54,12 @@ def _missing(cluster: SimulatedCluster, is_of_workload: Callable[[str], bool]) -
     down = [name for name, member in state.members.items() if not member.is_up]
     if down:
         yield f"nodes that count as down: {', '.join(down)}"
+    directories = {vhost_directory(DATA_DIR, vhost) for vhost in state.topology.vhosts()}
+    for name, machine in cluster.machines.items():
+        if {
+            f"{DATA_DIR}/{VHOSTS_NAME}/{each}" for each in machine.disk.list(f"{DATA_DIR}/{VHOSTS_NAME}")
+        } - directories:
+            yield f"{name} has files of vhosts that do not exist"
     for queue in state.topology.all_queues():
         if not is_of_workload(queue.name):
             yield f"{queue.queue_name} should be gone"

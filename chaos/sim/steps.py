@@ -12,6 +12,7 @@ from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
+from chaos.sim.tenants import Tenant
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
@@ -40,6 +41,7 @@ class Steps:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._ambushes: list[Ambush] = []
+        self._tenants: dict[int, Tenant] = {}
         stage.world.on_moment = self._moment_has_come
 
     def do(self, step: Step) -> None:
@@ -239,6 +241,12 @@ class Steps:
             return True
 
         stage.operations.append(stage.visitor.process.create_task(join()))
+
+    def _tenancy(self, number: int, lasts_ms: int) -> None:
+        """A vhost is made, used, and deleted after a while."""
+        stage = self._stage
+        tenant = self._tenants.setdefault(number, Tenant(stage, number))
+        stage.operations.append(stage.visitor.process.create_task(tenant.stay(lasts_ms)))
 
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))

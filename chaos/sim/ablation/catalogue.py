@@ -347,6 +347,13 @@ _ALL = (
         unseen_because="an acknowledgement of before also names an epoch and a message, which guard the same",
     ),
     Safeguard(
+        storage.deleted_vhosts_stay,
+        "A vhost that no longer exists is removed from the disk.",
+        "its files from staying for ever",
+        "node.queues.vhost_removals",
+        "tenants",
+    ),
+    Safeguard(
         storage.refused_messages_make_room,
         "Under reject-publish nothing is dropped that was accepted (B8).",
         "confirmed messages that come back to a full queue",

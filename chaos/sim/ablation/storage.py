@@ -7,6 +7,7 @@ from typing import Any
 from chaos.sim.ablation.safeguard import Patches
 from cluster import composition
 from cluster.runtime.drain_turns import DrainTurns
+from cluster.runtime.queue_files import NodeQueueFiles
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionCall
 from cluster.sessions.routes import ConsumerKey, Route
@@ -122,3 +123,8 @@ def refused_messages_make_room(patches: Patches) -> None:
 def refusals_are_forgotten(patches: Patches) -> None:
     """A queue does not remember what it has refused: below the counter of its origin everything counts as accepted."""
     patches.setattr(Refusals, "take", lambda _self, _msg_id: False)
+
+
+def deleted_vhosts_stay(patches: Patches) -> None:
+    """What a node has of a vhost stays when that is deleted."""
+    patches.setattr(NodeQueueFiles, "vhosts_are", lambda _self, _vhosts: None)

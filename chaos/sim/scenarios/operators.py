@@ -120,6 +120,25 @@ def growth(scene: Scene, operations: int) -> None:
         at_ms += chance.choice((0, 200, 1_500))
 
 
+def tenants(scene: Scene, operations: int) -> None:
+    """Vhosts are made, used, deleted and made anew while nodes end, stand still, or are cut off."""
+    chance = scene.chance
+    scene.traffic(0, scene.length_ms, operations // 2)
+    for number in range(chance.choice((1, 2, 3))):
+        at_ms = chance.uniform(300, 1_500)
+        while at_ms < scene.length_ms:
+            scene.at(at_ms, "tenancy", number, chance.choice((0, 300, 1_500)))
+            at_ms += chance.uniform(50, 2_500)
+    at_ms = 900.0
+    while at_ms < scene.length_ms:
+        victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
+        begin = chance.choice(("kill", "power", "stop", "pause", "isolate", "crash"))
+        more = (chance.randint(1, 60), chance.choice(("kill", "drop", "subset", "tear"))) if begin == "crash" else ()
+        scene.at(at_ms, begin, victim, *more)
+        scene.at(at_ms + lasts_ms, f"{begin}_end" if begin in ("pause", "isolate") else "start", victim)
+        at_ms += chance.uniform(600, 2_500)
+
+
 def policy_changes(scene: Scene, operations: int) -> None:
     """Policies with ``exactly`` and ``nodes`` follow each other while nodes come and go."""
     chance = scene.chance
