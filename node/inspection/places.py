@@ -15,7 +15,7 @@ from zlib import crc32
 
 from node.errors import WarrenError
 from node.ids import QueueName
-from node.store.deletions import DELETING_NAME, QUEUES_NAME
+from node.store.deletions import DELETING_NAME, DELETING_SUFFIX, QUEUES_NAME
 from node.store.disk.disk import Disk, ReadOnlyDisk, read_whole
 from node.store.formats.record import (
     HEADER_BYTES,
@@ -113,7 +113,8 @@ def locate(disk: Disk, directory: str) -> Place:
     names = set(disk.list(directory))
     if VHOSTS_NAME in names:
         base = f"{directory}/{VHOSTS_NAME}"
-        vhosts = [_vhost(disk, f"{base}/{name}") for name in disk.list(base) if disk.list(f"{base}/{name}")]
+        names = {name for name in disk.list(base) if not name.endswith(DELETING_SUFFIX)}
+        vhosts = [_vhost(disk, f"{base}/{name}") for name in sorted(names) if disk.list(f"{base}/{name}")]
         return Place(directory, Scope.NODE, tuple(vhosts))
     if names & {VHOST_FILE_NAME, QUEUES_NAME, PERSISTENT_NAME}:
         return Place(directory, Scope.VHOST, (_vhost(disk, directory),))

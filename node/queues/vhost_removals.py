@@ -21,13 +21,11 @@ from dataclasses import dataclass
 
 from node.errors import StorageError
 from node.queues.vhost_store import VHOST_FILE_NAME, VHOSTS_NAME, vhost_directory
-from node.store.deletions import FILES_PER_STEP, files_below
+from node.store.deletions import DELETING_SUFFIX, FILES_PER_STEP, files_below
 from node.store.disk.disk import Disk, read_whole
 from node.store.disk.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
-
-DELETING_SUFFIX = ".deleting"
 
 
 @dataclass(slots=True)

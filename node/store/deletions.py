@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 #: Names of the directories of a vhost where its queues are, and where the deleted ones are.
 QUEUES_NAME = "queues"
 DELETING_NAME = "deleting"
+#: Of the directory of a vhost that is deleted as a whole (`node.queues.vhost_removals`).
+DELETING_SUFFIX = ".deleting"
 #: Files that one step unlinks, over all directories: one of some megabytes takes up to a quarter of a millisecond. With
 #: ten steps a second, a queue of ten million messages is gone after half a minute.
 FILES_PER_STEP = 16

@@ -43,6 +43,14 @@ def node(tmp_path: Path) -> NodeOnDisk:
     return node
 
 
+def test_a_vhost_on_its_way_out_is_not_looked_at(node: NodeOnDisk) -> None:
+    node.stop()
+    (vhost,) = inspect(str(node.directory)).vhosts
+    directory = Path(vhost.directory)
+    directory.rename(directory.with_name(f"{directory.name}.1.deleting"))
+    assert inspect(str(node.directory)).vhosts == []
+
+
 def test_a_queues_figures_after_a_clean_stop(node: NodeOnDisk) -> None:
     node.stop()
     (vhost,) = inspect(str(node.directory)).vhosts
