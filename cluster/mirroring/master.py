@@ -87,7 +87,7 @@ class MirroredQueue:
         self._conversations = Conversations(local, record, settings, attach_id_base)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
-        self._ledger = ConfirmLedger(self.is_durable)
+        self._ledger = ConfirmLedger(self.is_durable, has_old_tokens)
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
