@@ -189,9 +189,7 @@ class MirroredQueue:
         local.mark_none_delivered()
         local.mark_delivered_below(max(succession.delivered_below, min(end.delivered_below, local.next_seq_id)))
         self._flagged_below = local.delivered_below
-        self._delivered_end = self._dense_start = self._horizon = undelivered_start(
-            local, max(end.delivered_below, self._flagged_below)
-        )
+        self._delivered_end = self._dense_start = self._horizon = undelivered_start(local, self._flagged_below)
 
     @property
     def _awaits_end(self) -> bool:
