@@ -172,6 +172,23 @@ def test_what_was_warmed_is_not_read_again(harness: StoreHarness, monkeypatch: p
     queue.check_invariants()
 
 
+def test_to_warm_costs_a_look_at_each_segment_and_all_entries_of_those_that_are_computed(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of version 1 count more: each of its records is parsed."""
+    monkeypatch.setattr(node.queues.digests, "V1_ENTRY_COST", 4)
+    queue = fill(harness, 320)
+    queue.remove([SeqRange(SeqId(18), SeqId(20))])
+    entry_cost = 4 if harness.config.queue_version == 1 else 1
+    assert queue.warm(1) == 1 + (ENTRIES - 2) * entry_cost
+    assert queue.warm(2 + ENTRIES * entry_cost) == 2 * (1 + ENTRIES * entry_cost), "the second begins within the bound"
+    assert queue.warm(1 + ENTRIES * entry_cost) == 1 + ENTRIES * entry_cost, "there it would not"
+    queue.digests()
+    assert queue.warm(1_000_000) == 19, "all are known"
+    assert queue.warm(5) == 5
+    assert queue.warm(0) == 0
+
+
 def test_a_mirrored_queue_is_warmed_while_it_is_opened(harness: StoreHarness) -> None:
     """A step per segment: an attach right after the start of a node would read them all in one turn."""
     fill(harness, 320)
