@@ -418,6 +418,25 @@ def test_the_first_live_position_is_the_lowest_of_what_is_ready_and_what_is_unac
     assert queue.first_live_seq_id == queue.next_seq_id == 4
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("how", ["ack", "drop", "purge", "remove"])
+def test_what_is_settled_asks_for_a_write_if_it_is_on_disk(harness: StoreHarness, how: str, persistent: bool) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4, persistent=persistent))
+    harness.sync()
+    match how:
+        case "ack":
+            queue.ack([delivery.seq_id for delivery in queue.fetch(4, ack_required=True)])
+        case "drop":
+            queue.drop(4)
+        case "purge":
+            queue.purge()
+        case "remove":
+            queue.remove([SeqRange(SeqId(0), SeqId(4))])
+    assert queue.ready + queue.unacked == 0
+    assert harness.store.has_unflushed is persistent
+
+
 def test_marked_messages_are_delivered_flagged(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 3))
