@@ -36,7 +36,7 @@ from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.succession import Succession
 from cluster.mirroring.sync import SyncProgress
 from cluster.mirroring.turn import Turn
-from node.ids import MsgId, NodeName, OriginId, SeqId
+from node.ids import Epoch, MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
@@ -166,7 +166,7 @@ class MirroredQueue:
             self._other_master(node, message)
             return
         if isinstance(message, AttachRefused):
-            self._fence(message)
+            self._fence(message.known_epoch)
             return
         self._conversations.receive(node, message)
         self._answers_changed()
@@ -178,7 +178,7 @@ class MirroredQueue:
         elif said.epoch < self.record.epoch:
             self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
         else:
-            self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
+            self._fence(said.epoch)
 
     def _predecessor_ended(self, succession: Succession, end: EndOp) -> None:
         """The master before has said how far it delivered, which is less than the horizon that was heard of it."""
@@ -197,11 +197,12 @@ class MirroredQueue:
         succession = self._succession
         return succession is not None and succession.is_awaited and self._conversations.is_reachable(succession.node)
 
-    def _fence(self, refusal: AttachRefused) -> None:
-        if refusal.known_epoch > self.record.epoch and not self.is_fenced:
+    def _fence(self, epoch: Epoch) -> None:
+        """There is a master of this epoch, or was."""
+        if epoch > self.record.epoch and not self.is_fenced:
             self.is_fenced = True
-            self._fencing_epoch = refusal.known_epoch
-            self._conversations.report(ReportFenced(refusal.known_epoch))
+            self._fencing_epoch = epoch
+            self._conversations.report(ReportFenced(epoch))
 
     def _answers_changed(self) -> None:
         """Release what the least advanced mirrors allow."""

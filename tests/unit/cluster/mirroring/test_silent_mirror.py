@@ -7,6 +7,7 @@ from dataclasses import replace
 from cluster.mirroring.conversations import ATTACH_RETRY_MS
 from cluster.mirroring.master import MirroringSettings
 from cluster.mirroring.reports import ReportMirrorStalled
+from cluster.mirroring.service import REPORT_REPEAT_MS
 from tests.support.messages import publications
 from tests.support.mirror_pair import N2, Pair
 
@@ -77,3 +78,11 @@ def test_an_attach_without_an_answer_is_sent_again_after_longer_and_longer() -> 
         if pair.master.take_messages():
             sent_ms.append(now_ms)
     assert sent_ms == [ATTACH_RETRY_MS * each for each in (1, 3, 9, 27)] + [30_000]
+
+
+def test_a_mirror_that_has_not_answered_is_not_said_to_follow() -> None:
+    pair = Pair(synchronised=False).up()
+    assert pair.master.take_messages(), "the attach, which it never gets"
+    for now_ms in range(0, 3 * REPORT_REPEAT_MS, ATTACH_RETRY_MS):
+        pair.master.tick(now_ms)
+        assert pair.master.take_reports() == []
