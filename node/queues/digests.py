@@ -8,6 +8,7 @@ stop the loop for reading them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES
@@ -103,15 +104,13 @@ class SegmentDigests:
         entry_cost = V1_ENTRY_COST if self._content.index.version == 1 else 1
         segments = self._wholly_on_disk
         cost = 0
-        for _ in segments:
-            if cost >= cost_max:
-                break
-            # A look costs something as well: a queue may have thousands of segments that are known.
-            cost += 1
-            try:
+        with suppress(StorageError):
+            for _ in segments:
+                if cost >= cost_max:
+                    break
+                # A look costs something as well: a queue may have thousands of segments that are known.
+                cost += 1
                 cost += entry_cost * self._warm_one(segments)
-            except StorageError:
-                break
         return cost
 
     @property

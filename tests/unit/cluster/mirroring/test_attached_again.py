@@ -448,3 +448,24 @@ def test_a_mirror_that_lacks_something_trusts_the_horizon_more_than_the_end() ->
     pair.mirror.link_lost()
     pair.up().quiet()
     assert pair.mirror.end == (Epoch(1), 0), "it lacks nothing when it hears it"
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "served_epoch", "flagged"),
+    [(True, 1, 0), (False, 1, 3), (True, 2, 3)],
+    ids=["followed it", "lacks something", "followed an earlier one"],
+)
+def test_who_is_promoted_believes_the_end_if_he_had_everything_of_the_master_before(
+    is_complete: bool, served_epoch: int, flagged: int
+) -> None:
+    """That one has delivered nothing; to whoever does not know that, it may have delivered all three."""
+    pair = Pair(synchronised=is_complete)
+    pair.master.publish(publications(1, 3))
+    pair.up().quiet()
+    [(_, said)] = pair.master.take_leave()
+    assert isinstance(said, Ops)
+    record = replace(pair.record, epoch=Epoch(3), master=N2, mirrors=(N1,), synchronised=(), in_service=False)
+    promoted = pair.mirror.promote(N2, replace(record, served_epoch=Epoch(served_epoch)))
+    assert promoted.local.delivered_below == 3
+    promoted.receive(N1, replace(said, epoch=Epoch(served_epoch)))
+    assert promoted.local.delivered_below == flagged

@@ -367,6 +367,19 @@ def test_an_auto_delete_queue_that_is_consumed_now_stays() -> None:
     assert not bench.was_offered_for_deletion
 
 
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_consumers_that_were_cut_off_may_come_back_and_those_of_a_channel_that_closed_do_not(is_cut_off: bool) -> None:
+    bench = HostBench(auto_delete=True)
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    if is_cut_off:
+        bench.host.node_lost(N1)
+    else:
+        bench.hears(SessionChannelClosed(QUEUE, 1, 1))
+    assert bench.queue is not None
+    assert bench.queue.drain() == [DeleteUnused(may_return=is_cut_off)]
+
+
 def test_who_sealed_a_queue_and_is_lost_leaves_its_deletion_to_be_settled(bench: HostBench) -> None:
     """Whatever else he has asked since, on whatever channel. He named no conditions: it may be used, and not empty."""
     bench.opens(1)
