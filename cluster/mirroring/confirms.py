@@ -41,8 +41,11 @@ class HeldToken:
 class ConfirmLedger:
     """Confirm bookkeeping of one mastership."""
 
-    def __init__(self, durable_queue: bool) -> None:
+    def __init__(self, durable_queue: bool, has_old_tokens: bool = False) -> None:
+        """``has_old_tokens``: the local queue may return tokens of an earlier mastership, whose owner wrapped none; the
+        owner of this one wraps all of its own then."""
         self._durable_queue = durable_queue
+        self._has_old_tokens = has_old_tokens
         self._open_durable: HeldBatch | None = None
         self._open_applied: HeldBatch | None = None
         self._held_durable: deque[HeldBatch] = deque()
@@ -114,6 +117,8 @@ class ConfirmLedger:
                     append(token.token)
                 else:
                     batch.safe_tokens.append(token.token)
+            elif self._has_old_tokens:
+                continue
             elif self._unwrapped is None or self._unwrapped.is_released:
                 append(token)
             else:

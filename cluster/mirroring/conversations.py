@@ -432,9 +432,7 @@ class Conversations:
         for progress in self.mirrors.values():
             if progress.state in RECEIVING:
                 self._repeat_state(progress, now_ms)
-            if progress.is_idle or not may_attach:  # owes nothing, or was never spoken to
-                progress.last_progress_ms = None
-            else:
+            if may_attach and not progress.is_idle:
                 self._watch(progress, now_ms)
 
     def _watch(self, progress: MirrorProgress, now_ms: int) -> None:
@@ -456,7 +454,6 @@ class Conversations:
     def _is_cut_off(self, progress: MirrorProgress, now_ms: int) -> bool:
         """It has had no link for too long. The cluster believes it alive: others can speak to it."""
         if progress.state is not MirrorState.UNREACHABLE:
-            progress.unreachable_since_ms = None
             return False
         if progress.unreachable_since_ms is None:
             progress.unreachable_since_ms = now_ms

@@ -36,7 +36,7 @@ from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.succession import Succession
 from cluster.mirroring.sync import SyncProgress
 from cluster.mirroring.turn import Turn
-from node.ids import MsgId, NodeName, OriginId, SeqId
+from node.ids import Epoch, MsgId, NodeName, OriginId, SeqId
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, Delivery, MirrorInFlight, Publication
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue
 
@@ -87,7 +87,7 @@ class MirroredQueue:
         self._conversations = Conversations(local, record, settings, attach_id_base)
         #: The same dictionary, at hand for the paths of messages.
         self._mirrors = self._conversations.mirrors
-        self._ledger = ConfirmLedger(self.is_durable)
+        self._ledger = ConfirmLedger(self.is_durable, has_old_tokens)
         self._published = PublishedTurns()
         #: Tokens of an earlier life may come back, so it must know its own.
         self._wraps_always = has_old_tokens
@@ -166,7 +166,7 @@ class MirroredQueue:
             self._other_master(node, message)
             return
         if isinstance(message, AttachRefused):
-            self._fence(message)
+            self._fence(message.known_epoch)
             return
         self._conversations.receive(node, message)
         self._answers_changed()
@@ -178,7 +178,7 @@ class MirroredQueue:
         elif said.epoch < self.record.epoch:
             self._conversations.say(node, AttachRefused(said.queue_id, said.epoch, self.record.epoch))
         else:
-            self._fence(AttachRefused(said.queue_id, self.record.epoch, said.epoch))
+            self._fence(said.epoch)
 
     def _predecessor_ended(self, succession: Succession, end: EndOp) -> None:
         """The master before has said how far it delivered, which is less than the horizon that was heard of it."""
@@ -189,9 +189,7 @@ class MirroredQueue:
         local.mark_none_delivered()
         local.mark_delivered_below(max(succession.delivered_below, min(end.delivered_below, local.next_seq_id)))
         self._flagged_below = local.delivered_below
-        self._delivered_end = self._dense_start = self._horizon = undelivered_start(
-            local, max(end.delivered_below, self._flagged_below)
-        )
+        self._delivered_end = self._dense_start = self._horizon = undelivered_start(local, self._flagged_below)
 
     @property
     def _awaits_end(self) -> bool:
@@ -199,11 +197,12 @@ class MirroredQueue:
         succession = self._succession
         return succession is not None and succession.is_awaited and self._conversations.is_reachable(succession.node)
 
-    def _fence(self, refusal: AttachRefused) -> None:
-        if refusal.known_epoch > self.record.epoch and not self.is_fenced:
+    def _fence(self, epoch: Epoch) -> None:
+        """There is a master of this epoch, or was."""
+        if epoch > self.record.epoch and not self.is_fenced:
             self.is_fenced = True
-            self._fencing_epoch = refusal.known_epoch
-            self._conversations.report(ReportFenced(refusal.known_epoch))
+            self._fencing_epoch = epoch
+            self._conversations.report(ReportFenced(epoch))
 
     def _answers_changed(self) -> None:
         """Release what the least advanced mirrors allow."""

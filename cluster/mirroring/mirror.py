@@ -333,16 +333,13 @@ class MirrorReplica:
     ) -> MirroredQueue:
         """Become the master that ``record`` names, with what is here. Ask `may_promote` first.
 
-        The replica is dead afterwards. Everything that an earlier master may have delivered is flagged; everything
-        unacked is ready again.
+        The replica is dead afterwards. Everything that an earlier master may have delivered is flagged.
         """
         assert self.may_promote(record), "a later master was heard already"
         local = self.local
         if settings is not None:
             self.set_settings(settings)
         is_trusted = self._is_complete and not self._may_lack_refused
-        local.drain_confirmed()
-        local.requeue_all()
         if self._may_hold_twice:
             local.remove(held_again(local))
         served_epoch = last_served_epoch(record)
@@ -372,6 +369,7 @@ class MirrorReplica:
 
     def check_invariants(self) -> None:
         self.local.check_invariants()
+        assert not self.local.unacked, "a mirror hands nothing out, and who was the master has taken everything back"
         assert self._durable_index <= self._applied_index, "what is durable is applied"
         generations = [generation for generation, _ in self._undurable]
         assert generations == sorted(set(generations)), "one entry per generation, in order"

@@ -199,6 +199,8 @@ class MirrorProgress:
         assert after is not None, f"mirror {self.node}: {change.value} in state {self.state.value}"
         self.state = after
         self.is_disk_full = self.is_disk_full and after not in _UNANSWERED
+        if after is not MirrorState.UNREACHABLE:
+            self.unreachable_since_ms = None
 
     @property
     def is_attached(self) -> bool:

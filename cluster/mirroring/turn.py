@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from cluster.mirroring.messages import HorizonOp, MirrorOp, OriginsOp, PublishOp, SettleOp
 from cluster.mirroring.ranges import compress
 from node.ids import OriginId, SeqId, split_msg_id
-from node.message import ENVELOPE_HEADER, Message
+from node.message import Message
 from node.queues.replica import SeqRange
 
 #: Bytes of ops in one frame. A longer turn goes out as several frames, so that no single message of the link exceeds
@@ -105,11 +105,11 @@ class Turn:
             parts: list[bytes] = []
             size_bytes = 0
             for message in messages:
-                if parts and size_bytes + ENVELOPE_HEADER.size + message.size_bytes > FRAME_BYTES_MAX:
+                envelope = message.envelope()
+                if parts and size_bytes + len(envelope) > FRAME_BYTES_MAX:
                     yield PublishOp(first_seq_id, len(parts), b"".join(parts))
                     first_seq_id = SeqId(first_seq_id + len(parts))
                     parts, size_bytes = [], 0
-                envelope = message.envelope()
                 parts.append(envelope)
                 size_bytes += len(envelope)
             yield PublishOp(first_seq_id, len(parts), b"".join(parts))

@@ -8,6 +8,7 @@ stop the loop for reading them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from node.errors import StorageError
 from node.ids import MSG_ID_BYTES
@@ -86,49 +87,54 @@ class SegmentDigests:
         self._is_compared = True
 
     def warm_next(self) -> bool:
-        """Compute the digest of one more segment, as `warm` does; false if there is none left to compute.
+        """Compute the digest of one more segment, as `warm` does; false if there is none left to compute. Raises
+        `StorageError`, which takes the queue out of service.
 
         Costs a look at each segment that is known, so it is for a queue that is being opened: it goes on where it was.
         """
-        known = len(self._known)
-        delta = self._content.stages.delta
-        looks_left = delta.end // DIGEST_SEGMENT_ENTRIES - -(-delta.start // DIGEST_SEGMENT_ENTRIES)
-        while looks_left > 0 and len(self._known) == known:
-            self.warm(1)
-            looks_left -= 1
-        return len(self._known) > known
+        segments = self._wholly_on_disk
+        return any(self._warm_one(segments) for _ in segments)
 
     def warm(self, cost_max: int) -> int:
         """Compute missing digests of segments on disk, so that the next `of` need not read them.
 
         Returns what it cost, in entries of version 2 of the index; that is more than ``cost_max`` by one segment at
-        most. Only segments that lie wholly in delta and have nothing unacked: those at its two ends and the unacked
-        change at once, and those in memory cost no reading. A failure takes the queue out of service.
+        most. A failure takes the queue out of service.
         """
-        content, known = self._content, self._known
-        index, delta = content.index, content.stages.delta
-        low, behind = -(-delta.start // DIGEST_SEGMENT_ENTRIES), delta.end // DIGEST_SEGMENT_ENTRIES
-        entry_cost = V1_ENTRY_COST if index.version == 1 else 1
+        entry_cost = V1_ENTRY_COST if self._content.index.version == 1 else 1
+        segments = self._wholly_on_disk
         cost = 0
-        for _ in range(low, behind):
-            if cost >= cost_max:
-                break
-            segment = self._next_warmed if low <= self._next_warmed < behind else low
-            self._next_warmed = segment + 1
-            # A look costs something as well: a queue may have thousands of segments that are known.
-            cost += 1
-            if segment in known:
-                continue
-            first = segment * DIGEST_SEGMENT_ENTRIES
-            end = first + DIGEST_SEGMENT_ENTRIES
-            entries = index.count_live(first, end)
-            if entries and not between(content.unacked.messages, first, end):
-                cost += entries * entry_cost
-                try:
-                    self._compute(segment, entries)
-                except StorageError:
+        with suppress(StorageError):
+            for _ in segments:
+                if cost >= cost_max:
                     break
+                # A look costs something as well: a queue may have thousands of segments that are known.
+                cost += 1
+                cost += entry_cost * self._warm_one(segments)
         return cost
+
+    @property
+    def _wholly_on_disk(self) -> range:
+        """Segments that are worth warming: those at the two ends of delta change at once, and those in memory cost no
+        reading."""
+        delta = self._content.stages.delta
+        return range(-(-delta.start // DIGEST_SEGMENT_ENTRIES), delta.end // DIGEST_SEGMENT_ENTRIES)
+
+    def _warm_one(self, segments: range) -> int:
+        """Look at the next of these segments: compute its digest if that is missing and nothing there is unacked, which
+        changes at once as well. Returns of how many entries. Raises `StorageError`."""
+        content = self._content
+        segment = self._next_warmed if self._next_warmed in segments else segments.start
+        self._next_warmed = segment + 1
+        if segment in self._known:
+            return 0
+        first = segment * DIGEST_SEGMENT_ENTRIES
+        end = first + DIGEST_SEGMENT_ENTRIES
+        entries = content.index.count_live(first, end)
+        if not entries or between(content.unacked.messages, first, end):
+            return 0
+        self._compute(segment, entries)
+        return entries
 
     # -- ContentObserver
 

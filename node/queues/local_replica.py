@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from node.errors import StorageError
 from node.ids import MSG_ID_BYTES, Epoch, MsgId, OriginId, SeqId
 from node.message import Message
 from node.queues.backing_queue import NO_LIMIT_BYTES, BackingQueueStatus, MirrorInFlight
@@ -324,8 +326,9 @@ class LocalReplica:
     def warm_all(self) -> Steps[None]:
         """Compute all digests that `warm` would, a segment a step, before the first call of `digests`."""
         self._digests.expect()
-        while self.wants_warming and self._digests.warm_next():
-            yield None
+        with suppress(StorageError):
+            while self.wants_warming and self._digests.warm_next():
+                yield None
 
     # -- what the node asks of each of its copies
 

@@ -61,9 +61,8 @@ class Outgoing:
             effects += [RejectPublished(channel, seqs) for channel, seqs in by_channel.items()]
             self.rejected = []
         effects += [GrantCredit(channel, messages) for channel, messages in grants]
-        if self.others:
-            effects += self.others
-            self.others = []
+        effects += self.others
+        self.others = []
         return effects
 
     def check_invariants(self) -> None:

@@ -540,7 +540,6 @@ class QueueProcess:
         self._is_sealed = self._is_closed = True
         for batch in self._held_back.take_all():
             self._outgoing.confirmed.extend((batch.channel, seq) for seq in batch.publish_seqs if seq)
-        self._waiting = []
         self._returns = Returns(backing_queue)
         backing_queue.requeue_all()
         backing_queue.purge()
@@ -558,8 +557,7 @@ class QueueProcess:
         Not more than `DISPATCH_MAX` deliveries, or those of a queue with a backlog would hold the loop for tens of
         milliseconds, and one step of whatever else there is much of: see ``has_more``.
         """
-        if self._returns.has_steps:
-            self._returns.step()
+        self._returns.step()
         self._let_in()
         self._dispatch(DISPATCH_MAX)
         if self._is_over_limit:

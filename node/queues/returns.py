@@ -80,7 +80,7 @@ class Returns:
             self._changed()
 
     def step(self) -> None:
-        """Bring some back, or get rid of some that were purged."""
+        """Bring some back, or get rid of some that were purged, if there are any."""
         if self._taken_over:
             seq_ids = _take(self._taken_over)
             self.ready -= len(seq_ids)

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import master as master_module
-from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.master import HORIZON_STEP_MIN, MirroredQueue, MirroringSettings
 from cluster.mirroring.messages import Attach, AttachRefused, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
@@ -430,3 +430,42 @@ def test_confirms_wait_for_the_slowest_mirror_and_deliveries_for_the_least_infor
     three.hear(N2)
     assert len(three.master.drain_confirmed()) == 2 * step
     assert len(three.master.fetch(1, ack_required=True)) == 1
+
+
+def test_a_mirror_that_lacks_something_trusts_the_horizon_more_than_the_end() -> None:
+    """What it has in the gaps may be of an earlier master, that had come further."""
+    pair = Pair(synchronised=False)
+    pair.master.publish(publications(1, 3))
+    pair.up().quiet()
+    assert pair.state() is MirrorState.STREAMING
+    pair.master.end()
+    pair.to_mirror()
+    assert pair.mirror.end == (Epoch(1), HORIZON_STEP_MIN)
+    pair.master.start_sync()
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.up().quiet()
+    assert pair.mirror.end == (Epoch(1), 0), "it lacks nothing when it hears it"
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "served_epoch", "flagged"),
+    [(True, 1, 0), (False, 1, 3), (True, 2, 3)],
+    ids=["followed it", "lacks something", "followed an earlier one"],
+)
+def test_who_is_promoted_believes_the_end_if_he_had_everything_of_the_master_before(
+    is_complete: bool, served_epoch: int, flagged: int
+) -> None:
+    """That one has delivered nothing; to whoever does not know that, it may have delivered all three."""
+    pair = Pair(synchronised=is_complete)
+    pair.master.publish(publications(1, 3))
+    pair.up().quiet()
+    [(_, said)] = pair.master.take_leave()
+    assert isinstance(said, Ops)
+    record = replace(pair.record, epoch=Epoch(3), master=N2, mirrors=(N1,), synchronised=(), in_service=False)
+    promoted = pair.mirror.promote(N2, replace(record, served_epoch=Epoch(served_epoch)))
+    assert promoted.local.delivered_below == 3
+    promoted.receive(N1, replace(said, epoch=Epoch(served_epoch)))
+    assert promoted.local.delivered_below == flagged

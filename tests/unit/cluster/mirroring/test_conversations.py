@@ -113,6 +113,8 @@ def test_of_two_masters_the_earlier_one_stops() -> None:
     assert pair.master.is_fenced
     assert pair.master.take_messages() == []
     assert not later.is_fenced
+    later.receive(N1, attach)
+    assert (later.take_messages(), later.is_fenced) == ([], False), "of its own epoch there is nothing to refuse"
 
 
 def test_what_every_mirror_has_is_not_counted_any_more() -> None:

@@ -138,3 +138,22 @@ def test_segments_of_which_nothing_is_here_go_together() -> None:
     assert description
     assert [holdings.segment for holdings in description.next_piece()] == [PIECE_SEGMENTS]
     assert not description
+
+
+def test_what_came_after_the_attach_is_not_described() -> None:
+    """Not even what is at the very position at which the master was."""
+    local = StoreHarness().open_queue()
+    local.publish(publications(1, 3))
+    [piece] = Description(local, [0], SeqId(2)).next_piece()
+    assert [holding.seq_id for holding in piece.holdings] == [0, 1]
+
+
+def test_a_description_that_is_repeated_when_it_is_over_says_nothing() -> None:
+    pair = differing_everywhere()
+    pair.to_mirror()
+    [reply, *_] = pair.to_master()
+    assert isinstance(reply, AttachReply)
+    pair.quiet()
+    pair.master.receive(N2, reply)
+    pair.check()
+    assert pair.to_mirror() == [], "it lacks nothing"

@@ -171,6 +171,17 @@ def test_tokens_from_before_it_was_a_mirror_are_not_its_own() -> None:
     assert queue.drain_confirmed() == [], "n2 was asked nothing"
 
 
+def test_tokens_from_before_it_was_a_mirror_do_not_come_back_when_it_is_alone() -> None:
+    """Whoever had them may be gone, and another channel of the same name have taken his place."""
+    disk = StoreHarness()
+    before = MirroredQueue(N1, disk.open_queue(), ALONE)
+    before.publish(publications(1, 1))
+    queue = demote(before, Epoch(2)).promote(N1, replace(ALONE, epoch=Epoch(3)))
+    queue.publish(publications(2, 1))
+    disk.sync()
+    assert queue.drain_confirmed() == [2]
+
+
 def test_a_message_without_token_is_taken_as_well() -> None:
     queue = MirroredQueue(N1, StoreHarness().open_queue(), ALONE, has_old_tokens=True)
     queue.publish([Publication(make_message(1), None)])

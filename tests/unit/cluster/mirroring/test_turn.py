@@ -45,6 +45,17 @@ def test_every_frame_of_a_turn_is_filled_to_the_last_byte(monkeypatch: pytest.Mo
     ]
 
 
+def test_a_run_of_messages_is_cut_where_a_frame_is_full_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [make_message(counter) for counter in range(1, 6)]
+    monkeypatch.setattr(turn_module, "FRAME_BYTES_MAX", 2 * len(messages[0].envelope()))
+    turn = Turn()
+    turn.publish(SeqId(10), messages)
+    frames, _ = turn.cut()
+    publishes = [op for ops, _ in frames for op in ops if isinstance(op, PublishOp)]
+    assert [(op.first_seq_id, op.message_count) for op in publishes] == [(10, 2), (12, 2), (14, 1)]
+    assert b"".join(op.envelopes for op in publishes) == b"".join(message.envelope() for message in messages)
+
+
 def test_a_counter_comes_after_everything_that_it_counts() -> None:
     """Message 5 goes to a consumer that acks, 6 to one that does not; 5 alone fills a frame."""
     pair = Pair().up().quiet()

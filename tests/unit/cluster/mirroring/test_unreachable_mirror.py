@@ -18,7 +18,13 @@ def test_a_mirror_without_a_link_is_reported_sooner() -> None:
     for now_ms in (4000, 8999):
         pair.master.tick(now_ms)
         assert pair.master.take_reports() == []
+        pair.master.mirror_link_down(N2)  # the other direction, or another try
     pair.master.tick(9000)
+    assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
+    for now_ms in (9100, 14_099):
+        pair.master.tick(now_ms)
+        assert pair.master.take_reports() == [], "once is enough for a while"
+    pair.master.tick(14_100)
     assert pair.master.take_reports() == [ReportMirrorStalled(N2)]
 
 
@@ -33,3 +39,19 @@ def test_a_link_that_comes_back_in_time_leaves_the_mirror_where_it_is() -> None:
     pair.master.tick(7000)
     pair.master.tick(11_999)
     assert not any(isinstance(report, ReportMirrorStalled) for report in pair.master.take_reports())
+
+
+def test_a_break_does_not_count_from_the_one_before_however_soon_that_was_over() -> None:
+    """The mirror had answered everything when time was told next."""
+    pair = Pair(settings=MirroringSettings(stall_ms=30_000, unreachable_ms=5000)).up().quiet()
+    pair.master.mirror_link_down(N2)
+    pair.master.tick(1000)
+    pair.mirror.link_lost()
+    pair.up().quiet()
+    pair.master.tick(1250)
+    pair.master.mirror_link_down(N2)
+    for now_ms in (60_000, 64_999):
+        pair.master.tick(now_ms)
+        assert not any(isinstance(report, ReportMirrorStalled) for report in pair.master.take_reports())
+    pair.master.tick(65_000)
+    assert pair.master.take_reports() == [ReportMirrorStalled(N2)]

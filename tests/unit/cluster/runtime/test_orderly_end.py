@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from cluster.metadata.records import MastershipRecord
+from cluster.mirroring.master import HORIZON_STEP_MIN
 from cluster.mirroring.promotion import knows_deliveries
 from cluster.mirroring.reports import ReportTakesService
 from cluster.mirroring.succession import END_TIMEOUT_MS
 from cluster.runtime.queue_role import MasterRole
 from node.errors import DiskFullError
 from node.ids import Epoch, NodeName
+from tests.support.messages import make_message
 from tests.support.queue_sets import CLIENT, N1, N2, N3, Q, QueueSetNetwork, QueueSetNode, mastership, pair
 
 
@@ -228,6 +230,39 @@ def test_a_copy_that_came_back_before_it_handed_over_has_said_nothing() -> None:
     network.pump()
     network[N2].queues.follow(Q, moved(in_service=True))
     assert flags(network[N2]) == [True] * 5
+
+
+def test_what_was_sent_again_to_the_new_master_stays_flagged_whatever_the_one_before_says_then() -> None:
+    """That one may have delivered it, and nobody else has heard of it."""
+    network = at_work()
+    network[N2].queues.follow(Q, moved(in_service=False))
+    network[N2].process(Q).publish(CLIENT, [make_message(6)], [6], is_resent=True)
+    network[N2].turn()
+    network[N1].queues.follow(Q, moved(in_service=False))
+    network.pump()
+    network.follow(Q, moved(in_service=True))
+    network.pump()
+    assert flags(network[N2])[-1]
+
+
+def test_a_master_that_knows_how_far_the_one_before_came_promises_as_little_as_that_one_did() -> None:
+    """So when it is gone as well its successor flags no more than after a single failure."""
+    network = QueueSetNetwork(N1, N2, N3)
+    network.follow(Q, served(mastership(Q, N1, N2, N3), 0))
+    network[N1].publish(Q, 1, 1000)
+    network.pump()
+    assert network[N1].process(Q).get(CLIENT, no_ack=False) is not None
+    network[N1].queues.touch(Q.queue_id)
+    network.pump()
+    network.follow(Q, served(replace(mastership(Q, N2, N3, N1, epoch=2), in_service=False), 1))
+    network.pump()
+    network.follow(Q, served(mastership(Q, N2, N3, N1, epoch=2), 2))
+    network.pump()
+    network[N3].queues.follow(Q, served(mastership(Q, N3, epoch=3), 2))
+    deliveries = network[N3].process(Q).backing_queue.fetch(1000, ack_required=True)
+    assert [delivery.redelivered for delivery in deliveries] == [
+        seq_id < 1 + HORIZON_STEP_MIN for seq_id in range(1000)
+    ]
 
 
 def test_a_third_copy_hears_it_too_and_knows_it_if_the_new_master_never_serves() -> None:

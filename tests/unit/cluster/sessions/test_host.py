@@ -26,7 +26,9 @@ from node.flow.credit import Credit, FlowControl
 from node.ids import ChannelKey, Epoch, NodeName, QueueId, SeqId
 from node.message import iter_envelopes, pack_envelopes
 from node.queues.events import CancelConsumer, ConsumerSpec, DeleteUnused
+from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
+from node.queues.returns import RETURN_MAX
 from tests.support.queue_bench import SteeredQueue, queue_record
 from tests.support.session_network import QUEUE, message
 
@@ -316,6 +318,23 @@ def test_get_brings_the_message_and_what_is_left(bench: HostBench) -> None:
     assert bench.asks(1, "get").envelope == b""
 
 
+def test_a_get_that_brings_nothing_says_what_may_be_ready_soon(bench: HostBench) -> None:
+    """Two messages that were published before it wait for what a channel held that is gone."""
+    options = queue_options({}, {"max-length": 10_000, "overflow": "reject-publish"})
+    bench.queue = QueueProcess(queue_record(queue_id=QUEUE), bench.storage, options)
+    bench.opens(1)
+    bench.publishes(1, *range(1, RETURN_MAX + 2))
+    for _ in range(RETURN_MAX + 1):
+        bench.asks(1, "get", channel=2)
+    bench.hears(SessionChannelClosed(QUEUE, 1, 2))
+    bench.publishes(1, 5000, 5001)
+    reply = bench.asks(1, "get")
+    assert (reply.envelope, reply.number) == (b"", RETURN_MAX + 1 + 2)
+    bench.end_turn()
+    bench.end_turn()
+    bench.asks(1, "get")
+
+
 def test_a_cancel_says_how_many_consumers_are_left(bench: HostBench) -> None:
     bench.opens(1)
     for number in (1, 2):
@@ -348,6 +367,19 @@ def test_an_auto_delete_queue_that_is_consumed_now_stays() -> None:
     assert not bench.was_offered_for_deletion
 
 
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_consumers_that_were_cut_off_may_come_back_and_those_of_a_channel_that_closed_do_not(is_cut_off: bool) -> None:
+    bench = HostBench(auto_delete=True)
+    bench.opens(1)
+    bench.asks(1, "consume", consumer=CONSUMER)
+    if is_cut_off:
+        bench.host.node_lost(N1)
+    else:
+        bench.hears(SessionChannelClosed(QUEUE, 1, 1))
+    assert bench.queue is not None
+    assert bench.queue.drain() == [DeleteUnused(may_return=is_cut_off)]
+
+
 def test_who_sealed_a_queue_and_is_lost_leaves_its_deletion_to_be_settled(bench: HostBench) -> None:
     """Whatever else he has asked since, on whatever channel. He named no conditions: it may be used, and not empty."""
     bench.opens(1)
@@ -366,6 +398,15 @@ def test_who_has_said_what_became_of_the_deletion_leaves_nothing_to_be_settled(b
     assert bench.settled == [QUEUE], "by whoever decides it"
     bench.host.node_lost(N1)
     assert bench.settled == [QUEUE]
+
+
+def test_who_never_wanted_to_delete_a_queue_leaves_the_deletion_to_whom_it_concerns(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.opens(1, N3)
+    bench.hears(SessionCall(QUEUE, 1, 60, "delete_if", 0), N3)
+    bench.host.node_lost(N1)
+    assert bench.settled == []
 
 
 def test_a_master_that_is_not_in_service_yet_seals_nothing(bench: HostBench) -> None:

@@ -16,6 +16,7 @@ from node.queues.local_replica import LocalReplica
 from node.queues.replica import SegmentDigest, SeqRange
 from node.queues.vhost_store import VhostStore
 from node.store.shared.config import StoreConfig
+from node.store.steps import run_through
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness
@@ -113,6 +114,7 @@ def test_the_content_tells_of_changes_only_while_a_digest_is_kept(harness: Store
     queue.check_invariants()
     queue.terminate()
     assert not is_observed(), "a circle would keep the messages in memory until the collector finds it"
+    queue.check_invariants()
 
 
 def test_counts_and_positions_are_known_in_memory(harness: StoreHarness) -> None:
@@ -172,6 +174,25 @@ def test_what_was_warmed_is_not_read_again(harness: StoreHarness, monkeypatch: p
     queue.check_invariants()
 
 
+def test_to_warm_costs_a_look_at_each_segment_and_all_entries_of_those_that_are_computed(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of version 1 count more: each of its records is parsed."""
+    monkeypatch.setattr(node.queues.digests, "V1_ENTRY_COST", 4)
+    queue = fill(harness, 320)
+    queue.remove([SeqRange(SeqId(18), SeqId(20)), SeqRange(SeqId(2 * ENTRIES), SeqId(3 * ENTRIES))])
+    entry_cost = 4 if harness.config.queue_version == 1 else 1
+    assert queue.warm(1) == 1 + (ENTRIES - 2) * entry_cost
+    assert queue.warm(2) == 2 + ENTRIES * entry_cost, "in the first of these two is nothing"
+    queue.check_invariants()
+    assert queue.warm(2 + ENTRIES * entry_cost) == 2 * (1 + ENTRIES * entry_cost), "the second begins within the bound"
+    assert queue.warm(1 + ENTRIES * entry_cost) == 1 + ENTRIES * entry_cost, "there it would not"
+    queue.digests()
+    assert queue.warm(1_000_000) == 19, "all are known"
+    assert queue.warm(5) == 5
+    assert queue.warm(0) == 0
+
+
 def test_a_mirrored_queue_is_warmed_while_it_is_opened(harness: StoreHarness) -> None:
     """A step per segment: an attach right after the start of a node would read them all in one turn."""
     fill(harness, 320)
@@ -215,6 +236,17 @@ def test_a_queue_that_nobody_compares_is_not_warmed(harness: StoreHarness) -> No
     queue = fill(harness, 320)
     assert warm_up(harness) == 0
     assert not queue.wants_warming
+
+
+def test_a_queue_is_worth_warming_as_soon_as_a_segment_may_lie_on_disk_only(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.digests()
+    fill(harness, 2 * ENTRIES - 2, queue)
+    assert not queue.wants_warming
+    queue.publish(publications(2 * ENTRIES - 1, 2))
+    assert queue.engine.stage_counts.delta == ENTRIES
+    assert warm_up(harness) == 1
+    assert queue.wants_warming
 
 
 def test_the_segment_at_the_tail_is_left_until_it_is_full(harness: StoreHarness) -> None:
@@ -281,11 +313,28 @@ def test_a_disk_that_cannot_be_read_takes_the_queue_out_of_service(harness: Stor
     # The third: because what version 1 has read last is remembered.
     queue.remove([SeqRange(SeqId(first), SeqId(first + 1)) for first in (100, 200, 300)])
     harness.disk.fail_reads = harness.queue_directory
+    before = harness.disk.reads
     harness.store.maintain(0)
     assert changed == [QUEUE_ID]
+    assert harness.disk.reads == before + 1, "nothing else is tried"
     assert queue.engine.has_failed
     harness.store.maintain(0)
     assert changed == [QUEUE_ID], "said once"
+
+
+def test_a_disk_that_cannot_be_read_while_a_queue_is_warmed_leaves_it_open_and_out_of_service(
+    harness: StoreHarness,
+) -> None:
+    fill(harness, 320)
+    harness.store.close()
+    harness.start()
+    opening = harness.store.queue_opening(QUEUE_ID, QUEUE_NAME, True, is_compared=True)
+    while not harness.store._open:
+        if (job := next(opening)) is not None:
+            job()
+    harness.disk.fail_reads = harness.queue_directory
+    queue = run_through(opening)
+    assert queue.engine.has_failed
 
 
 def test_a_queue_with_much_to_do_does_not_keep_the_others_waiting(

@@ -54,6 +54,20 @@ def test_who_waits_for_a_sealed_queue_goes_on_when_it_is_not_deleted_and_never_i
         assert went_on == ["behind 1", "the second"], "after what was held back, and once"
 
 
+def test_a_mastership_that_ends_does_not_go_on_because_its_queue_is_not_deleted() -> None:
+    """What waits goes to the next master."""
+    went_on: list[str] = []
+    bench = QueueBench()
+    bench.process.seal_for_delete(if_unused=False, if_empty=False)
+    bench.publish(1)
+    bench.process.when_unsealed(lambda: went_on.append("here"))
+    bench.process.hold()
+    bench.process.unseal()
+    bench.check()
+    assert (bench.process.is_sealed, bench.process.is_closed) == (False, True)
+    assert (bench.drain(), bench.ready, went_on) == ([], [], [])
+
+
 def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
     bench = QueueBench(durable=True)
     bench.consume(1, prefetch_count=1)
@@ -65,6 +79,8 @@ def test_deletion_confirms_what_is_open_and_cancels_consumers() -> None:
     confirmed = [seq for each in effects if isinstance(each, ConfirmPublished) for seq in each.publish_seqs]
     assert sorted(confirmed) == [1, 2, 3]
     assert effects[-1] == CancelConsumer(channel(1), "t")
+    assert (bench.process.consumer_count, bench.process.unacked) == (0, 0)
+    bench.check()
     assert not bench.storage.has_files
 
 

@@ -424,6 +424,17 @@ def test_whether_there_is_too_much_is_looked_at_once_in_so_many_operations(queue
         assert queue.status().in_ram == 0
 
 
+def test_what_is_fetched_takes_page_outs_along_as_well(queue: LocalReplica) -> None:
+    """It is still in memory, unacked."""
+    queue.publish(publications(1, 2 * OPERATIONS_PER_LOOK))
+    queue.engine.paging.target_ram_count = 0
+    queue.fetch(OPERATIONS_PER_LOOK - 1, ack_required=True)
+    assert queue.status().in_ram == 2 * OPERATIONS_PER_LOOK
+    queue.fetch(1, ack_required=True)
+    assert queue.status().in_ram == 0
+    queue.check_invariants()
+
+
 def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 40))
@@ -433,6 +444,21 @@ def test_to_page_out_what_is_written_already_asks_for_no_write(harness: StoreHar
     queue.publish(publications(41, 10, persistent=False))
     want_in_memory(queue, 0)
     assert harness.store.has_unflushed, "transient ones are written now"
+
+
+def test_to_give_back_asks_for_a_write_only_if_something_returns_into_delta(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 40, persistent=False))
+    harness.sync()
+    seq_ids = [delivery.seq_id for delivery in queue.fetch(30, ack_required=True)]
+    queue.requeue(seq_ids[:20])
+    assert not harness.store.has_unflushed, "it is in memory again"
+    want_in_memory(queue, 10)
+    harness.sync()
+    assert not harness.store.has_unflushed
+    queue.requeue(seq_ids[20:])
+    queue.check_invariants()
+    assert harness.store.has_unflushed
 
 
 @pytest.mark.parametrize("unacked", [10, 20])

@@ -32,6 +32,17 @@ def test_a_copy_that_was_closed_in_order_tells_how_far_it_is() -> None:
     assert disk.operations == before, "nothing is made by looking"
 
 
+def test_a_copy_of_which_somebody_knows_how_far_it_is_reaches_farther_than_one_of_which_nobody_does() -> None:
+    """However little it has."""
+    disk = SimulatedDisk()
+    queue = open_at_once(NodeQueueFiles(disk, DATA_DIRECTORY, GroupCommit(), StoreConfig(), lambda: 0.0), ORDERS)
+    queue.publish(publications(1, 1))
+    queue.terminate()
+    known = reach(disk)
+    assert known is not None
+    assert known > UNKNOWN_REACH
+
+
 def test_what_was_deleted_is_no_copy() -> None:
     disk = SimulatedDisk()
     files = NodeQueueFiles(disk, DATA_DIRECTORY, GroupCommit(), StoreConfig(), lambda: 0.0)

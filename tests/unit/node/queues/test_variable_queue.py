@@ -400,6 +400,43 @@ def test_an_older_sync_batch_does_not_lower_the_origins(harness: StoreHarness) -
     assert queue.origins() == {OriginId(b"origin-1"): 5, OriginId(b"origin-2"): 9}
 
 
+def test_the_first_live_position_is_the_lowest_of_what_is_ready_and_what_is_unacked(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    assert queue.first_live_seq_id == queue.next_seq_id
+    queue.publish(publications(1, 4))
+    assert queue.first_live_seq_id == 0
+    queue.fetch(2, ack_required=True)
+    assert queue.first_live_seq_id == 0, "unacked, before what is ready"
+    queue.ack([SeqId(0)])
+    assert queue.first_live_seq_id == 1
+    queue.fetch(2, ack_required=True)
+    assert queue.first_live_seq_id == 1, "of several that are unacked the first; nothing is ready"
+    queue.requeue([SeqId(1)])
+    assert queue.first_live_seq_id == 1, "ready, before what is unacked"
+    queue.ack([SeqId(2), SeqId(3)])
+    queue.purge()
+    assert queue.first_live_seq_id == queue.next_seq_id == 4
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("how", ["ack", "drop", "purge", "remove"])
+def test_what_is_settled_asks_for_a_write_if_it_is_on_disk(harness: StoreHarness, how: str, persistent: bool) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4, persistent=persistent))
+    harness.sync()
+    match how:
+        case "ack":
+            queue.ack([delivery.seq_id for delivery in queue.fetch(4, ack_required=True)])
+        case "drop":
+            queue.drop(4)
+        case "purge":
+            queue.purge()
+        case "remove":
+            queue.remove([SeqRange(SeqId(0), SeqId(4))])
+    assert queue.ready + queue.unacked == 0
+    assert harness.store.has_unflushed is persistent
+
+
 def test_marked_messages_are_delivered_flagged(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     queue.publish(publications(1, 3))
