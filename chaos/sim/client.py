@@ -263,7 +263,7 @@ class Channel:
 class Connection(asyncio.Protocol):
     """One connection to one node; made by `open_connection`."""
 
-    def __init__(self, vhost: str) -> None:
+    def __init__(self, vhost: str = "/") -> None:
         self._vhost = vhost
         self._transport: SimulatedTransport
         self._buffer = b""
