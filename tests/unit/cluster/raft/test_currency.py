@@ -105,6 +105,14 @@ def test_a_leader_says_nothing_before_it_has_committed_something_of_its_term() -
     assert core.currency.as_of_ms(core.log.applied) == 5000
 
 
+def test_to_a_follower_of_which_nothing_was_heard_no_stamp_is_sent_back() -> None:
+    """It would take it for proof that it was current then."""
+    core = make_leader(make_core())
+    core.tick(5100)
+    assert core.currency.as_of_ms(core.log.applied) == NEVER_MS, "nor has the leader any proof for itself"
+    assert [(heartbeat.stamp_ms, heartbeat.echo_ms) for heartbeat in of_type(drain(core), Heartbeat)] == [(5101, 0)] * 2
+
+
 def test_what_a_process_has_stamped_is_not_sent_to_the_one_after_it() -> None:
     """Its clock is another."""
     core = make_leader(make_core())

@@ -10,6 +10,7 @@ import pytest
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Role, founding_state
 from cluster.raft.messages import (
     AppendResponse,
+    ForwardedProposal,
     Heartbeat,
     HeartbeatResponse,
     PreVoteRequest,
@@ -74,6 +75,30 @@ def test_the_word_of_a_leader_is_trusted_for_an_election_timeout() -> None:
     until_ms = 10 + core.config.election_timeout_min_ms
     assert core.has_quorum(until_ms)
     assert not core.has_quorum(until_ms + 1)
+
+
+def test_when_its_leader_is_gone_everybody_who_has_lost_tries_again_within_three_heartbeats() -> None:
+    waits_ms = []
+    for seed in range(40):
+        core = RaftCore(RaftConfig(N1), founding_state(TRIO), Random(seed), now_ms=0)
+        follow(core, 10)
+        core.peer_down(20, N2)
+        core.tick(100)
+        assert core.role is Role.PRE_CANDIDATE
+        waits_ms.append(core.next_deadline_ms - 100)
+    interval_ms = core.config.heartbeat_interval_ms
+    assert interval_ms <= min(waits_ms) < 1.5 * interval_ms
+    assert 2.5 * interval_ms < max(waits_ms) <= 3 * interval_ms
+
+
+def test_who_refuses_a_vote_while_its_leader_is_gone_waits_no_longer_for_that() -> None:
+    """Whoever asked cannot become the leader; nobody is there to be disturbed."""
+    core = make_core()
+    follow(core, 10)
+    core.peer_down(20, N2)
+    core.step(30, VoteRequest(N3, N1, 2, 0, 0))
+    assert VoteResponse(N1, N3, 2, False) in drain(core)
+    assert core.next_deadline_ms <= 30 + 3 * core.config.heartbeat_interval_ms
 
 
 # --- how long everybody waits
@@ -146,6 +171,22 @@ def test_who_does_not_vote_does_not_take_over_either() -> None:
     core.step(10, TimeoutNow(N1, N4, 1))
     assert core.role is Role.FOLLOWER
     assert drain(core) == []
+
+
+@pytest.mark.parametrize("role", [Role.PRE_CANDIDATE, Role.CANDIDATE])
+def test_who_stands_and_hears_that_another_leads_its_term_follows_that_one(role: Role) -> None:
+    core = make_core()
+    core.tick(5000)
+    if role is Role.CANDIDATE:
+        core.step(5000, PreVoteResponse(N3, N1, core.term + 1, True))
+    assert core.role is role
+    drain(core)
+    core.step(5010, Heartbeat(N2, N1, core.term, 0, 0, 0, 0))
+    drain(core)
+    assert (core.role, core.leader, core.has_quorum(5010)) == (Role.FOLLOWER, N2, True)
+    assert_waits(core, since_ms=5010)
+    core.propose(5010, [b"x"])
+    assert [message.receiver for message in of_type(drain(core), ForwardedProposal)] == [N2]
 
 
 def test_a_voter_that_is_asked_to_take_over_asks_for_votes_without_a_pre_vote() -> None:

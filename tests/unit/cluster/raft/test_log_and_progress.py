@@ -56,3 +56,14 @@ def test_what_a_follower_has_is_not_sent_to_it_again() -> None:
     progress.check_invariants()
     assert progress.state is ProgressState.PROBE
     assert progress.next == 8
+
+
+def test_a_probe_begins_behind_what_the_follower_is_known_to_have() -> None:
+    """Whatever an old refusal says."""
+    progress = Progress(next_index=4, now_ms=0)
+    progress.note_accepted(7)
+    progress.become_probe(3)
+    progress.check_invariants()
+    assert progress.next == 8
+    progress.become_probe(9)
+    assert progress.next == 9

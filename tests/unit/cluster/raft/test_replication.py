@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.raft.leadership import MAX_APPEND_BYTES
 from cluster.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot
+from cluster.raft.progress import MAX_IN_FLIGHT_REQUESTS
 from tests.support.raft_core import N1, N2, N3, command, drain, log_of, make_core, make_leader, of_type
 
 
@@ -79,6 +80,22 @@ def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_el
     leader.step(again_ms, AppendResponse(N2, N1, leader.term, True, leader.log.snapshot.index))
     [rest] = [message for message in of_type(drain(leader), AppendRequest) if message.receiver == N2]
     assert [entry.payload for entry in rest.entries] == [b"x"]
+
+
+def test_a_follower_that_answers_after_the_log_it_was_sent_is_compacted_gets_the_snapshot() -> None:
+    """More was decided meanwhile than is sent without an answer."""
+    leader = make_leader(make_core())
+    for number in range(MAX_IN_FLIGHT_REQUESTS + 2):
+        leader.propose(5010, [b"%d" % number])
+        drain(leader)
+        leader.step(5010, AppendResponse(N3, N1, leader.term, True, leader.log.last_index))
+        drain(leader)
+    leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
+    assert [message.receiver for message in drain(leader)] == []
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    [answer] = drain(leader)
+    assert isinstance(answer, InstallSnapshot)
+    assert (answer.receiver, answer.snapshot) == (N2, leader.log.snapshot)
 
 
 def test_a_repeated_request_that_begins_in_what_is_compacted_is_taken_from_there_on() -> None:

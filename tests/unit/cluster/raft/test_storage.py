@@ -134,7 +134,10 @@ def test_a_torn_tail_is_cut() -> None:
         file.pwrite(content, 0)
 
 
-def test_damage_below_what_was_synced_is_refused_with_file_and_offset() -> None:
+@pytest.mark.parametrize(
+    "damaged", [0, 7, 10, 15, 30], ids=["magic", "length", "checksum", "length that was synced", "item"]
+)
+def test_damage_below_what_was_synced_is_refused_with_file_and_offset(damaged: int) -> None:
     disk = SimulatedDisk()
     storage, _ = reopen(disk)
     offset = storage.log_bytes
@@ -142,8 +145,20 @@ def test_damage_below_what_was_synced_is_refused_with_file_and_offset() -> None:
     storage.sync()
     storage.append(ready(command(4, 2)))
     storage.sync()
-    disk.flip_bit(f"{DIRECTORY}/log", offset + 30)
+    disk.flip_bit(f"{DIRECTORY}/log", offset + damaged)
     with pytest.raises(StorageError, match=rf"/data/raft/log is damaged at offset {offset}:"):
+        reopen(disk)
+
+
+@pytest.mark.parametrize("is_written_to", [False, True])
+def test_damage_of_the_first_batch_is_refused_whatever_was_synced_behind_it(is_written_to: bool) -> None:
+    """The log was put in place with it, complete."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    if is_written_to:
+        storage.append(ready(command(3, 2)))
+    disk.flip_bit(f"{DIRECTORY}/log", 30)
+    with pytest.raises(StorageError, match="/data/raft/log is damaged at offset 0:"):
         reopen(disk)
 
 
@@ -165,6 +180,18 @@ def test_a_damaged_snapshot_is_refused() -> None:
     disk.flip_bit(f"{DIRECTORY}/snapshot", 20)
     with pytest.raises(StorageError, match=r"/data/raft/snapshot is damaged"):
         reopen(disk)
+
+
+def test_a_snapshot_that_was_cut_off_anywhere_is_refused() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    file = disk.open(f"{DIRECTORY}/snapshot")
+    for size in reversed(range(file.size)):
+        file.truncate(size)
+        with pytest.raises(StorageError, match="/data/raft/snapshot is"):
+            reopen(disk)
 
 
 def test_a_snapshot_replaces_the_entries_it_covers() -> None:

@@ -175,6 +175,24 @@ def test_a_flush_moves_twice_what_was_written_and_a_file_counts_like_eight_entri
     driver.check()
 
 
+def test_a_segment_finished_while_its_journal_is_moved_counts_like_one_entry() -> None:
+    driver = V1Driver(replace(SMALL, v1_journal_entries_max=40))
+    driver.publish_at({8 * number + at: driver.message() for number in range(20) for at in range(2)})
+    driver.next_seq_id = 8 * 20
+    driver.restart()
+    driver.settle([8 * number for number in range(20)])
+    driver.flush()
+    for count in (19, 1):
+        publish_spread(driver, count)
+        driver.flush()
+    assert len([name for name in files(driver) if name.endswith(".jif")]) == 1, "it is full, and hardly moved yet"
+    driver.settle([8 * number + 1 for number in range(20)])
+    driver.flush()
+    # Twice 20 records: 19 segments to forget, and three to be written.
+    assert [name for name in files(driver) if name.endswith(".idx")] == ["20.idx", "21.idx", "22.idx"]
+    driver.check()
+
+
 def test_more_acks_than_one_flush_moves(driver: V1Driver) -> None:
     """They go in one piece, and the publishes behind them one by one."""
     driver.publish(8)

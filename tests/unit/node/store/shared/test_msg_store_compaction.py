@@ -43,6 +43,18 @@ def test_holes_are_filled_from_the_end_and_the_file_is_cut() -> None:
     node.check()
 
 
+def test_holes_that_are_filled_are_in_nobodys_way() -> None:
+    """More of them than holes are tried for one record."""
+    count = 9 * (hole_filling.HOLES_TRIED_MAX + 10)
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 + count * RECORD_BYTES, compaction="holes"))
+    node.write(*range(1, count + 2))
+    node.sync()
+    node.release(*(counter for counter in range(1, count + 1) if counter % 3))
+    node.compact()
+    node.check()
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + count // 3 * RECORD_BYTES
+
+
 def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
     monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
