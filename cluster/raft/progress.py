@@ -45,7 +45,7 @@ class Progress:
         self.match = 0
         #: Index of the next entry to send.
         self.next = next_index
-        #: Last index of each request sent and not yet answered, ascending.
+        #: In `REPLICATE`: last index of each request sent and not yet answered, ascending.
         self.in_flight: deque[int] = deque()
         #: In `PROBE`: a request is on its way.
         self.is_probe_sent = False
@@ -66,7 +66,6 @@ class Progress:
     def become_probe(self, next_index: int) -> None:
         self.state = ProgressState.PROBE
         self.next = max(self.match + 1, next_index)
-        self.in_flight.clear()
         self.is_probe_sent = False
 
     def become_replicate(self) -> None:
@@ -76,7 +75,6 @@ class Progress:
 
     def become_snapshot(self, now_ms: int) -> None:
         self.state = ProgressState.SNAPSHOT
-        self.in_flight.clear()
         self.snapshot_sent_ms = now_ms
 
     @property

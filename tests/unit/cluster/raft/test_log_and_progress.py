@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import Entry, EntryKind, Snapshot
-from cluster.raft.progress import Progress, ProgressState
+from cluster.raft.progress import MAX_IN_FLIGHT_REQUESTS, Progress, ProgressState
 
 
 def log_of(*terms: int) -> RaftLog:
@@ -67,3 +69,29 @@ def test_a_probe_begins_behind_what_the_follower_is_known_to_have() -> None:
     assert progress.next == 8
     progress.become_probe(9)
     assert progress.next == 9
+
+
+def test_who_begins_to_stream_sends_everything_the_follower_is_not_known_to_have() -> None:
+    progress = Progress(next_index=9, now_ms=0)
+    progress.note_accepted(5)
+    assert progress.next == 9
+    progress.become_replicate()
+    assert progress.next == 6
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda progress: progress.become_probe(1), lambda progress: progress.become_snapshot(5)]
+)
+def test_what_was_on_its_way_before_does_not_hold_up_who_streams_again(leave: Callable[[Progress], None]) -> None:
+    progress = Progress(next_index=1, now_ms=0)
+    progress.become_replicate()
+    paused = []
+    for index in range(1, MAX_IN_FLIGHT_REQUESTS + 1):
+        paused.append(progress.is_paused)
+        progress.note_sent(index)
+    paused.append(progress.is_paused)
+    assert paused == [False] * MAX_IN_FLIGHT_REQUESTS + [True]
+    leave(progress)
+    progress.become_replicate()
+    assert (progress.is_paused, len(progress.in_flight)) == (False, 0)
+    progress.check_invariants()

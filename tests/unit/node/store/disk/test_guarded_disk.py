@@ -443,7 +443,8 @@ def test_other_files_pass_through(node: Node) -> None:
     assert node.disk.free_bytes(path) == node.below.free_bytes(path)
 
 
-def test_missing_notes_are_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_notes_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
     node.crash()
     node.create(SEGMENT, 100)
     # Within the first second no length is noted yet.

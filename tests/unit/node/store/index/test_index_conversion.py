@@ -15,7 +15,7 @@ from node.store.index.conversion import (
     split_terms,
     versions_on_disk,
 )
-from node.store.index.index import IN_SHARED_STORE
+from node.store.index.index import IN_SHARED_STORE, PagedMessage, QueueIndex
 from tests.support.converting_driver import ConvertingDriver
 from tests.support.index_driver import DIRECTORY, V1, V2, IndexKind
 
@@ -221,6 +221,29 @@ def test_after_a_crash_what_is_in_both_still_waits_for_the_cursor(driver: Conver
     assert driver.old.count_live(0, 9) == 6
     driver.finish()
     driver.check()
+
+
+def test_a_start_compares_only_the_segments_of_which_both_have_something(
+    driver: ConvertingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old may be large, and little of it was copied."""
+    driver.publish(40)
+    driver.sync()
+    driver.begin()
+    driver.step(10)
+    driver.sync()
+    looked_at: list[tuple[int, int]] = []
+    kind = type(driver.old)
+    entries = kind.entries
+
+    def watched(index: QueueIndex, first: int, end: int, count_max: int) -> list[tuple[int, PagedMessage]]:
+        looked_at.append((first, end))
+        return entries(index, first, end, count_max)
+
+    monkeypatch.setattr(kind, "entries", watched)
+    driver.crash(CrashStyle.DROP, 0)
+    assert looked_at == [(0, 8), (8, 16)]
+    assert [driver.converting.is_in_both(seq_id) for seq_id in range(8, 12)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("style", CrashStyle)

@@ -20,6 +20,7 @@ from node.store.formats.record import (
     unpack_slot,
 )
 from node.store.index.terms import RESERVE_STEP
+from node.store.index.v2.scan import BadSlot, scan_slots
 from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
@@ -458,3 +459,13 @@ def test_a_mirror_of_transient_messages_reserves_positions_too(harness: StoreHar
     queue.insert([far], [message], [message.envelope()])
     harness.sync()
     assert harness.crash().next_seq_id > far
+
+
+def test_of_an_index_file_that_is_cut_off_everything_before_is_read() -> None:
+    """A slot of which there is only a part was torn, unless nothing was ever in it."""
+    whole = b"\xff" * SLOT_BYTES
+    content = bytes(HEADER_BYTES) + ZERO_SLOT + whole
+    corrupt = (25, BadSlot("corrupt"))
+    assert list(scan_slots(3, content, 8)) == [corrupt]
+    assert list(scan_slots(3, content + bytes(SLOT_BYTES - 1), 8)) == [corrupt]
+    assert list(scan_slots(3, content + whole[:-1], 8)) == [corrupt, (26, BadSlot("torn"))]

@@ -89,6 +89,11 @@ def test_a_run_costs_the_same_however_long_it_is() -> None:
     assert positions(bits_of(run, ENTRIES - 1), 8192) == range(8192 + 4090, 8192 + 4096)
 
 
+def test_of_nothing_there_are_no_runs() -> None:
+    assert runs([]) == []
+    assert list(runs_of_bits(0, 8)) == []
+
+
 def test_positions_are_cut_at_segment_borders() -> None:
     assert by_segment([], 3) == []
     assert by_segment([6], 3) == [(0, [6])]
