@@ -63,7 +63,8 @@ class Progress:
         #: In `SNAPSHOT`: since when it is on its way.
         self.snapshot_sent_ms = 0
 
-    def become_probe(self, next_index: int) -> None:
+    def become_probe(self, next_index: int = 0) -> None:
+        """Ask at ``next_index``, but not for what it is known to have."""
         self.state = ProgressState.PROBE
         self.next = max(self.match + 1, next_index)
         self.is_probe_sent = False

@@ -58,6 +58,44 @@ def test_an_older_claim_changes_nothing() -> None:
     currency.check_invariants()
 
 
+def test_each_claim_counts_as_soon_as_what_it_names_is_applied_and_not_before() -> None:
+    currency = Currency()
+    currency.note(100, 7)
+    currency.note(150, 7)
+    assert currency.as_of_ms(6) == NEVER_MS
+    currency.note(200, 9)
+    currency.note(300, 11)
+    assert currency.as_of_ms(10) == 150, "of those that wait only the first and the latest are kept"
+    assert currency.as_of_ms(11) == 300
+    assert currency.missing_index is None
+
+
+def test_the_latest_claim_stands_for_all_before_it() -> None:
+    currency = Currency()
+    currency.note(100, 7)
+    currency.note(300, 9)
+    assert currency.as_of_ms(9) == 300
+    assert currency.missing_index is None
+    currency.check_invariants()
+
+
+def test_what_is_known_to_be_missing_is_not_said_by_an_old_claim() -> None:
+    currency = Currency()
+    currency.note(300, 5)
+    assert currency.as_of_ms(5) == 300
+    for as_of_ms in (200, 300):
+        currency.note(as_of_ms, 6)
+        assert currency.missing_index is None
+
+
+def test_of_claims_as_of_the_same_moment_the_first_counts() -> None:
+    """It asks for less."""
+    currency = Currency()
+    for committed in (7, 9, 12):
+        currency.note(300 if committed > 7 else 100, committed)
+    assert currency.missing_index == 9
+
+
 def test_who_hears_the_leader_and_applies_is_current_within_some_heartbeats() -> None:
     network = RaftNetwork(NAMES)
     leader = network.elect()
@@ -99,9 +137,11 @@ def test_a_leader_says_nothing_before_it_has_committed_something_of_its_term() -
     win_election(core)
     core.step(5010, HeartbeatResponse(N2, N1, core.term, 1, 5001))
     assert core.currency.as_of_ms(core.log.applied) == NEVER_MS
-    core.step(5020, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    core.tick(5015 + core.config.heartbeat_interval_ms)
+    assert [heartbeat.committed for heartbeat in of_type(drain(core), Heartbeat)] == [0, 0]
+    core.step(5120, AppendResponse(N2, N1, core.term, True, core.log.last_index))
     drain(core)
-    core.step(5030, HeartbeatResponse(N2, N1, core.term, 1, 5001))
+    core.step(5130, HeartbeatResponse(N2, N1, core.term, 1, 5001))
     assert core.currency.as_of_ms(core.log.applied) == 5000
 
 

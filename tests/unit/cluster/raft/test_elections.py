@@ -211,6 +211,15 @@ def test_who_asks_in_a_term_that_is_past_is_refused_and_hears_of_the_present_one
     assert drain(core) == [PreVoteResponse(N1, N2, 5, False)]
 
 
+def test_nobody_else_may_stand_for_an_election_timeout_after_a_leader_was_heard() -> None:
+    core = make_core()
+    follow(core, 10)
+    until_ms = 10 + core.config.election_timeout_min_ms
+    core.step(until_ms - 1, PreVoteRequest(N3, N1, 2, 3, 1))
+    core.step(until_ms, PreVoteRequest(N3, N1, 2, 3, 1))
+    assert drain(core) == [PreVoteResponse(N1, N3, 1, False), PreVoteResponse(N1, N3, 2, True)]
+
+
 # --- handing over
 
 
@@ -235,7 +244,19 @@ def test_a_transfer_that_takes_longer_than_an_election_is_given_up() -> None:
     core.propose(given_up_ms, [b"y"])
 
 
-def test_a_leader_may_hear_of_the_death_of_somebody_it_does_not_know() -> None:
+def test_a_leader_may_hear_of_and_from_somebody_it_does_not_know() -> None:
+    """Whom it removed, for example."""
     core = make_leader(make_core())
     core.peer_down(5000, N4)
+    core.step(5000, AppendResponse(N4, N1, core.term, True, 4))
+    core.step(5000, HeartbeatResponse(N4, N1, core.term, 1, 5001))
+    assert drain(core) == []
     assert core.is_leader
+
+
+def test_who_answers_a_request_was_heard_as_much_as_who_answers_a_heartbeat() -> None:
+    core = make_leader(make_core())
+    until_ms = 5900 + core.config.election_timeout_min_ms
+    core.step(5900, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    assert core.has_quorum(until_ms)
+    assert not core.has_quorum(until_ms + 1)

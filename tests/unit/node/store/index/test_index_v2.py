@@ -188,6 +188,16 @@ def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
     assert slot(harness, 1) == bytes((STATUS_PRESENT,)) + whole[1:]
 
 
+def test_a_status_that_nobody_writes_is_damage(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", HEADER_BYTES + SLOT_BYTES, bit=5)
+    report = harness.crash().recovery_report
+    assert report is not None
+    assert (report.corrupt, report.messages) == (1, 2)
+
+
 def test_a_damaged_message_is_quarantined(harness: StoreHarness) -> None:
     """Its slot, and the whole of its record, for whoever wants to know what became of it."""
     damaged(harness, "queues/7/0.qs", HEADER_BYTES + 100)

@@ -110,6 +110,7 @@ def test_positions_are_cut_at_segment_borders() -> None:
         (0, 99, range(8)),
         (9, 16, range(1, 8)),
         (8, 15, range(7)),
+        (9, 15, range(1, 7)),
         (0, 9, [0]),
         (15, 99, [7]),
         (11, 11, []),

@@ -134,6 +134,23 @@ def test_garbage_of_an_earlier_life_is_reclaimed_though_nobody_writes(kind: str,
     assert [name for name in node.files() if name.endswith(suffix)]
 
 
+def test_a_record_settled_since_its_file_was_surveyed_takes_no_part() -> None:
+    """Whatever its size: those before it are moved all the same."""
+    node = node_of("holes")
+    node.write(*range(1, 9))
+    node.write(9, body_bytes=150)
+    node.write(10, 11)
+    node.sync()
+    node.release(*range(1, 7))
+    while not [name for name in node.files() if name.endswith(".holes")]:
+        node.store.maintain()
+    node.release(9)
+    node.compact()
+    node.check()
+    assert node.store.status().moved_bytes == 3 * RECORD_BYTES
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + 3 * RECORD_BYTES, "7, 8 and 10"
+
+
 def test_a_file_with_nothing_alive_is_deleted() -> None:
     node = ten_of_forty("holes")
     node.release(*range(4, 41, 4))
@@ -194,7 +211,13 @@ def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
+def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bounded(files: StoreFiles, number: int, size: int, offset: int) -> bytes:
+        assert size <= STEP_BYTES
+        return read_source(files, number, size, offset)
+
+    for module in (hole_filling, merging):
+        monkeypatch.setattr(module, "read_source", bounded)
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
     big = STEP_BYTES * 3 // 2
     node.write(*range(1, 21), body_bytes=big)
