@@ -55,6 +55,22 @@ def test_holes_that_are_filled_are_in_nobodys_way() -> None:
     assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + count // 3 * RECORD_BYTES
 
 
+def test_a_hole_may_leave_room_for_nothing_but_the_header_of_what_is_left() -> None:
+    pair_bytes = 2 * RECORD_BYTES + RECORD_HEADER_BYTES
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=64 + 5 * pair_bytes, compaction="holes"))
+    for counter in range(1, 11, 2):
+        node.write(counter, body_bytes=100 + RECORD_HEADER_BYTES)
+        node.write(counter + 1)
+    node.write(11)
+    node.sync()
+    node.release(*range(1, 11, 2))
+    node.compact()
+    node.check()
+    assert node.store.status().moved_bytes == 3 * RECORD_BYTES
+    node.start(may_open_clean=False)
+    node.check()
+
+
 def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
     monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)
