@@ -195,6 +195,17 @@ def test_a_voter_that_is_asked_to_take_over_asks_for_votes_without_a_pre_vote() 
     core.step(4000, TimeoutNow(N2, N1, 1))
     assert [(m.receiver, m.is_transfer) for m in of_type(drain(core), VoteRequest)] == [(N2, True), (N3, True)]
     assert_waits(core, since_ms=4000)
+    assert (core.leader, core.has_quorum(4000)) == (None, False)
+
+
+def test_who_stands_knows_of_no_leader_any_more() -> None:
+    core = make_core()
+    follow(core, 10)
+    now_ms = core.next_deadline_ms
+    core.tick(now_ms)
+    assert (core.role, core.leader) == (Role.PRE_CANDIDATE, None)
+    with pytest.raises(ProposalRefusedError, match="knows no leader"):
+        core.propose(now_ms, [b"x"])
 
 
 def test_a_target_that_has_everything_is_asked_to_take_over_once() -> None:
@@ -218,6 +229,29 @@ def test_nobody_else_may_stand_for_an_election_timeout_after_a_leader_was_heard(
     core.step(until_ms - 1, PreVoteRequest(N3, N1, 2, 3, 1))
     core.step(until_ms, PreVoteRequest(N3, N1, 2, 3, 1))
     assert drain(core) == [PreVoteResponse(N1, N3, 1, False), PreVoteResponse(N1, N3, 2, True)]
+
+
+def test_nobody_is_encouraged_to_stand_in_a_term_that_has_begun() -> None:
+    core = make_core()
+    core.step(10, PreVoteRequest(N3, N1, core.term, 99, core.term))
+    assert drain(core) == [PreVoteResponse(N1, N3, core.term, False)]
+
+
+@pytest.mark.parametrize("role", [Role.PRE_CANDIDATE, Role.CANDIDATE])
+def test_who_is_refused_by_a_majority_has_lost(role: Role) -> None:
+    """What comes later changes nothing."""
+    core = make_core()
+    core.tick(5000)
+    if role is Role.CANDIDATE:
+        core.step(5000, PreVoteResponse(N3, N1, core.term + 1, True))
+    drain(core)
+    answer = VoteResponse if role is Role.CANDIDATE else PreVoteResponse
+    roles = []
+    for voter, is_granted in ((N2, False), (N3, False), (N4, True)):
+        core.step(5010, answer(voter, N1, core.term, is_granted))
+        roles.append(core.role)
+    assert roles == [role, Role.FOLLOWER, Role.FOLLOWER]
+    assert_waits(core, since_ms=5010)
 
 
 # --- handing over

@@ -433,6 +433,16 @@ def test_a_clean_stop_leaves_everything_noted(node: Node) -> None:
     assert node.noted == {SEGMENT: 100}
 
 
+def test_a_guarded_file_says_what_is_not_synced(node: Node) -> None:
+    file = node.disk.create(SEGMENT)
+    said = [file.has_unsynced]
+    for act in (file.sync, lambda: file.pwrite(b"x", 0), file.sync):
+        act()
+        said.append(file.has_unsynced)
+    assert said == [True, False, True, False]
+    assert (file.path, file.size) == (SEGMENT, 1)
+
+
 def test_other_files_pass_through(node: Node) -> None:
     path = f"{QUEUE}/queue.json"
     node.create(path, 30).truncate(3)
