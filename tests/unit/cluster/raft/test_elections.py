@@ -9,6 +9,7 @@ import pytest
 
 from cluster.raft.core import ProposalRefusedError, RaftConfig, RaftCore, Role, founding_state
 from cluster.raft.messages import (
+    AppendRequest,
     AppendResponse,
     ForwardedProposal,
     Heartbeat,
@@ -235,6 +236,64 @@ def test_nobody_is_encouraged_to_stand_in_a_term_that_has_begun() -> None:
     core = make_core()
     core.step(10, PreVoteRequest(N3, N1, core.term, 99, core.term))
     assert drain(core) == [PreVoteResponse(N1, N3, core.term, False)]
+
+
+@pytest.mark.parametrize(
+    ("last_index", "last_term", "is_granted"), [(9, 0, False), (2, 1, False), (3, 1, True), (1, 2, True)]
+)
+def test_nobody_is_encouraged_whose_log_could_not_win(last_index: int, last_term: int, is_granted: bool) -> None:
+    core = make_core()
+    core.step(10, PreVoteRequest(N3, N1, 2, last_index, last_term))
+    assert drain(core) == [PreVoteResponse(N1, N3, 2 if is_granted else 1, is_granted)]
+
+
+def test_a_pre_vote_for_a_term_that_has_begun_counts_no_more() -> None:
+    core = make_core()
+    core.tick(5000)
+    core.step(5000, PreVoteResponse(N2, N1, core.term, True))
+    assert core.role is Role.PRE_CANDIDATE
+    core.step(5000, PreVoteResponse(N2, N1, core.term + 1, True))
+    assert core.role is Role.CANDIDATE, "that was for the next one"
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+def test_a_candidate_counts_votes_and_no_pre_votes(is_granted: bool) -> None:
+    core = make_core()
+    core.tick(5000)
+    core.step(5000, PreVoteResponse(N2, N1, core.term + 1, True))
+    drain(core)
+    for voter in (N2, N3):
+        core.step(5010, PreVoteResponse(voter, N1, core.term + is_granted, is_granted))
+    assert core.role is Role.CANDIDATE
+
+
+def test_a_vote_that_was_refused_is_there_for_the_next_who_asks_and_gives_that_one_time() -> None:
+    core = make_core()
+    core.step(30, VoteRequest(N3, N1, 2, 2, 1))
+    core.step(900, VoteRequest(N2, N1, 2, 3, 1))
+    assert drain(core) == [VoteResponse(N1, N3, 2, False), VoteResponse(N1, N2, 2, True)]
+    assert_waits(core, since_ms=900)
+
+
+def test_a_vote_that_comes_when_another_leads_makes_nobody_a_leader() -> None:
+    core = make_core()
+    core.tick(5000)
+    core.step(5000, PreVoteResponse(N3, N1, core.term + 1, True))
+    drain(core)
+    follow(core, 5010)
+    core.step(5020, VoteResponse(N3, N1, core.term, True))
+    assert (core.role, core.leader) == (Role.FOLLOWER, N2)
+
+
+@pytest.mark.parametrize(
+    "say",
+    [AppendRequest(N2, N1, 1, 3, 1, (), 3), AppendRequest(N2, N1, 1, 9, 1, (), 3), Heartbeat(N2, N1, 1, 0, 0, 0, 0)],
+)
+def test_whatever_a_leader_says_shows_that_it_is_there(say: AppendRequest | Heartbeat) -> None:
+    core = make_core()
+    core.step(700, say)
+    assert (core.leader, core.has_quorum(700)) == (N2, True)
+    assert_waits(core, since_ms=700)
 
 
 @pytest.mark.parametrize("role", [Role.PRE_CANDIDATE, Role.CANDIDATE])
