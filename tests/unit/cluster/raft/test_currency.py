@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from cluster.raft.core import RaftConfig, RaftCore, founding_state
 from cluster.raft.currency import NEVER_MS, Currency
 from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse
@@ -199,6 +201,19 @@ def test_words_that_waited_in_a_socket_prove_nothing_about_the_present() -> None
         core.step(9000, Heartbeat(N1, N2, 1, 3, 3, late, 111))
     assert core.currency.as_of_ms(3) == 110
     assert core.has_quorum(9000), "which is why hearing the leader is not enough"
+
+
+@pytest.mark.parametrize(
+    ("committed", "echo_ms", "as_of_ms"),
+    [(3, 151, 150), (3, 1, 0), (3, 201, 200), (3, 202, NEVER_MS), (3, 0, NEVER_MS), (0, 151, NEVER_MS)],
+)
+def test_a_follower_believes_a_stamp_of_its_own_with_what_was_committed_then(
+    committed: int, echo_ms: int, as_of_ms: int
+) -> None:
+    """And none that it has not given yet: it is of another process under its name."""
+    core = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
+    core.step(200, Heartbeat(N1, N2, 1, 3, committed, 500, echo_ms))
+    assert core.currency.as_of_ms(3) == as_of_ms
 
 
 def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:

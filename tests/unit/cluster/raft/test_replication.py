@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.raft.leadership import MAX_APPEND_BYTES
-from cluster.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot
+from cluster.raft.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Snapshot
 from cluster.raft.progress import MAX_IN_FLIGHT_REQUESTS
 from tests.support.raft_core import N1, N2, N3, command, drain, log_of, make_core, make_leader, of_type
 
@@ -159,3 +159,21 @@ def test_to_a_repeated_request_that_ends_in_what_is_compacted_all_of_that_is_acc
     follower.step(10, AppendRequest(N2, N1, 1, 3, 1, (command(4, 1),), 7))
     assert drain(follower) == [AppendResponse(N1, N2, 1, True, 6)]
     assert follower.log.last_index == 7, "nothing is cut off"
+
+
+@pytest.mark.parametrize(("said", "committed"), [(2, 3), (4, 4), (9, 5)])
+def test_a_heartbeat_says_what_is_committed_of_what_the_follower_has_and_is_answered(said: int, committed: int) -> None:
+    follower = make_core(state=log_of(1, 1, commit=3))
+    follower.step(70, Heartbeat(N2, N1, 1, said, 0, 500, 0))
+    assert drain(follower) == [HeartbeatResponse(N1, N2, 1, 71, 500)]
+    assert follower.log.commit == committed
+
+
+def test_a_snapshot_that_comes_late_takes_nothing_back_and_proves_nothing_new() -> None:
+    follower = make_core(state=log_of(1, 1, commit=4))
+    follower.step(10, InstallSnapshot(N2, N1, 1, Snapshot(3, 1, (N1, N2, N3), b"state")))
+    assert follower.take_ready().snapshot is None
+    assert (follower.log.commit, follower.log.last_index) == (4, 5)
+    follower.step(20, InstallSnapshot(N2, N1, 1, Snapshot(3, 1, (N1, N2, N3), b"state")))
+    assert drain(follower) == [AppendResponse(N1, N2, 1, True, 4)], "the last entry may be another at the leader"
+    follower.check_invariants()
