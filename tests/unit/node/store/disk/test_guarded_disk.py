@@ -11,7 +11,7 @@ import pytest
 
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
-from node.store.disk.guarded import WRITE_EVERY_MS, GuardedDisk
+from node.store.disk.guarded import COMPARED_PER_STEP, WRITE_EVERY_MS, GuardedDisk
 from node.store.disk.length_file import LENGTHS_NAME, read_lengths
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from tests.support.stores import run_sync_round
@@ -441,6 +441,24 @@ def test_a_guarded_file_says_what_is_not_synced(node: Node) -> None:
         said.append(file.has_unsynced)
     assert said == [True, False, True, False]
     assert (file.path, file.size) == (SEGMENT, 1)
+
+
+def test_an_empty_file_that_is_synced_is_not_missed(node: Node) -> None:
+    node.create(SEGMENT, 0)
+    node.write_notes()
+    assert node.noted.get(SEGMENT, 0) == 0
+    assert node.crash() == []
+
+
+def test_files_are_compared_with_their_notes_some_at_a_time(node: Node) -> None:
+    for number in range(2 * COMPARED_PER_STEP + 1):
+        node.create(f"{QUEUE}/{number}.qs", 10)
+    node.write_notes()
+    disk = GuardedDisk(node.below, VHOST, GroupCommit(), compares_at_once=False)
+    shorten(node, SEGMENT, 9)
+    steps = sum(1 for _ in disk.comparison)
+    assert 2 <= steps < 10
+    assert [short.path for short in disk.short_files_in(QUEUE)] == [SEGMENT]
 
 
 def test_other_files_pass_through(node: Node) -> None:
