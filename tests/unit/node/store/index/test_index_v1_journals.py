@@ -15,7 +15,7 @@ from node.ids import MsgId
 from node.store.disk.group_commit import SyncRound
 from node.store.disk.simulated import CrashStyle
 from node.store.index.index import IN_SHARED_STORE, UNKNOWN_PLACE, RecoveryReport
-from node.store.index.v1.index import DELETIONS_MAX, QueueIndexV1
+from node.store.index.v1.index import DELETIONS_MAX
 from node.store.index.v1.journal import Journal
 from node.store.index.v1.recovery import recover_v1
 from node.store.steps import run_through
@@ -175,24 +175,6 @@ def test_a_flush_moves_twice_what_was_written_and_a_file_counts_like_eight_entri
     driver.check()
 
 
-def test_a_segment_finished_while_its_journal_is_moved_counts_like_one_entry() -> None:
-    driver = V1Driver(replace(SMALL, v1_journal_entries_max=40))
-    driver.publish_at({8 * number + at: driver.message() for number in range(20) for at in range(2)})
-    driver.next_seq_id = 8 * 20
-    driver.restart()
-    driver.settle([8 * number for number in range(20)])
-    driver.flush()
-    for count in (19, 1):
-        publish_spread(driver, count)
-        driver.flush()
-    assert len([name for name in files(driver) if name.endswith(".jif")]) == 1, "it is full, and hardly moved yet"
-    driver.settle([8 * number + 1 for number in range(20)])
-    driver.flush()
-    # Twice 20 records: 19 segments to forget, and three to be written.
-    assert [name for name in files(driver) if name.endswith(".idx")] == ["20.idx", "21.idx", "22.idx"]
-    driver.check()
-
-
 def test_more_acks_than_one_flush_moves(driver: V1Driver) -> None:
     """They go in one piece, and the publishes behind them one by one."""
     driver.publish(8)
@@ -243,71 +225,6 @@ def test_a_moved_journal_waits_for_the_sync_of_its_segments_though_confirms_wait
     run_round(driver)
     driver.flush()
     assert files(driver) == ["0.idx", "1.idx"]
-
-
-@pytest.mark.parametrize("confirm_after_sync", [True, False])
-def test_a_journal_that_is_moved_is_not_kept_open(confirm_after_sync: bool) -> None:
-    driver = V1Driver(replace(SMALL, confirm_after_sync=confirm_after_sync))
-    open_before = driver.disk.open_handles
-    for _ in range(3):
-        driver.publish(12)
-        for _ in range(4):
-            driver.sync()
-        assert not [name for name in files(driver) if name.endswith(".jif")]
-    assert driver.disk.open_handles == open_before
-
-
-def test_nor_is_one_of_which_nothing_has_to_be_durable(driver: V1Driver) -> None:
-    driver.disk.mkdir("/transient")
-    index = QueueIndexV1(
-        driver.disk,
-        "/transient",
-        QUEUE_ID,
-        is_durable=False,
-        group_commit=driver.group_commit,
-        persistent_store=driver.persistent_store,
-        transient_store=driver.transient_store,
-        config=SMALL,
-    )
-    open_before = driver.disk.open_handles
-    index.publish({seq_id: driver.message() for seq_id in range(12)})
-    for _ in range(4):
-        index.flush(12)
-    assert driver.disk.list("/transient") == ["0.idx", "1.idx"]
-    assert driver.disk.open_handles == open_before
-    assert driver.group_commit.begin() is None
-
-
-def test_what_the_journal_before_owes_is_given_back_when_the_next_one_is_full(
-    driver: V1Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There are never two on their way, and the one before cannot go while it owes."""
-    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", 1)
-    driver.publish_at({8 * number: driver.message(big=True) for number in range(12)})
-    driver.next_seq_id = 8 * 12
-    driver.flush()
-    driver.settle_range(1, driver.next_seq_id)
-    references = driver.persistent_store.references
-    assert sum(references.values()) == 12
-    publish_spread(driver, 12)
-    driver.flush()
-    assert "1.jif" in files(driver), "on its way at once, like the one before"
-    assert sum(references.values()) < 5
-    for _ in range(12):
-        driver.sync()
-    assert not [name for name in files(driver) if name.endswith(".jif")]
-    assert sum(references.values()) == 1, "of the one that is left"
-
-
-def test_a_stop_moves_a_full_journal_and_the_one_behind_it() -> None:
-    driver = V1Driver()
-    publish_spread(driver, 12)
-    driver.flush()
-    publish_spread(driver, 3)
-    driver.flush()
-    assert [name for name in files(driver) if name.endswith(".jif")] == ["0.jif", "1.jif"]
-    driver.index.close(driver.next_seq_id)
-    assert files(driver) == sorted(f"{number}.idx" for number in range(15))
 
 
 def test_damage_of_a_journal_is_not_moved_into_a_segment(driver: V1Driver) -> None:
@@ -404,15 +321,6 @@ def test_the_deletion_of_a_segment_is_made_durable(driver: V1Driver) -> None:
     run_round(driver)
     driver.crash(CrashStyle.DROP, 0)
     assert sorted(driver.verify_crash()) == [8, 9, 10, 11, 12]
-
-
-def test_a_segment_that_never_had_a_file_is_forgotten_without_a_sync(driver: V1Driver) -> None:
-    driver.publish(9)
-    driver.sync()
-    driver.settle(range(8))
-    driver.flush()
-    assert 0 not in driver.index.live_entries.segments
-    assert driver.group_commit.begin() is None
 
 
 def test_journals_are_never_numbered_twice(driver: V1Driver) -> None:
