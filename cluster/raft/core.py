@@ -380,16 +380,10 @@ class RaftCore:
             self.voted_for = None
         self.role = Role.FOLLOWER
         self._leadership = None
-        self.leader = None
-        if leader is not None:
-            self._hear_leader(leader)
-        else:
-            self._reset_election_timer()
-
-    def _hear_leader(self, leader: NodeName) -> None:
         self.leader = leader
-        self._is_leader_gone = False
-        self._leader_heard_ms = self._now_ms
+        if leader is not None:
+            self._is_leader_gone = False
+            self._leader_heard_ms = self._now_ms
         self._reset_election_timer()
 
     def _ask_pre_votes(self) -> None:
@@ -493,10 +487,7 @@ class RaftCore:
 
     def _follow(self, leader: NodeName) -> None:
         assert self.role is not Role.LEADER, f"two leaders in term {self.term}: {self.node} and {leader}"
-        if self.role is not Role.FOLLOWER:
-            self._become_follower(self.term, leader)
-        else:
-            self._hear_leader(leader)
+        self._become_follower(self.term, leader)
 
     def _on_append_request(self, request: AppendRequest) -> None:
         self._follow(request.sender)

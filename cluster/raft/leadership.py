@@ -96,7 +96,7 @@ class Leadership:
         if progress is not None:
             progress.last_heard_ms = None
             progress.forget_stamps()
-            progress.become_probe(progress.match + 1)
+            progress.become_probe()
 
     def _broadcast_heartbeat(self, now_ms: int) -> None:
         self.heartbeat_deadline_ms = now_ms + self._config.heartbeat_interval_ms
@@ -105,7 +105,6 @@ class Leadership:
         for peer, progress in self._progress.items():
             progress.note_leading(leading_until_ms)
             commit = min(self._log.commit, progress.match)
-            progress.commit_sent = max(progress.commit_sent, commit)
             self._messages.append(
                 Heartbeat(self.node, peer, self.term, commit, committed, now_ms + 1, progress.stamp_ms)
             )
@@ -254,14 +253,14 @@ class Leadership:
         elif progress.state is ProgressState.REPLICATE:
             previous_term = self._log.term_at(progress.next - 1)
             if previous_term is None:
-                progress.become_probe(progress.match + 1)
+                progress.become_probe()
             elif progress.in_flight:
                 request = AppendRequest(
                     self.node, response.sender, self.term, progress.next - 1, previous_term, (), self._log.commit
                 )
                 self._messages.append(request)
         elif now_ms - progress.snapshot_sent_ms >= self._config.election_timeout_min_ms:
-            progress.become_probe(progress.match + 1)
+            progress.become_probe()
 
     # ------------------------------------------------------------------ commit
 

@@ -45,7 +45,7 @@ class Progress:
         self.match = 0
         #: Index of the next entry to send.
         self.next = next_index
-        #: Last index of each request sent and not yet answered, ascending.
+        #: In `REPLICATE`: last index of each request sent and not yet answered, ascending.
         self.in_flight: deque[int] = deque()
         #: In `PROBE`: a request is on its way.
         self.is_probe_sent = False
@@ -63,10 +63,10 @@ class Progress:
         #: In `SNAPSHOT`: since when it is on its way.
         self.snapshot_sent_ms = 0
 
-    def become_probe(self, next_index: int) -> None:
+    def become_probe(self, next_index: int = 0) -> None:
+        """Ask at ``next_index``, but not for what it is known to have."""
         self.state = ProgressState.PROBE
         self.next = max(self.match + 1, next_index)
-        self.in_flight.clear()
         self.is_probe_sent = False
 
     def become_replicate(self) -> None:
@@ -76,7 +76,6 @@ class Progress:
 
     def become_snapshot(self, now_ms: int) -> None:
         self.state = ProgressState.SNAPSHOT
-        self.in_flight.clear()
         self.snapshot_sent_ms = now_ms
 
     @property

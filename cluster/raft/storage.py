@@ -20,7 +20,7 @@ bytes. Releases of protocol 2 do not read it, so a snapshot says that only if no
 
 **Torn or damaged?** Batches that were written and not yet synced may reach the disk in part and in any order, so a bad
 batch near the end is the normal result of a crash and is cut off with everything behind it. ``durable`` tells that
-case from damage: it is the length of the file known to be synced when the batch was written. A bad batch
+case from damage: it is the length that the last sync of the file covered when the batch was written. A bad batch
 below the ``durable`` of any later good batch was once safely on disk; answering from what is left could forget a
 vote or a committed entry, so `RaftStorage.open` raises `StorageError` naming file and offset instead.
 
@@ -72,6 +72,16 @@ class _LogContent:
         del self.entries[position:]
         self.entries.append(entry)
 
+    def continue_from(self, snapshot: Snapshot) -> None:
+        """Drop what does not count behind a newer snapshot."""
+        position = snapshot.index - self.base_index - 1
+        has_it = 0 <= position < len(self.entries) and self.entries[position].term == snapshot.term
+        self.entries = self.entries[position + 1 :] if has_it else []
+        self.base_index, self.base_term = snapshot.index, snapshot.term
+        if self.hard_state.term < snapshot.term:
+            # It comes with the snapshot, and is not written yet, or was lost in a crash; so no vote in it was sent.
+            self.hard_state = HardState(snapshot.term, None, self.hard_state.commit)
+
 
 #: A snapshot that is not in force yet.
 _PREPARED = "snapshot.prepared"
@@ -86,7 +96,7 @@ class RaftStorage:
         self._directory = directory
         self._content = content
         self._file = file
-        #: Length of `_file` known to be durable. Replaced together with the file: (file, length).
+        #: The file that was synced last, and how much of it is known to be durable. In one: two threads look at it.
         self._durable: tuple[DiskFile, int] = (file, file.size)
 
     @classmethod
@@ -99,8 +109,7 @@ class RaftStorage:
         """
         disk.mkdir(directory)
         log_path, snapshot_path = f"{directory}/log", f"{directory}/snapshot"
-        if disk.exists(f"{directory}/{_PREPARED}"):
-            disk.unlink(f"{directory}/{_PREPARED}")
+        disk.unlink(f"{directory}/{_PREPARED}")
         snapshot = _read_snapshot(disk, snapshot_path)
         if not disk.exists(log_path):
             if snapshot is not None:
@@ -135,7 +144,7 @@ class RaftStorage:
         if snapshot.index < content.base_index:
             raise StorageError(f"{directory}/snapshot is missing although {log_path} continues it: restore it")
         if snapshot.index > content.base_index:
-            content.entries = _entries_behind(snapshot, content)
+            content.continue_from(snapshot)
         return RestoredState(snapshot, tuple(content.entries), content.hard_state)
 
     @property
@@ -146,8 +155,6 @@ class RaftStorage:
     def append(self, ready: Ready) -> None:
         """Write what ``ready`` asks for (step 2 of its docstring), not yet synced. Raises `StorageError`."""
         if ready.snapshot is not None:
-            if ready.hard_state is not None:
-                self._content.hard_state = ready.hard_state
             self.save_snapshot(ready.snapshot)
         items: list[bytes] = []
         if ready.hard_state is not None:
@@ -157,6 +164,8 @@ class RaftStorage:
             self._content.put(entry)
             items.append(_pack_entry(entry))
         if items:
+            # Of a log that was not synced since it was begun nothing need be claimed: a start refuses damage of its
+            # first batch in any case.
             file, durable = self._durable
             self._file.append(_pack_batch(items, durable if file is self._file else 0))
 
@@ -184,28 +193,17 @@ class RaftStorage:
         file = self._file
         size = file.size
         file.sync()
-        if file is self._file:
-            self._durable = (file, size)
+        self._durable = (file, size)
 
     def close(self) -> None:
         self._file.close()
 
     def _continue_from(self, snapshot: Snapshot) -> None:
         """Begin a new log file behind ``snapshot``, which is on disk."""
-        content = self._content
-        content.entries = _entries_behind(snapshot, content)
-        content.base_index, content.base_term = snapshot.index, snapshot.term
+        self._content.continue_from(snapshot)
         old = self._file
-        self._file = _write_log(self._disk, f"{self._directory}/log", content)
-        self._durable = (self._file, self._file.size)
+        self._file = _write_log(self._disk, f"{self._directory}/log", self._content)
         old.abandon()
-
-
-def _entries_behind(snapshot: Snapshot, content: _LogContent) -> list[Entry]:
-    """Those of a log that still count behind a newer snapshot."""
-    position = snapshot.index - content.base_index - 1
-    has_it = 0 <= position < len(content.entries) and content.entries[position].term == snapshot.term
-    return content.entries[position + 1 :] if has_it else []
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:

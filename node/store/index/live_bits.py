@@ -82,7 +82,7 @@ def bits_between(first: int, end: int, base: int, entries: int) -> int:
     low, high = max(0, first - base), min(entries, end - base)
     if high - low == entries:
         return full_bits(entries)
-    return run_bits(low, high - low) if high > low else 0
+    return run_bits(low, max(0, high - low))
 
 
 def positions(bits: int, base: int) -> Sequence[int]:

@@ -146,11 +146,9 @@ class Journals:
 
     def move_all(self) -> None:
         """Everything goes into the segments."""
-        for _ in range(2):
-            if self._moving is None and self._current is not None:
-                self._begin_move()
-            if self._moving is not None:
-                self._move(ALL)
+        self._begin_move()
+        if self._moving is not None:
+            self._move(ALL)
 
     def _begin_move(self) -> None:
         """The current journal is full, or all must go."""

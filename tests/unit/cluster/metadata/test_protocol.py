@@ -129,11 +129,20 @@ def test_from_protocol_3_on_a_snapshot_is_one_that_they_refuse() -> None:
     assert copy.snapshot() == cluster.state.snapshot()
 
 
-@pytest.mark.parametrize("command", [raised(n1=1), raised(n1=1, n2=1, n3=1), RaiseProtocol(3, "n1")])  # type: ignore[arg-type]
-def test_a_raise_that_is_refused_leaves_no_trace(command: Any) -> None:
+@pytest.mark.parametrize(
+    ("command", "refusal"),
+    [
+        (raised(n1=1), ProtocolNotRaisedError),
+        (raised(n1=1, n2=1, n3=1), ProtocolNotRaisedError),
+        (RaiseProtocol(3, "n1"), MalformedCommandError),  # type: ignore[arg-type]
+        (RaiseProtocol("3", ((N1, Incarnation(1)), (N2, Incarnation(1)))), MalformedCommandError),  # type: ignore[arg-type]
+        (RaiseProtocol(3, ((N1, True), (N2, True))), MalformedCommandError),  # type: ignore[arg-type]
+    ],
+)
+def test_a_raise_that_is_refused_leaves_no_trace(command: Any, refusal: type[Exception]) -> None:
     """Releases of protocol 2 pass it over: not even its id is remembered there."""
     cluster, older = members(3, 3), members(3, 3)
-    assert cluster.apply(command).error is not None
+    assert isinstance(cluster.apply(command).error, refusal)
     older.state.pass_over(cluster.index)
     assert cluster.state.snapshot() == older.state.snapshot()
 

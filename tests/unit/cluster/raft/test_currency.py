@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from cluster.raft.core import RaftConfig, RaftCore, founding_state
 from cluster.raft.currency import NEVER_MS, Currency
 from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse
@@ -58,6 +60,44 @@ def test_an_older_claim_changes_nothing() -> None:
     currency.check_invariants()
 
 
+def test_each_claim_counts_as_soon_as_what_it_names_is_applied_and_not_before() -> None:
+    currency = Currency()
+    currency.note(100, 7)
+    currency.note(150, 7)
+    assert currency.as_of_ms(6) == NEVER_MS
+    currency.note(200, 9)
+    currency.note(300, 11)
+    assert currency.as_of_ms(10) == 150, "of those that wait only the first and the latest are kept"
+    assert currency.as_of_ms(11) == 300
+    assert currency.missing_index is None
+
+
+def test_the_latest_claim_stands_for_all_before_it() -> None:
+    currency = Currency()
+    currency.note(100, 7)
+    currency.note(300, 9)
+    assert currency.as_of_ms(9) == 300
+    assert currency.missing_index is None
+    currency.check_invariants()
+
+
+def test_what_is_known_to_be_missing_is_not_said_by_an_old_claim() -> None:
+    currency = Currency()
+    currency.note(300, 5)
+    assert currency.as_of_ms(5) == 300
+    for as_of_ms in (200, 300):
+        currency.note(as_of_ms, 6)
+        assert currency.missing_index is None
+
+
+def test_of_claims_as_of_the_same_moment_the_first_counts() -> None:
+    """It asks for less."""
+    currency = Currency()
+    for committed in (7, 9, 12):
+        currency.note(300 if committed > 7 else 100, committed)
+    assert currency.missing_index == 9
+
+
 def test_who_hears_the_leader_and_applies_is_current_within_some_heartbeats() -> None:
     network = RaftNetwork(NAMES)
     leader = network.elect()
@@ -99,10 +139,20 @@ def test_a_leader_says_nothing_before_it_has_committed_something_of_its_term() -
     win_election(core)
     core.step(5010, HeartbeatResponse(N2, N1, core.term, 1, 5001))
     assert core.currency.as_of_ms(core.log.applied) == NEVER_MS
-    core.step(5020, AppendResponse(N2, N1, core.term, True, core.log.last_index))
+    core.tick(5015 + core.config.heartbeat_interval_ms)
+    assert [heartbeat.committed for heartbeat in of_type(drain(core), Heartbeat)] == [0, 0]
+    core.step(5120, AppendResponse(N2, N1, core.term, True, core.log.last_index))
     drain(core)
-    core.step(5030, HeartbeatResponse(N2, N1, core.term, 1, 5001))
+    core.step(5130, HeartbeatResponse(N2, N1, core.term, 1, 5001))
     assert core.currency.as_of_ms(core.log.applied) == 5000
+
+
+def test_to_a_follower_of_which_nothing_was_heard_no_stamp_is_sent_back() -> None:
+    """It would take it for proof that it was current then."""
+    core = make_leader(make_core())
+    core.tick(5100)
+    assert core.currency.as_of_ms(core.log.applied) == NEVER_MS, "nor has the leader any proof for itself"
+    assert [(heartbeat.stamp_ms, heartbeat.echo_ms) for heartbeat in of_type(drain(core), Heartbeat)] == [(5101, 0)] * 2
 
 
 def test_what_a_process_has_stamped_is_not_sent_to_the_one_after_it() -> None:
@@ -151,6 +201,19 @@ def test_words_that_waited_in_a_socket_prove_nothing_about_the_present() -> None
         core.step(9000, Heartbeat(N1, N2, 1, 3, 3, late, 111))
     assert core.currency.as_of_ms(3) == 110
     assert core.has_quorum(9000), "which is why hearing the leader is not enough"
+
+
+@pytest.mark.parametrize(
+    ("committed", "echo_ms", "as_of_ms"),
+    [(3, 151, 150), (3, 1, 0), (3, 201, 200), (3, 202, NEVER_MS), (3, 0, NEVER_MS), (0, 151, NEVER_MS)],
+)
+def test_a_follower_believes_a_stamp_of_its_own_with_what_was_committed_then(
+    committed: int, echo_ms: int, as_of_ms: int
+) -> None:
+    """And none that it has not given yet: it is of another process under its name."""
+    core = RaftCore(RaftConfig(N2), founding_state([N1, N2, N3]), Random(1), 0)
+    core.step(200, Heartbeat(N1, N2, 1, 3, committed, 500, echo_ms))
+    assert core.currency.as_of_ms(3) == as_of_ms
 
 
 def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:

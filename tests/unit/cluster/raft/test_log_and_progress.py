@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import Entry, EntryKind, Snapshot
-from cluster.raft.progress import Progress, ProgressState
+from cluster.raft.progress import MAX_IN_FLIGHT_REQUESTS, Progress, ProgressState
 
 
 def log_of(*terms: int) -> RaftLog:
@@ -26,6 +28,8 @@ def log_of(*terms: int) -> RaftLog:
         ),  # longer in a term that both have: where ours of it ends
         ((1, 1, 4, 4), (1, 1, 3, 3), 4, 2),  # a term that the leader never had: before it
         ((1, 1, 1, 4), (1, 2, 2, 2), 4, 3),  # a higher term than ours there: at our last entry of a lower one
+        ((1, 1, 4, 4), (1, 1, 1, 1), 4, 2),  # the first term of all, longer: where ours of it ends
+        ((1, 1, 2), (1, 1, 3), 3, 2),  # a higher term than ours in that very place: before it
     ],
 )
 def test_a_refusal_tells_the_leader_the_highest_index_that_may_agree(
@@ -33,6 +37,48 @@ def test_a_refusal_tells_the_leader_the_highest_index_that_may_agree(
 ) -> None:
     conflict = log_of(*follower).conflict_at(refused)
     assert log_of(*leader).possible_agreement(refused, *conflict) == agreed
+
+
+@pytest.mark.parametrize(
+    ("index", "conflict"), [(1, (1, 1)), (2, (1, 1)), (3, (3, 3)), (5, (3, 3)), (6, (6, 0)), (9, (6, 0))]
+)
+def test_a_refusal_says_where_the_term_begins_that_is_there_or_where_the_log_ends(
+    index: int, conflict: tuple[int, int]
+) -> None:
+    assert log_of(1, 1, 3, 3, 3).conflict_at(index) == conflict
+
+
+def compacted_log() -> RaftLog:
+    """Up to entry 3, and two of the same term behind it."""
+    return RaftLog(Snapshot(3, 2, ()), [Entry(index, 2, EntryKind.COMMAND, b"x") for index in range(4, 6)])
+
+
+def test_of_a_term_that_began_in_what_is_compacted_the_first_entry_is_named_that_is_there() -> None:
+    assert compacted_log().conflict_at(5) == (4, 2)
+
+
+def test_a_follower_whose_log_ends_in_what_is_compacted_agrees_there_at_the_most() -> None:
+    """So it gets the snapshot at once."""
+    assert compacted_log().possible_agreement(5, 2, 0) == 1
+
+
+def test_a_slice_ends_before_its_end() -> None:
+    assert [entry.index for entry in compacted_log().slice(4, 5, 100)] == [4]
+    assert [entry.index for entry in compacted_log().slice(4, 6, 100)] == [4, 5]
+    assert compacted_log().slice(6, 4, 100) == ()
+    assert [entry.index for entry in log_of(1, 1, 1).slice(2, 3, 100)] == [2]
+
+
+def test_what_is_appended_behind_a_write_that_is_under_way_does_not_take_its_confirmation_away() -> None:
+    """Only what cuts something off does."""
+    log = log_of(1)
+    log.merge([Entry(2, 1, EntryKind.COMMAND)], next_ready=1)
+    log.take_unwritten()
+    log.merge([Entry(3, 1, EntryKind.COMMAND)], next_ready=2)
+    log.take_unwritten()
+    log.note_stable(2, 1)
+    assert log.stable == 2
+    log.check_invariants()
 
 
 @pytest.mark.parametrize(("max_bytes", "taken"), [(30, 3), (29, 2), (20, 2), (19, 1), (10, 1), (9, 1)])
@@ -49,6 +95,19 @@ def test_an_answer_that_is_repeated_is_no_news() -> None:
     assert progress.match == 3
 
 
+def test_an_answer_to_a_request_makes_room_for_another() -> None:
+    """And one to a later request for all before it, too."""
+    progress = Progress(next_index=4, now_ms=0)
+    progress.become_replicate()
+    for index in (4, 6, 7, 9):
+        progress.note_sent(index)
+    progress.note_accepted(4)
+    assert list(progress.in_flight) == [6, 7, 9]
+    progress.note_accepted(8)
+    assert list(progress.in_flight) == [9]
+    assert progress.next == 10
+
+
 def test_what_a_follower_has_is_not_sent_to_it_again() -> None:
     """An old answer may say more than the probe that is under way asked for."""
     progress = Progress(next_index=4, now_ms=0)
@@ -56,3 +115,40 @@ def test_what_a_follower_has_is_not_sent_to_it_again() -> None:
     progress.check_invariants()
     assert progress.state is ProgressState.PROBE
     assert progress.next == 8
+
+
+def test_a_probe_begins_behind_what_the_follower_is_known_to_have() -> None:
+    """Whatever an old refusal says."""
+    progress = Progress(next_index=4, now_ms=0)
+    progress.note_accepted(7)
+    progress.become_probe(3)
+    progress.check_invariants()
+    assert progress.next == 8
+    progress.become_probe(9)
+    assert progress.next == 9
+
+
+def test_who_begins_to_stream_sends_everything_the_follower_is_not_known_to_have() -> None:
+    progress = Progress(next_index=9, now_ms=0)
+    progress.note_accepted(5)
+    assert progress.next == 9
+    progress.become_replicate()
+    assert progress.next == 6
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda progress: progress.become_probe(1), lambda progress: progress.become_snapshot(5)]
+)
+def test_what_was_on_its_way_before_does_not_hold_up_who_streams_again(leave: Callable[[Progress], None]) -> None:
+    progress = Progress(next_index=1, now_ms=0)
+    progress.become_replicate()
+    paused = []
+    for index in range(1, MAX_IN_FLIGHT_REQUESTS + 1):
+        paused.append(progress.is_paused)
+        progress.note_sent(index)
+    paused.append(progress.is_paused)
+    assert paused == [False] * MAX_IN_FLIGHT_REQUESTS + [True]
+    leave(progress)
+    progress.become_replicate()
+    assert (progress.is_paused, len(progress.in_flight)) == (False, 0)
+    progress.check_invariants()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.raft.leadership import MAX_APPEND_BYTES
-from cluster.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot
+from cluster.raft.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Snapshot
+from cluster.raft.progress import MAX_IN_FLIGHT_REQUESTS
 from tests.support.raft_core import N1, N2, N3, command, drain, log_of, make_core, make_leader, of_type
 
 
@@ -47,6 +50,24 @@ def test_what_is_sent_and_not_acknowledged_is_asked_for_without_its_entries() ->
     assert [entry.payload for entry in again.entries] == [b"x"]
 
 
+def test_who_has_everything_is_asked_for_nothing() -> None:
+    leader = make_leader(make_core())
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    assert drain(leader) == []
+
+
+def test_a_question_for_what_is_missing_names_the_term_of_the_last_entry_that_was_sent() -> None:
+    leader = make_leader(make_core(state=log_of(1)))
+    leader.propose(5010, [b"x"])
+    drain(leader)
+    leader.step(5020, AppendResponse(N2, N1, leader.term, True, leader.log.last_index - 1))
+    leader.propose(5030, [b"y"])
+    drain(leader)
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    [question] = of_type(drain(leader), AppendRequest)
+    assert (question.previous_index, question.previous_term) == (leader.log.last_index, leader.term)
+
+
 def test_what_is_on_its_way_is_not_sent_again_because_something_before_it_has_arrived() -> None:
     leader = make_leader(make_core())
     first = leader.log.last_index + 1
@@ -65,10 +86,11 @@ def test_what_is_much_is_sent_in_requests_of_bounded_size() -> None:
     assert [len(request.entries) for request in requests] == [2, 1]
 
 
-def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_election_timeout() -> None:
+@pytest.mark.parametrize("has", [0, 3])
+def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_election_timeout(has: int) -> None:
     leader = make_leader(make_core(), followers=(N3,))
     leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
-    leader.step(5000, AppendResponse(N2, N1, leader.term, False, 3, conflict_index=1, conflict_term=0))
+    leader.step(5000, AppendResponse(N2, N1, leader.term, has > 0, 3, conflict_index=1, conflict_term=0))
     assert len(of_type(drain(leader), InstallSnapshot)) == 1
     leader.propose(5010, [b"x"])
     again_ms = 5000 + leader.config.election_timeout_min_ms
@@ -79,6 +101,47 @@ def test_a_snapshot_on_its_way_is_all_that_is_sent_and_is_sent_again_after_an_el
     leader.step(again_ms, AppendResponse(N2, N1, leader.term, True, leader.log.snapshot.index))
     [rest] = [message for message in of_type(drain(leader), AppendRequest) if message.receiver == N2]
     assert [entry.payload for entry in rest.entries] == [b"x"]
+
+
+def test_a_follower_that_answers_after_the_log_it_was_sent_is_compacted_gets_the_snapshot() -> None:
+    """More was decided meanwhile than is sent without an answer."""
+    leader = make_leader(make_core())
+    for number in range(MAX_IN_FLIGHT_REQUESTS + 2):
+        leader.propose(5010, [b"%d" % number])
+        drain(leader)
+        leader.step(5010, AppendResponse(N3, N1, leader.term, True, leader.log.last_index))
+        drain(leader)
+    leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
+    assert [message.receiver for message in drain(leader)] == []
+    leader.step(5050, HeartbeatResponse(N2, N1, leader.term, 0, 0))
+    [answer] = drain(leader)
+    assert isinstance(answer, InstallSnapshot)
+    assert (answer.receiver, answer.snapshot) == (N2, leader.log.snapshot)
+
+
+def test_a_refusal_that_is_repeated_is_answered_once() -> None:
+    """By a probe, or by the snapshot."""
+    for compacted in (False, True):
+        leader = make_leader(make_core(state=log_of(2, 2, 4, 4)), followers=(N3,))
+        if compacted:
+            leader.compact(leader.snapshot_of(leader.log.applied, b"state"), retained_entries=0)
+        refusal = AppendResponse(N2, N1, leader.term, False, 7, conflict_index=4, conflict_term=2)
+        leader.step(5010, refusal)
+        assert [type(message) for message in drain(leader)] == [InstallSnapshot if compacted else AppendRequest]
+        leader.step(5020, refusal)
+        assert drain(leader) == []
+
+
+def test_a_refusal_of_what_was_accepted_since_stops_no_stream() -> None:
+    leader = make_leader(make_core())
+    accepted = leader.log.last_index
+    for index in (accepted - 1, accepted):
+        leader.step(5010, AppendResponse(N2, N1, leader.term, False, index, conflict_index=1, conflict_term=0))
+        assert drain(leader) == []
+    for payload in (b"x", b"y"):
+        leader.propose(5020, [payload])
+        [request] = [message for message in of_type(drain(leader), AppendRequest) if message.receiver == N2]
+        assert [entry.payload for entry in request.entries] == [payload]
 
 
 def test_a_repeated_request_that_begins_in_what_is_compacted_is_taken_from_there_on() -> None:
@@ -96,3 +159,21 @@ def test_to_a_repeated_request_that_ends_in_what_is_compacted_all_of_that_is_acc
     follower.step(10, AppendRequest(N2, N1, 1, 3, 1, (command(4, 1),), 7))
     assert drain(follower) == [AppendResponse(N1, N2, 1, True, 6)]
     assert follower.log.last_index == 7, "nothing is cut off"
+
+
+@pytest.mark.parametrize(("said", "committed"), [(2, 3), (4, 4), (9, 5)])
+def test_a_heartbeat_says_what_is_committed_of_what_the_follower_has_and_is_answered(said: int, committed: int) -> None:
+    follower = make_core(state=log_of(1, 1, commit=3))
+    follower.step(70, Heartbeat(N2, N1, 1, said, 0, 500, 0))
+    assert drain(follower) == [HeartbeatResponse(N1, N2, 1, 71, 500)]
+    assert follower.log.commit == committed
+
+
+def test_a_snapshot_that_comes_late_takes_nothing_back_and_proves_nothing_new() -> None:
+    follower = make_core(state=log_of(1, 1, commit=4))
+    follower.step(10, InstallSnapshot(N2, N1, 1, Snapshot(3, 1, (N1, N2, N3), b"state")))
+    assert follower.take_ready().snapshot is None
+    assert (follower.log.commit, follower.log.last_index) == (4, 5)
+    follower.step(20, InstallSnapshot(N2, N1, 1, Snapshot(3, 1, (N1, N2, N3), b"state")))
+    assert drain(follower) == [AppendResponse(N1, N2, 1, True, 4)], "the last entry may be another at the leader"
+    follower.check_invariants()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from zlib import crc32
@@ -9,7 +10,7 @@ from zlib import crc32
 import pytest
 from psutil import Process
 
-from cluster.raft.core import RestoredState, founding_state
+from cluster.raft.core import RaftConfig, RaftCore, RestoredState, founding_state
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready, Snapshot
 from cluster.raft.storage import RaftStorage
 from node.errors import StorageError
@@ -76,6 +77,37 @@ def test_a_log_is_byte_for_byte_what_earlier_releases_wrote() -> None:
     assert f"{crc32(disk.snapshot()[f'{DIRECTORY}/log']):08x}" == "28d92289"
 
 
+def test_each_batch_says_how_much_was_synced_before_it() -> None:
+    """Nothing, in a log that was not synced since it was begun behind a snapshot."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+
+    def claim_of(index: int) -> int:
+        begin = storage.log_bytes
+        storage.append(ready(command(index, 2)))
+        batch = disk.snapshot()[f"{DIRECTORY}/log"][begin:]
+        return int.from_bytes(batch[12:20], "big")
+
+    first = storage.log_bytes
+    assert [claim_of(3), claim_of(4)] == [first, first]
+    storage.sync()
+    synced = storage.log_bytes
+    assert [claim_of(5), claim_of(6)] == [synced, synced]
+    storage.save_snapshot(Snapshot(4, 2, (N1, N2), b"state"))
+    assert claim_of(7) == 0
+    storage.sync()
+    synced = storage.log_bytes
+    assert claim_of(8) == synced
+
+
+def test_who_has_nothing_to_write_writes_nothing() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    before = disk.snapshot()
+    storage.append(ready())
+    assert disk.snapshot() == before
+
+
 def test_a_later_entry_at_the_same_index_replaces_the_tail() -> None:
     disk = SimulatedDisk()
     storage, _ = reopen(disk)
@@ -102,7 +134,10 @@ def test_a_torn_tail_is_cut() -> None:
         file.pwrite(content, 0)
 
 
-def test_damage_below_what_was_synced_is_refused_with_file_and_offset() -> None:
+@pytest.mark.parametrize(
+    "damaged", [0, 7, 10, 15, 30], ids=["magic", "length", "checksum", "length that was synced", "item"]
+)
+def test_damage_below_what_was_synced_is_refused_with_file_and_offset(damaged: int) -> None:
     disk = SimulatedDisk()
     storage, _ = reopen(disk)
     offset = storage.log_bytes
@@ -110,8 +145,20 @@ def test_damage_below_what_was_synced_is_refused_with_file_and_offset() -> None:
     storage.sync()
     storage.append(ready(command(4, 2)))
     storage.sync()
-    disk.flip_bit(f"{DIRECTORY}/log", offset + 30)
+    disk.flip_bit(f"{DIRECTORY}/log", offset + damaged)
     with pytest.raises(StorageError, match=rf"/data/raft/log is damaged at offset {offset}:"):
+        reopen(disk)
+
+
+@pytest.mark.parametrize("is_written_to", [False, True])
+def test_damage_of_the_first_batch_is_refused_whatever_was_synced_behind_it(is_written_to: bool) -> None:
+    """The log was put in place with it, complete."""
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    if is_written_to:
+        storage.append(ready(command(3, 2)))
+    disk.flip_bit(f"{DIRECTORY}/log", 30)
+    with pytest.raises(StorageError, match="/data/raft/log is damaged at offset 0:"):
         reopen(disk)
 
 
@@ -133,6 +180,18 @@ def test_a_damaged_snapshot_is_refused() -> None:
     disk.flip_bit(f"{DIRECTORY}/snapshot", 20)
     with pytest.raises(StorageError, match=r"/data/raft/snapshot is damaged"):
         reopen(disk)
+
+
+def test_a_snapshot_that_was_cut_off_anywhere_is_refused() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    file = disk.open(f"{DIRECTORY}/snapshot")
+    for size in reversed(range(file.size)):
+        file.truncate(size)
+        with pytest.raises(StorageError, match="/data/raft/snapshot is"):
+            reopen(disk)
 
 
 def test_a_snapshot_replaces_the_entries_it_covers() -> None:
@@ -167,6 +226,26 @@ def test_a_prepared_snapshot_counts_from_its_adoption_on() -> None:
     state = reopen(disk)[1]
     assert state.snapshot == snapshot
     assert [entry.index for entry in state.entries] == [4, 5]
+
+
+def test_a_snapshot_is_durable_under_its_name_before_the_log_loses_what_it_covers() -> None:
+    """Not every file system keeps the order of two renames."""
+    durable_when_the_log_is_replaced = []
+
+    class WatchedDisk(SimulatedDisk):
+        def rename(self, old_path: str, new_path: str) -> None:
+            if new_path == f"{DIRECTORY}/log":
+                durable_when_the_log_is_replaced.append(f"{DIRECTORY}/snapshot" in self.durable_snapshot())
+            super().rename(old_path, new_path)
+
+    for save in (
+        lambda storage, snapshot: storage.save_snapshot(snapshot),
+        lambda storage, snapshot: (storage.prepare_snapshot(snapshot), storage.adopt_snapshot(snapshot)),
+    ):
+        storage, _ = reopen(WatchedDisk())
+        storage.append(ready(command(3, 2)))
+        save(storage, Snapshot(3, 2, (N1, N2), b"state"))
+    assert durable_when_the_log_is_replaced == [False, True, False, True], "the first log follows upon no snapshot"
 
 
 @pytest.mark.parametrize("style", list(CrashStyle))
@@ -204,6 +283,38 @@ def test_a_snapshot_from_the_leader_replaces_a_log_that_does_not_lead_to_it() ->
     assert state == RestoredState(snapshot, (command(5, 5),), HardState(5, None, 4))
 
 
+@pytest.mark.parametrize("style", list(CrashStyle))
+def test_a_crash_anywhere_in_taking_the_leaders_snapshot_leaves_a_term_that_is_not_below_it(style: CrashStyle) -> None:
+    """Nor a vote in that term, for none was sent."""
+    snapshot = Snapshot(4, 5, (N1, N2), b"state")
+    seen = set()
+    for operations in range(1, 40):
+        disk = SimulatedDisk()
+        storage, _ = reopen(disk)
+        storage.append(ready(command(3, 2), hard_state=HardState(2, N2, 2)))
+        storage.sync()
+        disk.crash_after = operations
+        with suppress(SimulatedCrashError):
+            storage.append(ready(command(5, 6), hard_state=HardState(6, N1, 4), snapshot=snapshot))
+            storage.sync()
+        disk.crash(style, Random(operations))
+        found = RaftStorage.read(disk, DIRECTORY)
+        state = reopen(disk)[1]
+        assert found == state
+        RaftCore(RaftConfig(N1), state, Random(1), now_ms=0).check_invariants()
+        assert state.hard_state in (HardState(2, N2, 2), HardState(5, None, 2), HardState(6, N1, 4))
+        seen.add((state.snapshot.index, state.hard_state.term))
+    assert seen == {(0, 2), (4, 5), (4, 6)}
+
+
+def test_a_term_above_that_of_a_snapshot_stays_with_its_vote() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2), hard_state=HardState(2, N2, 3)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    assert reopen(disk)[1].hard_state == HardState(2, N2, 3)
+
+
 @pytest.mark.parametrize(("term_of_snapshot", "kept"), [(2, [4]), (5, [])])
 def test_a_crash_between_snapshot_and_log_keeps_only_what_continues_the_snapshot(
     term_of_snapshot: int, kept: list[int]
@@ -228,6 +339,45 @@ def test_a_missing_log_beside_a_snapshot_is_no_first_start() -> None:
     disk.unlink(f"{DIRECTORY}/log")
     with pytest.raises(StorageError, match="log is missing"):
         reopen(disk)
+
+
+def test_a_missing_snapshot_is_told_and_not_taken_for_an_empty_one() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    storage.append(ready(command(3, 2)))
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    disk.unlink(f"{DIRECTORY}/snapshot")
+    with pytest.raises(StorageError, match="snapshot is missing"):
+        reopen(disk)
+    with pytest.raises(StorageError, match="snapshot is missing"):
+        RaftStorage.read(disk, DIRECTORY)
+
+
+def test_whoever_only_reads_finds_what_a_start_would_and_changes_nothing() -> None:
+    disk = SimulatedDisk()
+    assert RaftStorage.read(disk, DIRECTORY) is None
+    storage, state = reopen(disk)
+    assert RaftStorage.read(disk, DIRECTORY) == state
+    storage.append(ready(command(3, 2), command(4, 2), hard_state=HardState(2, N2, 3)))
+    storage.append(ready(command(5, 2)))
+    old_log = disk.snapshot()[f"{DIRECTORY}/log"]
+    storage.save_snapshot(Snapshot(3, 2, (N1, N2), b"state"))
+    assert RaftStorage.read(disk, DIRECTORY) == reopen(disk)[1]
+    # A crash between the two renames, and the last write torn.
+    disk.create(f"{DIRECTORY}/log").append(old_log[:-1])
+    before = disk.snapshot()
+    found = RaftStorage.read(disk, DIRECTORY)
+    assert disk.snapshot() == before
+    assert found == reopen(disk)[1]
+    assert [entry.index for entry in found.entries] == [4]
+
+
+def test_a_storage_that_is_closed_has_no_file_open() -> None:
+    disk = SimulatedDisk()
+    storage, _ = reopen(disk)
+    assert disk.open_handles == 1
+    storage.close()
+    assert disk.open_handles == 0
 
 
 def test_the_log_before_a_snapshot_is_given_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
-from node.store.disk.guarded import WRITE_EVERY_MS, GuardedDisk
+from node.store.disk.guarded import COMPARED_PER_STEP, WRITE_EVERY_MS, GuardedDisk
 from node.store.disk.length_file import LENGTHS_NAME, read_lengths
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 from tests.support.stores import run_sync_round
@@ -433,6 +433,34 @@ def test_a_clean_stop_leaves_everything_noted(node: Node) -> None:
     assert node.noted == {SEGMENT: 100}
 
 
+def test_a_guarded_file_says_what_is_not_synced(node: Node) -> None:
+    file = node.disk.create(SEGMENT)
+    said = [file.has_unsynced]
+    for act in (file.sync, lambda: file.pwrite(b"x", 0), file.sync):
+        act()
+        said.append(file.has_unsynced)
+    assert said == [True, False, True, False]
+    assert (file.path, file.size) == (SEGMENT, 1)
+
+
+def test_an_empty_file_that_is_synced_is_not_missed(node: Node) -> None:
+    node.create(SEGMENT, 0)
+    node.write_notes()
+    assert node.noted.get(SEGMENT, 0) == 0
+    assert node.crash() == []
+
+
+def test_files_are_compared_with_their_notes_some_at_a_time(node: Node) -> None:
+    for number in range(2 * COMPARED_PER_STEP + 1):
+        node.create(f"{QUEUE}/{number}.qs", 10)
+    node.write_notes()
+    disk = GuardedDisk(node.below, VHOST, GroupCommit(), compares_at_once=False)
+    shorten(node, SEGMENT, 9)
+    steps = sum(1 for _ in disk.comparison)
+    assert 2 <= steps < 10
+    assert [short.path for short in disk.short_files_in(QUEUE)] == [SEGMENT]
+
+
 def test_other_files_pass_through(node: Node) -> None:
     path = f"{QUEUE}/queue.json"
     node.create(path, 30).truncate(3)
@@ -443,7 +471,8 @@ def test_other_files_pass_through(node: Node) -> None:
     assert node.disk.free_bytes(path) == node.below.free_bytes(path)
 
 
-def test_missing_notes_are_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_notes_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
     node.crash()
     node.create(SEGMENT, 100)
     # Within the first second no length is noted yet.

@@ -150,6 +150,18 @@ def test_the_cursor_is_durable_with_its_name(driver: ConvertingDriver) -> None:
     assert driver.disk.durable_snapshot()[CURSOR_PATH] == content
 
 
+def test_the_cursor_is_not_kept_open(driver: ConvertingDriver) -> None:
+    driver.publish(8)
+    driver.sync()
+    driver.begin()
+    open_handles = []
+    for _ in range(7):
+        driver.step(1)
+        driver.sync()
+        open_handles.append(driver.disk.open_handles)
+    assert open_handles[-1] <= open_handles[0] + 1, "old may have a new file for its acks"
+
+
 def test_a_step_leaves_nothing_collected(driver: ConvertingDriver) -> None:
     fill(driver)
     driver.begin()

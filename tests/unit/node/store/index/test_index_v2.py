@@ -20,6 +20,7 @@ from node.store.formats.record import (
     unpack_slot,
 )
 from node.store.index.terms import RESERVE_STEP
+from node.store.index.v2.scan import BadSlot, scan_slots
 from node.store.shared.config import StoreConfig
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
@@ -185,6 +186,16 @@ def test_a_flipped_status_is_mended(harness: StoreHarness) -> None:
     queue = harness.open_queue()
     assert [delivery.seq_id for delivery in queue.fetch(9, True)] == [0, 1, 2]
     assert slot(harness, 1) == bytes((STATUS_PRESENT,)) + whole[1:]
+
+
+def test_a_status_that_nobody_writes_is_damage(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 3))
+    harness.sync()
+    harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", HEADER_BYTES + SLOT_BYTES, bit=5)
+    report = harness.crash().recovery_report
+    assert report is not None
+    assert (report.corrupt, report.messages) == (1, 2)
 
 
 def test_a_damaged_message_is_quarantined(harness: StoreHarness) -> None:
@@ -458,3 +469,13 @@ def test_a_mirror_of_transient_messages_reserves_positions_too(harness: StoreHar
     queue.insert([far], [message], [message.envelope()])
     harness.sync()
     assert harness.crash().next_seq_id > far
+
+
+def test_of_an_index_file_that_is_cut_off_everything_before_is_read() -> None:
+    """A slot of which there is only a part was torn, unless nothing was ever in it."""
+    whole = b"\xff" * SLOT_BYTES
+    content = bytes(HEADER_BYTES) + ZERO_SLOT + whole
+    corrupt = (25, BadSlot("corrupt"))
+    assert list(scan_slots(3, content, 8)) == [corrupt]
+    assert list(scan_slots(3, content + bytes(SLOT_BYTES - 1), 8)) == [corrupt]
+    assert list(scan_slots(3, content + whole[:-1], 8)) == [corrupt, (26, BadSlot("torn"))]

@@ -182,7 +182,13 @@ def test_messages_settled_and_written_again_while_compaction_is_under_way(kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str) -> None:
+def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bounded(files: StoreFiles, number: int, size: int, offset: int) -> bytes:
+        assert size <= STEP_BYTES
+        return read_source(files, number, size, offset)
+
+    for module in (hole_filling, merging):
+        monkeypatch.setattr(module, "read_source", bounded)
     node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
     big = STEP_BYTES * 3 // 2
     node.write(*range(1, 21), body_bytes=big)
