@@ -35,12 +35,20 @@ class QueueName(NamedTuple):
         return f"queue '{self.name}' in vhost '{self.vhost}'"
 
 
+#: The upper bits of a channel's id are the incarnation of its node, so many lower ones count the channels of that life.
+CHANNEL_NUMBER_BITS = 32
+
+
 class ChannelKey(NamedTuple):
-    """One AMQP channel, unique in the cluster as long as its node lives."""
+    """One AMQP channel, unique in the cluster for ever."""
 
     node: NodeName
-    #: Counted by the entry node from 1; never reused within an incarnation of that node.
+    #: Incarnation of the entry node, and the channel's number, which that counts from 1.
     channel_id: int
+
+    @property
+    def number(self) -> int:
+        return self.channel_id & ((1 << CHANNEL_NUMBER_BITS) - 1)
 
 
 def split_msg_id(msg_id: MsgId) -> tuple[OriginId, int]:

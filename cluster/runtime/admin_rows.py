@@ -15,7 +15,7 @@ from cluster.transport.admin_port import AdminRefused, ExitCode, Table
 from cluster.transport.turns import ROWS_PER_TURN
 from node.amqp.server.listing import ConnectionListing
 from node.flow.stage import STAGE_MEMORY_MS, HopView, SlowPath
-from node.ids import NodeName
+from node.ids import ChannelKey, NodeName
 from node.pieces import Pieces, make_each
 from node.queues.backing_queue import BackingQueueStatus
 from node.topology.records import BindingRecord, ExchangeRecord, QueueRecord
@@ -197,7 +197,7 @@ def consumer_rows(role: MasterRole, members: Mapping[NodeName, MemberRecord]) ->
     return [
         {
             "queue_name": role.queue.name,
-            "channel_pid": process_id(channel.node, channel.channel_id, members),
+            "channel_pid": process_id(channel.node, channel.number, members),
             "consumer_tag": spec.consumer_tag,
             "ack_required": not spec.no_ack,
             "prefetch_count": spec.prefetch_count,
@@ -241,7 +241,8 @@ def connection_row(node: NodeName, incarnation: int, connection: ConnectionListi
 def channel_rows(node: NodeName, incarnation: int, connection: ConnectionListing) -> list[Row]:
     return [
         {
-            "pid": f"<{node}.{incarnation}.{channel.channel_id}.0>",  # as `consumer_rows` has it
+            # As `consumer_rows` has it.
+            "pid": f"<{node}.{incarnation}.{ChannelKey(node, channel.channel_id).number}.0>",
             "connection": connection_id(node, incarnation, connection),
             "name": f"{connection.name} ({channel.number})",
             "number": channel.number,

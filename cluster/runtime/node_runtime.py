@@ -167,6 +167,7 @@ class NodeRuntime:
             self.records.find_queue,
             self._loop,
             self.flow,
+            incarnation=self.incarnation,
             clock=clock,
             slice_pieces=surroundings.slice_pieces,
         )

@@ -79,7 +79,7 @@ from cluster.sessions.publishes import ChannelPublishes
 from cluster.sessions.questions import settle
 from cluster.sessions.routes import CallState, ConsumerKey, Route, RouteState
 from node.flow.credit import FlowControl
-from node.ids import ChannelKey, NodeName, QueueId, SeqId
+from node.ids import CHANNEL_NUMBER_BITS, ChannelKey, Incarnation, NodeName, QueueId, SeqId
 from node.message import iter_envelopes
 from node.queues.backing_queue import Delivery
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
@@ -103,6 +103,8 @@ class Entry:
         queue_record: Callable[[QueueId], QueueRecord | None],
         emit: Callable[[EntryEffect], None],
         flow: FlowControl | None = None,
+        *,
+        incarnation: Incarnation,
     ) -> None:
         """``emit`` takes an effect for the shell, which carries it out later, never at once."""
         here = EntryNode(node, local, links, emit)
@@ -123,7 +125,8 @@ class Entry:
         #: Queues that a channel has used and that exist: the ones to tell when it closes. (Dicts for their order.)
         self._used: dict[int, dict[QueueId, None]] = {}
         self._routes: dict[QueueId, Route] = {}
-        self._channel_ids = 0
+        #: The last one. A queue may still owe a confirm to a channel of an earlier life of this node.
+        self._channel_ids = incarnation << CHANNEL_NUMBER_BITS
         self._session_numbers = 0
 
     # --- what changes around us ---

@@ -17,7 +17,7 @@ from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, CallState, ConsumerKey
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ChannelKey, Epoch, NodeName, QueueId
+from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId
 from node.pieces import InTurns
 from node.queues.backing_queue import Delivery
 from node.queues.events import ConsumerSpec
@@ -47,6 +47,7 @@ class ClusterGateway:
         loop: asyncio.AbstractEventLoop,
         flow: FlowControl | None = None,
         *,
+        incarnation: Incarnation,
         clock: Callable[[], float],
         slice_pieces: int,
     ) -> None:
@@ -56,7 +57,9 @@ class ClusterGateway:
         #: Awaited before an auto-delete queue gets a consumer.
         self.note_consumer: Callable[[QueueRecord], Awaitable[None]] | None = None
         self._queue_record = queue_record
-        self._entry = entry = Entry(node, local, links, mastership, queue_record, self._carry_out, flow)
+        self._entry = entry = Entry(
+            node, local, links, mastership, queue_record, self._carry_out, flow, incarnation=incarnation
+        )
         self._calls = entry.calls
         #: Callers that wait, by call id.
         self._waiting: dict[int, asyncio.Future[None]] = {}

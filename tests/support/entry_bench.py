@@ -17,7 +17,7 @@ from cluster.sessions.messages import (
 from cluster.sessions.ports import EntryEffect
 from cluster.sessions.questions import Answer, Question
 from cluster.sessions.routes import Call, ConsumerKey
-from node.ids import ChannelKey, Epoch, NodeName, QueueId, SeqId
+from node.ids import ChannelKey, Epoch, Incarnation, NodeName, QueueId, SeqId
 from node.message import iter_envelopes, pack_envelopes
 from node.queues.backing_queue import BackingQueue
 from node.queues.events import ConsumerSpec
@@ -43,7 +43,15 @@ class EntryBench:
         self.failures: list[Exception] = []
         self.effects: list[EntryEffect] = []
         self._sent: list[tuple[NodeName, SessionMessage]] = []
-        self.entry = Entry(HERE, self, self, lambda _: self.current, self.queue_record, self.effects.append)
+        self.entry = Entry(
+            HERE,
+            self,
+            self,
+            lambda _: self.current,
+            self.queue_record,
+            self.effects.append,
+            incarnation=Incarnation(1),
+        )
         self.sink = RecordingSink()
         self.channel = self.entry.open_channel(self.sink)
         self.now_s = 100.0

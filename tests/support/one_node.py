@@ -96,6 +96,7 @@ class OneNode(TopologyObserver):
             self.queue_record,
             self._loop,
             flow,
+            incarnation=Incarnation(1),
             clock=_clock,
             slice_pieces=SLICE_PIECES,
         )

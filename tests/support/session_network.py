@@ -24,7 +24,7 @@ from cluster.sessions.messages import (
     SessionReply,
 )
 from node.flow.credit import FlowControl, Hop
-from node.ids import ChannelKey, Epoch, NodeName, OriginId, QueueId
+from node.ids import ChannelKey, Epoch, Incarnation, NodeName, OriginId, QueueId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
 from node.queues.events import ConsumerSpec
@@ -93,8 +93,9 @@ def _clock() -> float:
 class SessionNode:
     """One node: gateway, session host and at most one queue process."""
 
-    def __init__(self, name: str, network: SessionNetwork) -> None:
+    def __init__(self, name: str, network: SessionNetwork, incarnation: int = 1) -> None:
         self.name = NodeName(name)
+        self.incarnation = Incarnation(incarnation)
         self.network = network
         self.queue: QueueProcess | None = None
         #: It was called, and is to be drained at the end of this turn.
@@ -110,6 +111,7 @@ class SessionNode:
             queue_record,
             loop,
             network.flow,
+            incarnation=self.incarnation,
             clock=_clock,
             slice_pieces=SLICE_PIECES,
         )
@@ -212,6 +214,12 @@ class SessionNetwork:
             if node.name != lost:
                 node.gateway.link_down(lost)
                 node.host.node_lost(lost)
+
+    def restart(self, name: str) -> None:
+        """A node that fell silent has died, and begins its next life."""
+        lost = self[name]
+        self.nodes[lost.name] = SessionNode(name, self, lost.incarnation + 1)
+        self.cut.discard(lost.name)
 
     async def pump(self, *, batched: bool = False) -> None:
         """Deliver until nothing is under way, draining the queues as the shell would.

@@ -546,3 +546,28 @@ async def test_a_link_that_breaks_or_a_channel_that_closes_ends_the_wait(network
         gateway.link_free(NodeName("n2"))
         assert sink.waits(), "nobody is told any more"
     gateway.check_invariants()
+
+
+async def test_a_confirm_that_is_owed_to_an_earlier_life_of_a_node_is_none_for_its_channels(
+    network: SessionNetwork,
+) -> None:
+    """The channels of both lives are the first there, and both publishes the first on them."""
+    network["n2"].master(SteeredQueue(durable=True))
+    gateway = network["n1"].gateway
+    gateway.publish(gateway.open_channel(RecordingSink()), QUEUE, [message(1, b"a")], [1])
+    await network.pump()
+    network.lose("n1")
+    await network.pump()
+    network.restart("n1")
+    sink, gateway = RecordingSink(), network["n1"].gateway
+    gateway.publish(gateway.open_channel(sink), QUEUE, [message(2, b"b")], [1])
+    network.hand_over("n1", "n2")
+    network.hand_over("n2", "n1")
+    network["n2"].sync()
+    network["n2"].end_turn()
+    network.hand_over("n2", "n1")
+    assert sink.confirmed == [], "it is on its way to the master"
+    await network.pump()
+    network["n2"].sync()
+    await network.pump()
+    assert sink.confirmed == [1]
