@@ -347,6 +347,13 @@ _ALL = (
         unseen_because="an acknowledgement of before also names an epoch and a message, which guard the same",
     ),
     Safeguard(
+        mirroring.lives_share_channels,
+        "Channels of a node's lives have different ids.",
+        "publishers from confirms that are owed to an earlier life",
+        "cluster.sessions.entry",
+        "next_life",
+    ),
+    Safeguard(
         storage.deleted_vhosts_stay,
         "A vhost that no longer exists is removed from the disk.",
         "its files from staying for ever",

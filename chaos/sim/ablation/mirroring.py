@@ -17,6 +17,7 @@ from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorProgress
 from cluster.mirroring.service import Service
 from cluster.mirroring.turn import Turn
+from cluster.sessions.entry import Entry
 from node.ids import SeqId
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
@@ -179,3 +180,14 @@ def early_masters_are_heard(patches: Patches) -> None:
 def settlements_are_not_told(patches: Patches) -> None:
     """Mirrors do not hear what consumers have settled."""
     patches.setattr(MirroredQueue, "_note_settled", lambda _self, _seq_ids: None)
+
+
+def lives_share_channels(patches: Patches) -> None:
+    """Each life of a node counts its channels from 1."""
+    make = Entry.__init__
+
+    def count_anew(self: Entry, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        self._channel_ids = 0
+
+    patches.setattr(Entry, "__init__", count_anew)

@@ -322,3 +322,32 @@ def half_heard(scene: Scene, operations: int) -> None:
     scene.cut(one, near, at_ms, end_ms + 3_000)
     scene.at(end_ms, chance.choice(("kill", "power")), near)
     scene.at(end_ms + chance.uniform(4_000, 8_000), "start", near)
+
+
+def next_life(scene: Scene, operations: int) -> None:
+    """The node that publishers are at is killed, and back before a slow mirror has what they published: what its next
+    life hears of confirms is for what that one has published. Then the master ends."""
+    chance = scene.chance
+    master, mirror, entry = scene.shuffled()[:3]
+    scene.change(
+        queues=1,
+        consumers=0,
+        publishers=2,
+        policy={"ha-mode": "nodes", "ha-params": [master, mirror], "ha-sync-mode": "automatic"},
+        persistent_percent=100,
+    )
+    scene.traffic(0, 1_000, operations // 3)
+    at_ms = 1_500.0
+    while at_ms < scene.length_ms:
+        scene.at(at_ms, "slow_link", master, mirror, chance.choice((300, 1_000)))
+        for _ in range(4):
+            scene.publish(at_ms + chance.uniform(5, 40), 0, burst=4)
+        scene.at(at_ms + 45, "kill", entry)
+        scene.at(at_ms + chance.uniform(50, 150), "start", entry)
+        for _ in range(10):
+            scene.publish(at_ms + chance.uniform(300, 1_500), 0, burst=1)
+        scene.at(at_ms + chance.uniform(300, 900), "ambush", 0, "confirm", chance.choice(("power", "kill")), 1)
+        at_ms += chance.uniform(1_500, 2_500)
+        scene.at(at_ms, "ambush_end", 0)
+        scene.at(at_ms, "slow_link_end", master, mirror)
+        at_ms += chance.uniform(800, 1_500)
