@@ -117,7 +117,7 @@ class Lab:
                 channel.publish(queue, b"%d" % number)
             await confirmed.wait()
 
-        self._use_channel(at, publish)
+        self.use_channel(at, publish)
 
     def ready(self, at: str, queue: str) -> int:
         """Messages that the queue has, for a client of this node."""
@@ -126,9 +126,14 @@ class Lab:
             messages, _ = await channel.declare(queue, passive=True)
             return messages
 
-        return self._use_channel(at, look)
+        return self.use_channel(at, look)
 
-    def _use_channel(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> _T:
+    def use_channel(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> _T:
+        """What a client of this node makes of a channel of its own; raises what it meets with."""
+        return self._finished(self.begin_to_use(at, use), PATIENCE_S)
+
+    def begin_to_use(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
+        """As `use_channel`, without waiting for it."""
         process = self.loop.start_process("client")
 
         async def connect_and_use() -> _T:
@@ -137,7 +142,7 @@ class Lab:
             connection.close()
             return result
 
-        return self._finished(process.create_task(connect_and_use()), PATIENCE_S)
+        return process.create_task(connect_and_use())
 
     def ask(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], limit_s: float = PATIENCE_S) -> _T:
         """What an operator is answered by a node; raises what it is refused with."""
