@@ -101,6 +101,30 @@ class Channel:
         answer = await self._ask(request, commands.Queue.DeclareOk)
         return answer.message_count, answer.consumer_count
 
+    async def declare_exchange(
+        self, exchange: str, kind: str = "fanout", *, passive: bool = False, auto_delete: bool = False
+    ) -> None:
+        """A durable one."""
+        request = commands.Exchange.Declare(
+            exchange=exchange, exchange_type=kind, passive=passive, durable=True, auto_delete=auto_delete
+        )
+        await self._ask(request, commands.Exchange.DeclareOk)
+
+    async def delete_exchange(self, exchange: str) -> None:
+        await self._ask(commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk)
+
+    async def bind_exchange(self, destination: str, source: str, key: str) -> None:
+        request = commands.Exchange.Bind(destination=destination, source=source, routing_key=key)
+        await self._ask(request, commands.Exchange.BindOk)
+
+    async def bind(self, queue: str, exchange: str, key: str) -> None:
+        request = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key)
+        await self._ask(request, commands.Queue.BindOk)
+
+    async def unbind(self, queue: str, exchange: str, key: str) -> None:
+        request = commands.Queue.Unbind(queue=queue, exchange=exchange, routing_key=key)
+        await self._ask(request, commands.Queue.UnbindOk)
+
     async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         request = commands.Queue.Delete(queue=queue, if_unused=if_unused, if_empty=if_empty)
         count: int = (await self._ask(request, commands.Queue.DeleteOk)).message_count

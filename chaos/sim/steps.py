@@ -13,6 +13,7 @@ from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
 from chaos.sim.tenants import Tenant
+from chaos.sim.wiring import Wiring
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
 
@@ -42,6 +43,7 @@ class Steps:
         self._stage = stage
         self._ambushes: list[Ambush] = []
         self._tenants: dict[int, Tenant] = {}
+        self._wirings: dict[int, Wiring] = {}
         stage.world.on_moment = self._moment_has_come
 
     def do(self, step: Step) -> None:
@@ -247,6 +249,12 @@ class Steps:
         stage = self._stage
         tenant = self._tenants.setdefault(number, Tenant(stage, number))
         stage.operations.append(stage.visitor.process.create_task(tenant.stay(lasts_ms)))
+
+    def _wiring(self, number: int, lasts_ms: int) -> None:
+        """Exchanges and a queue are made, bound, used, and taken away after a while."""
+        stage = self._stage
+        wiring = self._wirings.setdefault(number, Wiring(stage, number))
+        stage.operations.append(stage.visitor.process.create_task(wiring.stay(lasts_ms)))
 
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))

@@ -186,6 +186,8 @@ class NodeAdmin:
                 break
             if current.master != self._runtime.node:
                 raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has moved to {current.master}: ask again")
+            if self._runtime.queues.roles.get(queue.queue_id) is not role:  # it was elsewhere, or is out of service
+                raise AdminRefused(ExitCode.TEMPORARY, f"queue '{name}' has changed its master: ask again")
             running = role.mirrored.sync_progress()
             if running is not None:
                 yield SyncProgress(running.synced, running.total, is_finished=False)

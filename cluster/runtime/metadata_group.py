@@ -57,8 +57,8 @@ class Consensus(Protocol):
     async def propose(self, payload: bytes, request_id: RequestId) -> Any:
         """Result of applying the command on this node. Raises what applying it raised, or `TimeoutError`."""
 
-    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
-        """Until all of ``peers()`` have applied what is applied here now, or too much time has passed."""
+    async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
+        """Until all of ``peers()`` have applied the entry at ``index``, or too much time has passed."""
 
     async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:
         """This node stops: have another one lead, if it leads; returns which. Bounded."""
@@ -104,6 +104,8 @@ class MetadataGroup:
         self._node = node
         self._incarnation = incarnation
         self._last_request = 0
+        #: Of the last entry that may have added to the topology.
+        self._topology_index = 0
         self.state = MetadataState(users, spoken)
         #: How far those who follow have come.
         self.followed = Followed()
@@ -140,6 +142,9 @@ class MetadataGroup:
         except (NoQuorumError, ProposalRefusedError, StorageError, RefusedChangeError, CodecError) as error:
             raise ConnectionFailure(541, str(error)) from None
 
+    async def wait_known(self) -> None:
+        await self.consensus.wait_visible(self._topology_index, self._live_peers)
+
     async def change(self, command: Command) -> Any:
         """Commit a command; returns after this node has applied it.
 
@@ -168,7 +173,7 @@ class MetadataGroup:
 
     async def wait_visible(self) -> bool:
         """Until all peers that are up have applied what is applied here; false if one has not in time."""
-        return await self.consensus.wait_visible(self._live_peers)
+        return await self.consensus.wait_visible(self.state.applied_index, self._live_peers)
 
     async def hand_over(self) -> None:
         """This node stops: have another that is up lead, if it leads."""
@@ -194,6 +199,8 @@ class MetadataGroup:
             self.state.pass_over(index)
             self.followed.reach(index)
             return Applied(None, None, error)  # nobody waits under such an id
+        if isinstance(request.command, ChangeTopology):
+            self._topology_index = index
         applied = yield from self.state.apply_in_pieces(index, request, payload)
         self.decided(index, request, applied)
         if applied.events and self._listener is not None:
@@ -237,7 +244,7 @@ class MetadataGroup:
             leftovers = yield from self.state.restore_in_pieces(data)
         except NewerKindError as error:
             raise NewerReleaseError(f"a snapshot of the metadata ({error})", "a protocol", self.spoken) from None
-        index = self.state.applied_index
+        index = self._topology_index = self.state.applied_index
         if self._listener is not None:
             self.followed.begin(index, self.state.masterships)
             self.followed.begin_queues()

@@ -285,9 +285,9 @@ class RaftDriver:
             if is_oldest and len(self._waiting) >= MAX_OUTSTANDING_REQUESTS // 2:
                 self._schedule_retry()  # some may be waiting for their first try
 
-    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
-        """Until all of ``peers()`` have applied what is applied here now; bounded, see `AppliedWatch`."""
-        return await self._applied_watch.wait(self.applied_index, peers)
+    async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
+        """Until all of ``peers()`` have applied the entry at ``index``; bounded, see `AppliedWatch`."""
+        return await self._applied_watch.wait(index, peers)
 
     def link_up(self, peer: NodeName) -> None:
         """A link that was down has lost what was said: tell it how far this node is."""

@@ -16,6 +16,8 @@ wait, which is longer by `VISIBILITY_MARGIN_MS`. Let a change be committed at c.
   has paused. Every case of not having it is the same to this argument, because each keeps the proof from coming: no
   quorum or no leader; a leader that is heard, but only what it said long ago; a disk that refuses or does not finish
   writing the log, on a node that goes on hearing heartbeats; a snapshot that does not come to an end.
+- So does a node that finds the change at hand and tells another client of it (`MetadataGroup.wait_known`): it has
+  applied it, so its wait begins after c, too.
 
 **Whom the wait leaves out.** A peer that is down in the records, and one whose link broke so long ago that it has
 paused by itself if it lost everybody then. The first was silent for `cluster.silence_timeout_ms`, which bounds

@@ -2,7 +2,7 @@
 
 Everything here is asked for by a client and may be refused: the user lacks a permission, the name is reserved, the
 queue belongs to another connection. What is allowed and changes something is submitted to the `Catalogue`; a
-declaration that repeats an earlier one is answered without it.
+declaration that repeats an earlier one, or only asks, is answered without it, when all nodes know what it found.
 
 Exclusive queues belong to their connection and are deleted with it. One that could not be deleted because no agreement
 was possible is found later by `Broker.delete_abandoned_queues`.
@@ -72,6 +72,7 @@ class Definitions:
         if passive:
             if self._topology.exchange(self._vhost, name) is None:
                 raise missing_exchange(self._vhost, name)
+            await self._catalogue.wait_known()
             return
         self.require("configure", "exchange", name)
         plain = plain_table(arguments)
@@ -84,6 +85,8 @@ class Definitions:
         is_plain_case = name != DEFAULT_EXCHANGE and type in EXCHANGE_TYPES
         if not is_plain_case or self._topology.equivalent_exchange(command) is None:
             await self._catalogue.submit(command)
+        else:
+            await self._catalogue.wait_known()
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         self.require("configure", "exchange", name)
@@ -142,6 +145,7 @@ class Definitions:
         return QueueDeclared(name, 0, 0)
 
     async def _declared(self, queue: QueueRecord) -> QueueDeclared:
+        await self._catalogue.wait_known()
         ready, consumers = await self._parts.gateway.counts(queue.queue_id)
         return QueueDeclared(queue.name, ready, consumers)
 

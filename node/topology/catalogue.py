@@ -22,3 +22,7 @@ class Catalogue(Protocol):
         `ConnectionFailure` when the change is refused, `ConnectionFailure` 541 if no quorum can be had in time,
         `QueueMovedError` if the ``epoch`` of a `DeleteQueue` is over.
         """
+
+    async def wait_known(self) -> None:
+        """Until all nodes that serve clients know what `topology` has now. It may have been declared a moment ago, by
+        somebody else who waits for the same; whoever is told that it exists may publish to it through any of them."""

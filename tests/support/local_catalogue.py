@@ -31,3 +31,6 @@ class LocalCatalogue:
 
     async def submit(self, command: TopologyCommand) -> Any:
         return self.apply(command)
+
+    async def wait_known(self) -> None:
+        """There is nobody else."""

@@ -99,7 +99,7 @@ class FakeLog:
             raise TimeoutError("no quorum")
         return self.commit(command, request_id)
 
-    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+    async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
         return True
 
     async def hand_over(self, may_lead: Callable[[NodeName], bool]) -> NodeName | None:

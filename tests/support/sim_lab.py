@@ -14,7 +14,7 @@ from chaos.sim.convergence import why_not_converged
 from chaos.sim.drawing import draw_personality
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import AMQP_PORT
-from cluster.metadata.commands import ChangeTopology
+from cluster.metadata.commands import ChangeTopology, Command
 from cluster.metadata.records import MastershipRecord, PolicyRecord
 from cluster.runtime.identity import IDENTITY_FILE
 from cluster.transport.admin_port import AdminPort
@@ -86,14 +86,14 @@ class Lab:
 
     def declare(self, at: str, *names: str) -> None:
         """Durable queues, one after the other."""
+        for name in names:
+            self.change(at, ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at)))
+
+    def change(self, at: str, command: Command) -> None:
+        """Have this node have it decided."""
         node, process = self.cluster.nodes[at], self.cluster.machines[at].process
         assert process is not None
-        for name in names:
-            command = ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at))
-            task = process.create_task(node.runtime.metadata.change(command))
-            while not task.done():
-                self.pass_time(0.02)
-            task.result()
+        self._finished(process.create_task(node.runtime.metadata.change(command)), PATIENCE_S)
 
     def set_policy(self, at: str, definition: Mapping[str, Any]) -> None:
         """For all queues."""
@@ -117,7 +117,7 @@ class Lab:
                 channel.publish(queue, b"%d" % number)
             await confirmed.wait()
 
-        self._use_channel(at, publish)
+        self.use_channel(at, publish)
 
     def ready(self, at: str, queue: str) -> int:
         """Messages that the queue has, for a client of this node."""
@@ -126,9 +126,14 @@ class Lab:
             messages, _ = await channel.declare(queue, passive=True)
             return messages
 
-        return self._use_channel(at, look)
+        return self.use_channel(at, look)
 
-    def _use_channel(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> _T:
+    def use_channel(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> _T:
+        """What a client of this node makes of a channel of its own; raises what it meets with."""
+        return self._finished(self.begin_to_use(at, use), PATIENCE_S)
+
+    def begin_to_use(self, at: str, use: Callable[[Channel], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
+        """As `use_channel`, without waiting for it."""
         process = self.loop.start_process("client")
 
         async def connect_and_use() -> _T:
@@ -137,13 +142,17 @@ class Lab:
             connection.close()
             return result
 
-        return self._finished(process.create_task(connect_and_use()), PATIENCE_S)
+        return process.create_task(connect_and_use())
 
     def ask(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]], limit_s: float = PATIENCE_S) -> _T:
         """What an operator is answered by a node; raises what it is refused with."""
+        return self._finished(self.begin_to_ask(at, request), limit_s)
+
+    def begin_to_ask(self, at: str, request: Callable[[AdminPort], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
+        """As `ask`, without waiting for it."""
         process = self.cluster.machines[at].process
         assert process is not None
-        return self._finished(process.create_task(request(self.cluster.nodes[at].admin)), limit_s)
+        return process.create_task(request(self.cluster.nodes[at].admin))
 
     def _finished(self, task: asyncio.Task[_T], limit_s: float) -> _T:
         end_s = self.loop.now_s + limit_s

@@ -244,6 +244,13 @@ _ALL = (
         "stale_metadata",
     ),
     Safeguard(
+        metadata.told_when_found,
+        "Who repeats a declaration, or only asks, is told that it is there when every node that serves knows it.",
+        "messages to queues that two clients declare at once from being confirmed as unroutable",
+        "cluster.runtime.metadata_group",
+        "wirings",
+    ),
+    Safeguard(
         metadata.votes_before_they_are_kept,
         "A vote is answered when it is on disk.",
         "two leaders in a term",

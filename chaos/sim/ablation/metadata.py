@@ -18,6 +18,7 @@ from cluster.raft.log import RaftLog
 from cluster.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admission import Admission
+from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.standing import StandingWatch
@@ -142,6 +143,14 @@ def declared_when_committed(patches: Patches) -> None:
         return True
 
     patches.setattr(RaftDriver, "wait_visible", at_once)
+
+
+def told_when_found(patches: Patches) -> None:
+    """Who repeats a declaration is answered as soon as the node at hand knows what it found."""
+
+    async def at_once(_: object) -> None: ...
+
+    patches.setattr(MetadataGroup, "wait_known", at_once)
 
 
 def votes_before_they_are_kept(patches: Patches) -> None:

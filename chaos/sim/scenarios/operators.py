@@ -139,6 +139,31 @@ def tenants(scene: Scene, operations: int) -> None:
         at_ms += chance.uniform(600, 2_500)
 
 
+def wirings(scene: Scene, operations: int) -> None:
+    """Exchanges and bindings are made, used and taken away while nodes end, lag behind, stand still, or are cut off."""
+    chance = scene.chance
+    scene.change(log_entries_kept=chance.choice((0, 5)), slice_pieces=chance.choice((0, 1, 3)))
+    scene.traffic(0, scene.length_ms, operations // 2)
+    for number in range(chance.choice((1, 2, 3))):
+        at_ms = chance.uniform(300, 1_500)
+        while at_ms < scene.length_ms:
+            scene.at(at_ms, "wiring", number, chance.choice((0, 300, 1_500)))
+            at_ms += chance.uniform(50, 1_500)
+    at_ms = 900.0
+    while at_ms < scene.length_ms:
+        victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
+        begin = chance.choice(("kill", "power", "stop", "pause", "isolate", "late", "late"))
+        if begin == "late":
+            for other in scene.nodes:
+                if other != victim:
+                    scene.at(at_ms, "slow_link", other, victim, chance.choice((20, 100, 300)))
+                    scene.at(at_ms + lasts_ms, "slow_link_end", other, victim)
+        else:
+            scene.at(at_ms, begin, victim)
+            scene.at(at_ms + lasts_ms, f"{begin}_end" if begin in ("pause", "isolate") else "start", victim)
+        at_ms += chance.uniform(600, 2_500)
+
+
 def policy_changes(scene: Scene, operations: int) -> None:
     """Policies with ``exactly`` and ``nodes`` follow each other while nodes come and go."""
     chance = scene.chance

@@ -39,7 +39,7 @@ class Log:
             raise applied.error
         return applied.result
 
-    async def wait_visible(self, peers: Callable[[], Collection[NodeName]]) -> bool:
+    async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
         self.waited_for = peers
         return await self.visible
 
