@@ -17,6 +17,7 @@ queue. So a slow mirror costs a comparison, never memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import UnionType
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
@@ -130,10 +131,10 @@ class Conversations:
                 progress.step(MirrorInput.FILL_WANTED)
         return is_held_anew
 
-    def _forget_reports(self, node: NodeName) -> None:
+    def _forget_reports(self, node: NodeName, kinds: type | UnionType = MirrorReport) -> None:
         """Said of a copy, or a life, that may be over; the proposal would be stamped as if it were said now."""
         self._reported_ms.pop(node, None)
-        self._reports = [report for report in self._reports if not _is_about(report, node)]
+        self._reports = [report for report in self._reports if not _is_about(report, node, kinds)]
 
     def link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
@@ -146,6 +147,7 @@ class Conversations:
     def link_down(self, node: NodeName) -> None:
         """A link to or from ``node`` broke."""
         self._reachable.discard(node)
+        self._forget_reports(node, ReportSynchronised | ReportFollows)
         progress = self.mirrors.get(node)
         if progress is not None:
             progress.step(MirrorInput.LINK_DOWN)
@@ -476,5 +478,5 @@ class Conversations:
         )
 
 
-def _is_about(report: MirroringReport, node: NodeName) -> bool:
-    return isinstance(report, MirrorReport) and report.node == node
+def _is_about(report: MirroringReport, node: NodeName, kinds: type | UnionType) -> bool:
+    return isinstance(report, MirrorReport) and isinstance(report, kinds) and report.node == node

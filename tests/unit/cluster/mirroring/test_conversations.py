@@ -158,3 +158,10 @@ def test_a_mirror_that_the_record_does_not_count_holds_confirms_from_its_attach_
     assert pair.master.drain_confirmed() == [], "nor because nobody can ask it"
     pair.up().quiet()
     assert pair.master.drain_confirmed() == [2]
+
+
+def test_what_was_to_be_reported_of_a_mirror_is_not_once_its_link_is_broken() -> None:
+    """Its node may be in another life before it is said, as whose state it would be committed then."""
+    pair = Pair(synchronised=False).up().quiet()
+    pair.master.mirror_link_down(N2)
+    assert pair.master.take_reports() == []
