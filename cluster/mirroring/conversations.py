@@ -90,7 +90,7 @@ class Conversations:
         #: Progress of every mirror of the record, oldest first. Always this object, so the owner may keep it.
         self.mirrors: dict[NodeName, MirrorProgress] = {}
         self._reachable: set[NodeName] = set()
-        #: Horizons that nodes which left the record may still rely on, in this epoch.
+        #: Horizons that nodes which left the record, or began anew, may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         self._reports: list[MirroringReport] = []
@@ -108,8 +108,10 @@ class Conversations:
             self.mirrors.clear()
             self._reports.clear()
             self._left_horizons.clear()
-        self._record = record
-        for node in [node for node in self.mirrors if node not in record.mirrors]:
+        # A copy that counts no longer, of a node that is a mirror still, was the memory of a life that is over.
+        was_complete, self._record = self._record.complete, record
+        lost = set(was_complete) - set(record.complete)
+        for node in [node for node in self.mirrors if node not in record.mirrors or node in lost]:
             horizon = self.mirrors.pop(node).known_horizon
             self._forget_reports(node)
             if horizon is not None:
