@@ -35,8 +35,13 @@ class QueueName(NamedTuple):
         return f"queue '{self.name}' in vhost '{self.vhost}'"
 
 
-#: The upper bits of a channel's id are the incarnation of its node, so many lower ones count the channels of that life.
-CHANNEL_NUMBER_BITS = 32
+#: Of a number that a node never uses twice the upper bits are its incarnation, so many lower ones count in that life.
+NUMBER_BITS = 32
+
+
+def numbers_of_life(incarnation: Incarnation) -> int:
+    """Where a node begins to count in this life: its numbers are above this, and those of earlier lives below."""
+    return incarnation << NUMBER_BITS
 
 
 class ChannelKey(NamedTuple):
@@ -48,7 +53,7 @@ class ChannelKey(NamedTuple):
 
     @property
     def number(self) -> int:
-        return self.channel_id & ((1 << CHANNEL_NUMBER_BITS) - 1)
+        return self.channel_id & ((1 << NUMBER_BITS) - 1)
 
 
 def split_msg_id(msg_id: MsgId) -> tuple[OriginId, int]:

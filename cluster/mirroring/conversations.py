@@ -17,6 +17,7 @@ queue. So a slow mirror costs a comparison, never memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import UnionType
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
@@ -89,7 +90,7 @@ class Conversations:
         #: Progress of every mirror of the record, oldest first. Always this object, so the owner may keep it.
         self.mirrors: dict[NodeName, MirrorProgress] = {}
         self._reachable: set[NodeName] = set()
-        #: Horizons that nodes which left the record may still rely on, in this epoch.
+        #: Horizons that nodes which left the record, or began anew, may still rely on, in this epoch.
         self._left_horizons: dict[NodeName, SeqId] = {}
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []
         self._reports: list[MirroringReport] = []
@@ -107,8 +108,10 @@ class Conversations:
             self.mirrors.clear()
             self._reports.clear()
             self._left_horizons.clear()
-        self._record = record
-        for node in [node for node in self.mirrors if node not in record.mirrors]:
+        # A copy that counts no longer, of a node that is a mirror still, was the memory of a life that is over.
+        was_complete, self._record = self._record.complete, record
+        lost = set(was_complete) - set(record.complete)
+        for node in [node for node in self.mirrors if node not in record.mirrors or node in lost]:
             horizon = self.mirrors.pop(node).known_horizon
             self._forget_reports(node)
             if horizon is not None:
@@ -130,10 +133,10 @@ class Conversations:
                 progress.step(MirrorInput.FILL_WANTED)
         return is_held_anew
 
-    def _forget_reports(self, node: NodeName) -> None:
+    def _forget_reports(self, node: NodeName, kinds: type | UnionType = MirrorReport) -> None:
         """Said of a copy, or a life, that may be over; the proposal would be stamped as if it were said now."""
         self._reported_ms.pop(node, None)
-        self._reports = [report for report in self._reports if not _is_about(report, node)]
+        self._reports = [report for report in self._reports if not _is_about(report, node, kinds)]
 
     def link_up(self, node: NodeName) -> None:
         """The links to and from ``node`` work, anew: what was in flight is lost."""
@@ -146,6 +149,7 @@ class Conversations:
     def link_down(self, node: NodeName) -> None:
         """A link to or from ``node`` broke."""
         self._reachable.discard(node)
+        self._forget_reports(node, ReportSynchronised | ReportFollows)
         progress = self.mirrors.get(node)
         if progress is not None:
             progress.step(MirrorInput.LINK_DOWN)
@@ -476,5 +480,5 @@ class Conversations:
         )
 
 
-def _is_about(report: MirroringReport, node: NodeName) -> bool:
-    return isinstance(report, MirrorReport) and report.node == node
+def _is_about(report: MirroringReport, node: NodeName, kinds: type | UnionType) -> bool:
+    return isinstance(report, MirrorReport) and isinstance(report, kinds) and report.node == node

@@ -102,7 +102,7 @@ class SentFrame:
 
 
 class MirrorProgress:
-    """Progress of one mirror within one epoch of its master."""
+    """Progress of one mirror within one epoch of its master, and one life of the mirror if its copy ends with that."""
 
     __slots__ = (
         "_attach_horizon",
@@ -141,7 +141,7 @@ class MirrorProgress:
     def __init__(self, node: NodeName, is_required: bool, is_sync_wanted: bool, known_horizon: SeqId | None) -> None:
         self.node = node
         self.state = MirrorState.UNREACHABLE
-        #: True if confirms wait until the mirror lacks nothing. Never becomes False in an epoch.
+        #: True if confirms wait until the mirror lacks nothing. Never becomes False in an epoch and a life.
         self.is_required = is_required
         #: True once an attach was sent in this epoch; from then on the mirror holds back confirms.
         self.was_attached = False

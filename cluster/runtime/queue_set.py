@@ -37,7 +37,7 @@ from cluster.runtime.recoveries import Recoveries, RunJob
 from cluster.runtime.role_files import close_files, delete_files
 from node.errors import StorageError
 from node.flow.credit import FlowControl
-from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId, numbers_of_life
 from node.pieces import Pieces, at_once
 from node.queues.local_replica import LocalReplica
 from node.queues.queue_process import QueueProcess
@@ -77,7 +77,7 @@ class QueueSet:
         self._node = node
         self._flow = flow
         #: A restarted node that masters the same epoch again must not repeat its attach ids.
-        self._attach_id_base = incarnation << 32
+        self._attach_id_base = numbers_of_life(incarnation)
         self._files = files
         self._links = links
         self._settings = settings

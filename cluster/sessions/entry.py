@@ -79,7 +79,7 @@ from cluster.sessions.publishes import ChannelPublishes
 from cluster.sessions.questions import settle
 from cluster.sessions.routes import CallState, ConsumerKey, Route, RouteState
 from node.flow.credit import FlowControl
-from node.ids import CHANNEL_NUMBER_BITS, ChannelKey, Incarnation, NodeName, QueueId, SeqId
+from node.ids import ChannelKey, Incarnation, NodeName, QueueId, SeqId, numbers_of_life
 from node.message import iter_envelopes
 from node.queues.backing_queue import Delivery
 from node.queues.events import CancelConsumer, ConfirmPublished, Deliver, GrantCredit, QueueEffect, RejectPublished
@@ -125,9 +125,9 @@ class Entry:
         #: Queues that a channel has used and that exist: the ones to tell when it closes. (Dicts for their order.)
         self._used: dict[int, dict[QueueId, None]] = {}
         self._routes: dict[QueueId, Route] = {}
-        #: The last one. A queue may still owe a confirm to a channel of an earlier life of this node.
-        self._channel_ids = incarnation << CHANNEL_NUMBER_BITS
-        self._session_numbers = 0
+        #: The last ones. To an earlier life of this node a queue may still owe confirms on its channels, and answers in
+        #: its sessions.
+        self._channel_ids = self._session_numbers = numbers_of_life(incarnation)
 
     # --- what changes around us ---
 

@@ -4,7 +4,8 @@ A *session* is one conversation between an entry node and the master of one queu
 node. It opens with `SessionOpen`, which the master answers; it ends when the link breaks, when either node
 dies, or when the mastership moves; then the entry node opens the next one with the queue's current master, attaches its
 consumers again and sends its unconfirmed publishes again (the master recognises those it has). Everything carries the
-session number, so that a straggler of an earlier conversation is ignored. Session numbers grow per entry node.
+session number, so that a straggler of an earlier conversation is ignored. Session numbers grow per entry node, from
+one of its lives to the next, too.
 """
 
 from __future__ import annotations

@@ -46,9 +46,8 @@ from node.topology.records import QueueRecord
 
 #: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
 INTERNAL_SEQ_BASE = 1 << 62
-#: Width of the gateway's session number inside `DeliverySource.session`; a gateway would have to re-attach
-#: queues for centuries to exceed it.
-_SESSION_BITS = 32
+#: Width of the gateway's session number inside `DeliverySource.session`: that of the field in which nodes name it.
+_SESSION_BITS = 64
 _SESSION_MASK = (1 << _SESSION_BITS) - 1
 _COUNTER = struct.Struct(">Q")
 #: Copies of messages, one per queue, that a batch may come to and be enqueued at once; more are enqueued in steps of so

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from node.flow.credit import Tally
 from node.ids import ChannelKey
 from node.message import Message
 
@@ -25,6 +26,8 @@ class HeldBatch(NamedTuple):
     messages: Sequence[Message]
     publish_seqs: Sequence[int]
     is_resent: bool
+    #: What the channel was owed by when this came (`node.queues.queue_flow`).
+    tally: Tally | None
 
 
 class HeldBack:
@@ -56,7 +59,7 @@ class HeldBack:
         """The first, so many at most, and of one channel: all purged, or none."""
         if self.purged:
             count_max = min(count_max, self.purged)
-        channel, messages, publish_seqs, is_resent = self._batches[0]
+        channel, messages, publish_seqs, is_resent, tally = self._batches[0]
         first, end = self._first_taken, min(self._first_taken + count_max, len(messages))
         if end == len(messages):
             self._batches.popleft()
@@ -65,7 +68,7 @@ class HeldBack:
             self._first_taken = end
         self.messages -= end - first
         self.purged = max(0, self.purged - (end - first))
-        return HeldBatch(channel, messages[first:end], publish_seqs[first:end], is_resent)
+        return HeldBatch(channel, messages[first:end], publish_seqs[first:end], is_resent, tally)
 
     def take_all(self) -> Iterator[HeldBatch]:
         """What waits, purged or not."""

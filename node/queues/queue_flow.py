@@ -64,6 +64,16 @@ class QueueFlow:
             if tally.is_due:
                 self._due[channel] = None
 
+    def tally(self, channel: ChannelKey) -> Tally | None:
+        """What counts for the channel now, until it begins anew."""
+        return self._owed.get(channel)
+
+    def processed_late(self, channel: ChannelKey, messages: int, tally: Tally | None) -> None:
+        """As `processed`, of messages that came when ``tally`` counted. Who began anew since has sent them again, and
+        paid again."""
+        if tally is self._owed.get(channel):
+            self.processed(channel, messages)
+
     def take(self, channel: ChannelKey) -> int:
         """What the channel may be granted now: 0 while the queue is blocked itself."""
         if channel not in self._due or self.stage.is_blocked:

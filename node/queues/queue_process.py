@@ -168,7 +168,7 @@ class QueueProcess:
         if not messages:
             return
         if self._publishes_wait or self._held_back.messages:
-            self._held_back.add(HeldBatch(channel, messages, publish_seqs, is_resent))
+            self._held_back.add(HeldBatch(channel, messages, publish_seqs, is_resent, self.flow.tally(channel)))
             return
         self._take(channel, messages, publish_seqs, is_resent)
         self.flow.processed(channel, len(messages))
@@ -196,12 +196,12 @@ class QueueProcess:
     def _take_held(self, count_max: int) -> int:
         """The first of what was held back. Returns how many."""
         is_purged = self._held_back.purged > 0
-        channel, messages, publish_seqs, is_resent = self._held_back.take(count_max)
+        channel, messages, publish_seqs, is_resent, tally = self._held_back.take(count_max)
         if is_purged:
             self._take_purged(channel, messages, publish_seqs)
         else:
             self._take(channel, messages, publish_seqs, is_resent)
-        self.flow.processed(channel, len(messages))
+        self.flow.processed_late(channel, len(messages), tally)
         return len(messages)
 
     def _take_purged(self, channel: ChannelKey, messages: Sequence[Message], publish_seqs: Sequence[int]) -> None:

@@ -50,7 +50,7 @@ class EntryBench:
             lambda _: self.current,
             self.queue_record,
             self.effects.append,
-            incarnation=Incarnation(1),
+            incarnation=Incarnation(0),  # so sessions are numbered from 1
         )
         self.sink = RecordingSink()
         self.channel = self.entry.open_channel(self.sink)

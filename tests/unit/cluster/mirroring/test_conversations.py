@@ -11,10 +11,12 @@ from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import AttachRefused
+from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
 from node.ids import Epoch
 from tests.support.messages import publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
+from tests.support.stores import StoreHarness
 
 ALONE: dict[str, Any] = {"mirrors": (), "synchronised": ()}
 
@@ -158,3 +160,38 @@ def test_a_mirror_that_the_record_does_not_count_holds_confirms_from_its_attach_
     assert pair.master.drain_confirmed() == [], "nor because nobody can ask it"
     pair.up().quiet()
     assert pair.master.drain_confirmed() == [2]
+
+
+def test_what_was_to_be_reported_of_a_mirror_is_not_once_its_link_is_broken() -> None:
+    """Its node may be in another life before it is said, as whose state it would be committed then."""
+    pair = Pair(synchronised=False).up().quiet()
+    pair.master.mirror_link_down(N2)
+    assert pair.master.take_reports() == []
+
+
+def test_a_mirror_that_begins_anew_in_the_same_epoch_is_filled_only_if_that_is_wanted() -> None:
+    """As one whose end was noticed: its memory was its copy. Nor does any publish wait for what it lacks."""
+    pair = Pair(synchronised=False)
+    pair.up().quiet()
+    pair.master.start_sync()
+    pair.quiet()
+    synchronised = replace(pair.record, synchronised=(N2,), complete=(N1, N2))
+    pair.master.set_record(synchronised)
+    pair.master.publish(publications(1, 3))
+    pair.quiet()
+    assert len(pair.master.drain_confirmed()) == 3
+
+    pair.master.mirror_link_down(N2)
+    pair.master.publish(publications(4, 1))
+    pair.master_disk.sync()
+    assert pair.master.drain_confirmed() == []
+    pair.master.set_record(replace(synchronised, synchronised=(), following=(), complete=(N1,)))
+    assert pair.master.drain_confirmed() == [4]
+    pair.mirror_disk = StoreHarness()
+    pair.mirror_local = pair.mirror_disk.open_queue()
+    pair.mirror = MirrorReplica(QUEUE, pair.mirror_local, Epoch(1))
+    pair.up().quiet()
+    assert pair.state() is MirrorState.STREAMING
+    pair.master.publish(publications(5, 1))
+    pair.quiet()
+    assert pair.master.drain_confirmed() == [5]

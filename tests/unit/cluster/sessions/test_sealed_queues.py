@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from cluster.sessions import gateway
+from node.errors import ChannelError
 from node.queues import queue_process
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
@@ -125,3 +126,35 @@ async def test_consumers_of_a_session_that_begins_while_the_queue_here_is_sealed
     master.unseal()
     await network.pump()
     assert [spec.consumer_tag for _, spec, _ in process.consumers()] == ["stays"]
+
+
+async def test_what_an_earlier_life_of_a_node_has_asked_is_not_answered_to_its_next_life(
+    network: SessionNetwork,
+) -> None:
+    """Both lives begin with a purge, and ask about the queue then."""
+    await consume(network, "n3", ConsumerSpec("alone", True, exclusive=True))
+    process = network["n2"].queue
+    assert process is not None
+    purging = asyncio.ensure_future(network["n1"].gateway.purge(QUEUE))
+    await network.pump()
+    await purging
+    process.seal_for_delete(if_unused=False, if_empty=False)
+    counting = asyncio.ensure_future(network["n1"].gateway.counts(QUEUE))
+    await network.pump()
+    network.lose("n1")
+    counting.cancel()
+    await network.pump()
+    network.restart("n1")
+
+    gateway = network["n1"].gateway
+    purging = asyncio.ensure_future(gateway.purge(QUEUE))
+    await network.pump()
+    await purging
+    channel = gateway.open_channel(RecordingSink())
+    consuming = asyncio.ensure_future(gateway.consume(channel, QUEUE, ConsumerSpec("tag", True, False)))
+    await asyncio.sleep(0)
+    network["n2"].unseal()
+    network.hand_over("n2", "n1")
+    await network.pump()
+    with pytest.raises(ChannelError, match="exclusive use"):
+        await consuming

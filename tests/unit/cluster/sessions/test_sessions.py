@@ -503,6 +503,27 @@ async def test_a_channel_that_closes_leaves_no_credit_behind(network: SessionNet
     assert process.flow.take_all() == []
 
 
+async def test_what_a_queue_takes_later_of_a_session_that_is_over_is_not_granted_to_the_next(
+    network: SessionNetwork, slow: SteeredQueue
+) -> None:
+    """It is paid for again where it is sent again. The queue is sealed while the link breaks."""
+    network["n2"].master(SteeredQueue())
+    process = network["n2"].queue
+    assert process is not None
+    process.seal_for_delete(if_unused=False, if_empty=False)
+    gateway, sink = network["n1"].gateway, RecordingSink()
+    gateway.publish(gateway.open_channel(sink), QUEUE, *batch(1, 40))
+    await network.pump()
+    network.lose("n2")
+    network.cut.clear()
+    gateway.link_up(NodeName("n2"))
+    await network.pump()
+    network["n2"].unseal()
+    await network.pump()
+    assert sink.hop is not None
+    assert sink.hop.balance == 40, "nothing is in flight"
+
+
 async def test_a_deleted_queue_frees_who_waited_for_it(network: SessionNetwork, slow: SteeredQueue) -> None:
     gateway, sink = network["n1"].gateway, RecordingSink()
     channel = gateway.open_channel(sink)
