@@ -318,11 +318,13 @@ class Entry:
             self._consumers.channel_closed(route, channel)
             route.hops.pop(channel_id, None)
             self._publishes.channel_closed(route, channel_id)
+            has_spoken = channel_id in route.local_channels
+            route.local_channels.discard(channel_id)
             if route.state is not RouteState.OPEN:
                 continue
             if route.master == self._node:
                 self._call(route, lambda process: process.channel_down(channel))
-            elif channel_id in route.local_channels:
+            elif has_spoken:
                 self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
 
     def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
