@@ -117,9 +117,13 @@ class VhostStore:
         #: Queues that were open once, until their files are deleted.
         self._known: set[QueueId] = set()
         store_directory = f"{self.directory}/msg_store_persistent"
-        disk.mkdir(store_directory)
-        self._deletions = Deletions(disk, self.directory, group_commit)
-        self._config = self._agree(data_directory, config)
+        try:
+            disk.mkdir(store_directory)
+            self._deletions = Deletions(disk, self.directory, group_commit)
+            self._config = self._agree(data_directory, config)
+        except BaseException:
+            self._disk.abandon()
+            raise
         #: Made by the steps of the opening.
         self._stores: SharedStores
         #: To be gone through by whoever did not want the store to open at once.
@@ -429,6 +433,12 @@ class VhostStore:
         self._group_commit.remove_buffer(self)
         for store in self._stores:
             store.abandon()
+        self._disk.abandon()
+
+    def give_up_opening(self) -> None:
+        """Close what an opening that came to nothing has left open; the files stay as they are."""
+        assert not self.is_open, "what is open is closed"
+        self.opening.close()
         self._disk.abandon()
 
     def close(self) -> None:
