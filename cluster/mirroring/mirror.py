@@ -32,8 +32,9 @@ from cluster.mirroring.messages import (
 from cluster.mirroring.promotion import held_again, possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.succession import Succession
-from node.ids import ORIGIN_BYTES, Epoch, NodeName, OriginId, QueueId, SeqId, split_msg_id
+from node.ids import Epoch, NodeName, QueueId, SeqId
 from node.message import Message, decode_envelope
+from node.queues.origins import Origins
 from node.queues.replica import DIGEST_SEGMENT_ENTRIES, ReplicaQueue, SegmentDigest, SeqRange
 
 
@@ -90,7 +91,7 @@ class MirrorReplica:
         #: how the copy was left.
         self._may_hold_twice = end is None and local.first_live_seq_id < local.next_seq_id
         #: High-water counters of the master at the attach, and of what was streamed since.
-        self._streamed_origins: dict[OriginId, int] = {}
+        self._streamed_origins = Origins()
         #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
         #: counters, too, and nobody here was told of each. Masters of an older release do not say so.
         self._may_lack_refused = False
@@ -140,7 +141,8 @@ class MirrorReplica:
         self._heard_horizon = attach.horizon
         self.end = None
         self._is_complete = False
-        self._streamed_origins = dict(attach.origins)
+        self._streamed_origins = Origins()
+        self._streamed_origins.merge(attach.origins)
         self._may_lack_refused |= attach.may_lack_refused
         is_equal = not self._drop_unknown(attach)
         self._description = Description(self.local, self._mismatched(attach.digests), attach.next_seq_id)
@@ -233,24 +235,18 @@ class MirrorReplica:
         return messages
 
     def _raise_origins(self, messages: Sequence[Message]) -> None:
-        """Ids of one origin come in growing order, so the last of each counts."""
-        origins = self._streamed_origins
-        last = {message.msg_id[:ORIGIN_BYTES]: message.msg_id for message in messages}
-        for msg_id in last.values():
-            origin, counter = split_msg_id(msg_id)
-            origins[origin] = max(counter, origins.get(origin, counter))
+        """Ids of one origin come in growing order."""
+        self._streamed_origins.accept([message.msg_id for message in messages])
 
     def _merge_origins(self, op: OriginsOp) -> None:
-        origins = self._streamed_origins
-        for origin, counter in op.origins.items():
-            origins[origin] = max(counter, origins.get(origin, counter))
+        self._streamed_origins.merge(op.origins)
         if self._is_complete:
             self.local.merge_origins(op.origins)
 
     def _complete(self) -> None:
         self._is_complete = True
         self._may_hold_twice = False
-        self.local.merge_origins(self._streamed_origins)
+        self.local.merge_origins(self._streamed_origins.counters())
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -352,7 +348,7 @@ class MirrorReplica:
             record,
             settings,
             delivered_below=delivered_below,
-            trusted_origins=self._streamed_origins if is_trusted else {},
+            trusted_origins=self._streamed_origins.counters() if is_trusted else {},
             has_old_tokens=True,
             attach_id_base=attach_id_base,
             succession=succession,

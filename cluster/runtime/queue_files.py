@@ -103,8 +103,11 @@ class NodeQueueFiles:
 
     def vhost_failed(self, vhost: str) -> None:
         """Going through its opening came to nothing: the next attempt begins anew."""
-        self._vhosts.pop(vhost, None)
+        store = self._vhosts.pop(vhost, None)
+        self._urgent.pop(vhost, None)
         self._gone.pop(vhost, None)
+        if store is not None and not store.is_open:
+            store.give_up_opening()
 
     def queue_opening(
         self,

@@ -292,12 +292,13 @@ class QueueSet:
         self._failed.deleted(queue.queue_id)
         self._last_words.forget(queue.queue_id)
         self._early.forget_queue(queue.queue_id)
-        self._sealed.pop(queue.queue_id, None)
         if queue.queue_id in self.roles or queue.queue_id in self._failed or queue.queue_id in self._opening:
             # Every entry node tells its own clients when it applies the deletion, so the last effects go nowhere.
             self._leave(queue, delete=True)
         else:
             delete_files(self._files, queue)
+        # Not before: the end of a role that was sealed for this very deletion is noted there.
+        self._sealed.pop(queue.queue_id, None)
 
     def _become_master(self, queue: QueueRecord, record: MastershipRecord, role: Role | None) -> None:
         if isinstance(role, MasterRole) and record.epoch > role.record.epoch:

@@ -90,8 +90,8 @@ class StandingWatch:
         return self._has_lost_majority() or self._age_ms(now_ms, applied_index) >= self.pause_after_ms
 
     def next_look_ms(self, applied_index: int) -> int:
-        """Before this time `look` begins no pause, unless a peer is said to be gone; 0: it is to be called often."""
-        if self.pause is not None or self._gone or len(self._core.voters) < 2:
+        """Before this time `look` begins no pause, unless a voter is said to be gone; 0: it is to be called often."""
+        if self.pause is not None or _of(self._gone, self._core.voters) or len(self._core.voters) < 2:
             return 0
         return self._current_as_of_ms(applied_index) + self.pause_after_ms
 

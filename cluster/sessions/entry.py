@@ -62,7 +62,6 @@ from cluster.sessions.calls import ChannelCalls
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.credits import ChannelCredits
 from cluster.sessions.messages import (
-    SessionChannelClosed,
     SessionConfirm,
     SessionConsumerCancelled,
     SessionCredit,
@@ -318,12 +317,9 @@ class Entry:
             self._consumers.channel_closed(route, channel)
             route.hops.pop(channel_id, None)
             self._publishes.channel_closed(route, channel_id)
-            if route.state is not RouteState.OPEN:
-                continue
-            if route.master == self._node:
+            self._publishes.say_closed(route, channel_id)
+            if route.state is RouteState.OPEN and route.master == self._node:
                 self._call(route, lambda process: process.channel_down(channel))
-            elif channel_id in route.local_channels:
-                self._links.send(route.master, SessionChannelClosed(queue_id, route.session, channel_id))
 
     def busiest_queue(self, channel: ChannelKey) -> QueueId | None:
         counts = {

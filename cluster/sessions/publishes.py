@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from cluster.sessions.credits import ChannelCredits
-from cluster.sessions.messages import SessionPublish
+from cluster.sessions.messages import SessionChannelClosed, SessionPublish
 from cluster.sessions.ports import NO_PROCESS, EntryNode
 from cluster.sessions.routes import Route, RouteState
 from node.ids import ChannelKey, QueueId
@@ -74,9 +74,21 @@ class ChannelPublishes:
         unsent, route.first_unsent = route.first_unsent, {}
         for channel_id, publishes in list(route.unconfirmed.items()):
             self._send_again(route, channel_id, publishes, unsent.get(channel_id))
+        closed: dict[int, None] = {}
         while route.untracked and route.state is RouteState.OPEN:
             channel_id, message = route.untracked.popleft()
             self._send(route, channel_id, [0], [message], is_resent=True)
+            if channel_id not in self._sinks:
+                closed[channel_id] = None
+        for channel_id in closed:
+            self.say_closed(route, channel_id)
+
+    def say_closed(self, route: Route, channel_id: int) -> None:
+        """If a master elsewhere has heard of this channel in the present session, it hears that it is gone."""
+        if channel_id in route.local_channels:
+            route.local_channels.discard(channel_id)
+            if route.state is RouteState.OPEN:
+                self._links.send(route.master, SessionChannelClosed(route.queue_id, route.session, channel_id))
 
     def _send_again(
         self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int | None

@@ -137,7 +137,7 @@ class Route:
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Some channel had a consumer of this queue, and may have lost it while nobody could be told.
         self.has_consumed = False
-        #: Channels that have said anything to the current session.
+        #: Open channels that have said anything to the current session.
         self.local_channels: set[int] = set()
         #: Consumers that the master of this session was asked to attach again, by the id of that call.
         self.attaching: dict[int, ConsumerKey] = {}

@@ -114,12 +114,16 @@ class VhostStore:
         self._open: dict[QueueId, LocalReplica] = {}
         #: Open queues that called for a flush.
         self._unflushed: dict[QueueId, None] = {}
-        #: Queues that were open once.
+        #: Queues that were open once, until their files are deleted.
         self._known: set[QueueId] = set()
         store_directory = f"{self.directory}/msg_store_persistent"
-        disk.mkdir(store_directory)
-        self._deletions = Deletions(disk, self.directory, group_commit)
-        self._config = self._agree(data_directory, config)
+        try:
+            disk.mkdir(store_directory)
+            self._deletions = Deletions(disk, self.directory, group_commit)
+            self._config = self._agree(data_directory, config)
+        except BaseException:
+            self._disk.abandon()
+            raise
         #: Made by the steps of the opening.
         self._stores: SharedStores
         #: To be gone through by whoever did not want the store to open at once.
@@ -312,11 +316,13 @@ class VhostStore:
         assert queue_id not in self._open, f"queue {queue_id} is open: delete it through its object"
         directory = self._queue_directory(queue_id)
         if not self._disk.exists(directory):
+            self._known.discard(queue_id)
             return
         # The files of a queue that failed do not know all acks, whose references were given back: what it still has is
         # counted at the next scan.
         is_exact = queue_id not in self._known or self._disk.exists(f"{directory}/{TERMS_NAME}")
         self._deletions.take(directory, self._release if is_exact else no_references, is_durable=True)
+        self._known.discard(queue_id)
 
     def _release(self, directory: str) -> Iterator[None]:
         """Give back what the files of a closed queue refer to, a bounded piece at a time."""
@@ -427,6 +433,12 @@ class VhostStore:
         self._group_commit.remove_buffer(self)
         for store in self._stores:
             store.abandon()
+        self._disk.abandon()
+
+    def give_up_opening(self) -> None:
+        """Close what an opening that came to nothing has left open; the files stay as they are."""
+        assert not self.is_open, "what is open is closed"
+        self.opening.close()
         self._disk.abandon()
 
     def close(self) -> None:

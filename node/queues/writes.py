@@ -130,6 +130,7 @@ class Writes:
                 self._forget_durable()
                 self._late.append((self._last_generation, self.collected_generation))
         if self._unflushed_untracked:
+            self._forget_durable_untracked()  # a mirror's are never asked for
             self._untracked.append((self._last_generation, self._unflushed_untracked))
         self._unflushed_bytes = self._unflushed_untracked = 0
         self.tokens.flushed(self._last_generation)
@@ -202,11 +203,13 @@ class Writes:
     @property
     def in_flight_messages(self) -> int:
         """See `BackingQueue.in_flight_messages`. One without token counts until its generation is durable."""
-        untracked = self._untracked
-        durable = self._durable_generation_of_writes()
+        self._forget_durable_untracked()
+        return len(self.tokens.waiting) + self._unflushed_untracked + sum([count for _, count in self._untracked])
+
+    def _forget_durable_untracked(self) -> None:
+        untracked, durable = self._untracked, self._durable_generation_of_writes()
         while untracked and untracked[0][0] <= durable:
             untracked.popleft()
-        return len(self.tokens.waiting) + self._unflushed_untracked + sum([count for _, count in untracked])
 
     # -- failure
 

@@ -36,6 +36,7 @@ EXTRA_KEYS_MARK = b"CC"
 #: The alternate exchange of an exchange, if it has one (a cluster lets policies name it).
 AlternateExchange = Callable[[ExchangeRecord], str | None]
 RouteCache = Mapping[tuple[str, str], tuple[QueueRecord, ...]]
+_NOTHING_KNOWN: RouteCache = {}
 
 
 def argued_alternate_exchange(exchange: ExchangeRecord) -> str | None:
@@ -58,12 +59,9 @@ class Router(TopologyObserver):
     def cached(self, vhost: str) -> RouteCache:
         """Known answers for messages without CC and BCC headers: (exchange, routing key) -> queues.
 
-        The same object for ever; it is filled by `route` and emptied by changes of the vhost.
+        Filled by `route`, given up by changes of the vhost: good for this turn of the loop.
         """
-        cache = self._caches.get(vhost)
-        if cache is None:
-            cache = self._caches[vhost] = {}
-        return cache
+        return self._caches.get(vhost, _NOTHING_KNOWN)
 
     def route(self, vhost: str, exchange: str, routing_key: str, properties: bytes) -> tuple[QueueRecord, ...]:
         """The queues for one message, each once.
@@ -80,7 +78,8 @@ class Router(TopologyObserver):
                 return known
         queues, depends_on_headers = self._walk(vhost, exchange, keys, properties)
         if len(keys) == 1 and not depends_on_headers:
-            cache = self._caches[vhost]
+            # Only of a vhost that exists: whoever deletes it has it forgotten here, once.
+            cache = self._caches.setdefault(vhost, {})
             if len(cache) >= ROUTE_CACHE_ENTRIES_MAX:
                 cache.clear()
             cache[exchange, routing_key] = queues
@@ -156,9 +155,7 @@ class Router(TopologyObserver):
 
     def forget_routes(self, vhost: str) -> None:
         """Something else that routes depend on has changed in the vhost (a policy names another alternate exchange)."""
-        cache = self._caches.get(vhost)
-        if cache:
-            cache.clear()
+        self._caches.pop(vhost, None)
 
     def queue_added(self, queue: QueueRecord) -> None:
         self.forget_routes(queue.vhost)
@@ -196,8 +193,7 @@ class Router(TopologyObserver):
 
     def topology_restored(self) -> None:
         self._matchers.clear()
-        for cache in self._caches.values():
-            cache.clear()
+        self._caches.clear()
 
     def check_invariants(self) -> None:
         for vhost, cache in self._caches.items():

@@ -6,6 +6,7 @@ import logging
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from cluster.runtime.queue_files import STEPS_PER_OTHER, NodeQueueFiles, recover
 from node.errors import StorageError
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore, vhost_directory
+from node.store.disk.disk import DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import WRITE_EVERY_MS
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
@@ -20,6 +22,7 @@ from node.store.index.index import RecoveryReport
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.topology.records import QueueRecord
+from tests.support.descriptors import open_descriptors
 from tests.support.messages import publications
 from tests.support.stores import DATA_DIRECTORY, open_at_once, run_sync_round
 
@@ -291,3 +294,30 @@ def test_a_vhost_that_cannot_be_removed_is_told_of_and_stays(
     node.files.vhosts_are([])
     work_on(node)
     assert paths_of(node, "/") == []
+
+
+@pytest.mark.parametrize("opened_before", range(6))
+def test_an_opening_of_a_vhost_that_fails_leaves_no_file_open(
+    opened_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again with every queue that comes to it."""
+    filled = NodeQueueFiles(RealDisk(), str(tmp_path), GroupCommit(), StoreConfig(), lambda: 0.0)
+    open_at_once(filled, RECORD).publish(publications(1, 3, body=bytes(5000)))
+    filled.close()
+    before = open_descriptors(tmp_path)  # of files that wait for their sync
+    files = NodeQueueFiles(RealDisk(), str(tmp_path), GroupCommit(), StoreConfig(), lambda: 0.0)
+    really_open = RealDisk.open
+    opened = 0
+
+    def refuse(disk: RealDisk, path: str) -> DiskFile:
+        nonlocal opened
+        opened += 1
+        if opened > opened_before:
+            raise StorageError("input/output error")
+        return really_open(disk, path)
+
+    monkeypatch.setattr(RealDisk, "open", refuse)
+    with pytest.raises(StorageError):
+        open_at_once(files, RECORD)
+    files.vhost_failed("/")
+    assert open_descriptors(tmp_path) == before

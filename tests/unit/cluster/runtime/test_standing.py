@@ -166,3 +166,13 @@ def test_a_node_that_stood_still_knows_before_the_next_look() -> None:
     now_ms = bench.network.now_ms
     assert not watch.is_stale(now_ms, applied_index)
     assert watch.is_stale(now_ms + PAUSE_AFTER_MS, applied_index)
+
+
+def test_a_process_that_is_gone_and_no_voter_costs_no_looks() -> None:
+    """It was forgotten, and nobody will hear of it again."""
+    bench = Bench()
+    watch, applied_index = bench.watches["n1"], bench.network.nodes["n1"].applied_index
+    watch.peer_gone(NodeName("forgotten"))
+    assert watch.next_look_ms(applied_index) > bench.network.now_ms
+    watch.peer_gone(NodeName("n2"))
+    assert watch.next_look_ms(applied_index) == 0
