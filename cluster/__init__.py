@@ -1,7 +1,0 @@
-"""A cluster of message brokers whose queues are mirrored."""
-
-import os
-
-# Before gRPC is imported: else its threads begin anew in every child that the process forks, where they find their
-# descriptors closed, and some of these children die of it before they become another program (Spark's gateway is one).
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

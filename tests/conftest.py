@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-import cluster  # noqa: F401 - it keeps gRPC out of forks, which has to be said before a test imports that
+import chaos  # noqa: F401 - it keeps gRPC out of forks, which has to be said before a test imports that
 
 # A commit passes or it does not, whatever was tried before and wherever: the same examples every time, and no memory of
 # earlier failures. Whoever looks for new ones: `--hypothesis-profile search`.

@@ -1,4 +1,4 @@
-"""Programs that a process starts while it talks to nodes."""
+"""Programs that the laboratory starts while it talks to nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ SCRIPT = f"""
 import subprocess
 from contextlib import suppress
 
-from cluster.wire import admin_pb2, admin_pb2_grpc
+import chaos
 import grpc
+from cluster.wire import admin_pb2, admin_pb2_grpc
 
 stub = admin_pb2_grpc.AdminStub(grpc.insecure_channel("127.0.0.1:1"))
 with suppress(grpc.RpcError):
@@ -29,6 +30,6 @@ for _ in range({FORKS}):
 """
 
 
-def test_whoever_talks_to_nodes_can_start_other_programs() -> None:
+def test_the_laboratory_can_start_other_programs_while_it_talks_to_nodes() -> None:
     result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
