@@ -272,8 +272,7 @@ class Run:
                 lambda admin: admin.set_policy(policy_record(policy))
             ):
                 await asyncio.sleep(RECONNECT_PAUSE_S)
-        for queue in range(self.schedule.personality.queues):
-            await self.stage.declare(queue)
+        await self.stage.declare_all()
 
     def _judge(self) -> None:
         self.check_invariants()

@@ -160,6 +160,11 @@ class Stage:
 
         await self.visitor.insist(ask)
 
+    async def declare_all(self) -> None:
+        """The queues of the workload, one after the other."""
+        for queue in range(self.personality.queues):
+            await self.declare(queue)
+
     def queue_arguments(self) -> dict[str, Any]:
         p = self.personality
         arguments: dict[str, Any] = {"x-queue-mode": "lazy"} if p.is_lazy else {}

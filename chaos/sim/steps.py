@@ -12,7 +12,7 @@ from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
-from chaos.sim.tenants import Tenant
+from chaos.sim.tenants import OPERATOR_PAUSE_S, Tenant
 from chaos.sim.wiring import Wiring
 from chaos.sim.workload import TROUBLE
 from cluster.transport.admin_port import AdminPort
@@ -21,7 +21,6 @@ from cluster.transport.admin_port import AdminPort
 PRECONDITION_FAILED = 406
 #: Of what has not come to an end.
 ENDLESS_US = 2**62
-OPERATOR_PAUSE_S = 0.5
 
 
 @dataclass
@@ -214,8 +213,7 @@ class Steps:
         async def forget() -> None:
             await stage.operated(lambda admin: admin.forget_cluster_node(node))
             stage.cluster.start(node)
-            for queue in range(stage.personality.queues):
-                await stage.declare(queue)
+            await stage.declare_all()
 
         stage.removals.append(stage.visitor.process.create_task(forget()))
 
@@ -223,12 +221,7 @@ class Steps:
         """As with `_forget`: queues may be gone, and are declared again."""
         stage = self._stage
         stage.cluster.lose_for_good(count)
-
-        async def declare() -> None:
-            for queue in range(stage.personality.queues):
-                await stage.declare(queue)
-
-        stage.removals.append(stage.visitor.process.create_task(declare()))
+        stage.removals.append(stage.visitor.process.create_task(stage.declare_all()))
 
     def _come(self, name: str, existing: str) -> None:
         """A machine that no configuration names; its operator has it join until it is let in."""

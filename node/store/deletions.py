@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.errors import StorageError
@@ -68,41 +68,22 @@ class _Deletion:
     files: Iterator[str] | None = None
 
 
-class Deletions:
-    """See the module text."""
+class Removals:
+    """Directories that were moved aside, and are removed when their new names are durable. See the module text."""
 
-    def __init__(self, disk: Disk, vhost_directory: str, group_commit: GroupCommit) -> None:
-        """What earlier lives left is removed as well. Raises `StorageError`."""
+    def __init__(self, disk: Disk, group_commit: GroupCommit, parents: Sequence[str], owner: str) -> None:
+        """``parents``: directories that must be synced to make a move durable. ``owner``: what was deleted, for the
+        log."""
         self._disk = disk
-        self._directory = f"{vhost_directory}/{DELETING_NAME}"
-        #: Directories that must be synced to make a move durable.
-        self._parents = (f"{vhost_directory}/{QUEUES_NAME}", self._directory)
         self._group_commit = group_commit
+        self._parents = parents
+        self._owner = owner
         #: In the order in which they were deleted.
         self._waiting: deque[_Deletion] = deque()
-        disk.mkdir(self._directory)
-        names = disk.list(self._directory)
-        numbers = [name.rpartition(".")[2] for name in names]
-        #: Second number of the next name.
-        self._next_number = 1 + max([int(number) for number in numbers if number.isdigit()], default=0)
-        for name in names:
-            # The process that moved it may have died before the name was durable.
-            self._add(f"{self._directory}/{name}", no_references, is_durable=True)
 
     def __len__(self) -> int:
         """Directories that are not gone yet."""
         return len(self._waiting)
-
-    def take(self, directory: str, release: Release, *, is_durable: bool) -> None:
-        """Delete a queue's directory. ``release`` is called at once, with the place where the files are then.
-
-        ``is_durable``: of the queue; nobody misses one that is not after a crash, so nothing waits for its name. Raises
-        `StorageError`: then nothing has happened.
-        """
-        place = f"{self._directory}/{directory.rpartition('/')[2]}.{self._next_number}"
-        self._disk.rename(directory, place)
-        self._next_number += 1
-        self._add(place, release, is_durable=is_durable)
 
     def _add(self, place: str, release: Release, *, is_durable: bool) -> None:
         generation = 0
@@ -122,7 +103,7 @@ class Deletions:
                 budget -= self._advance(deletion)
             except StorageError as error:
                 waiting.popleft()
-                log.warning("%s of a deleted queue stays until the next start: %s", deletion.directory, error)
+                log.warning("%s of a deleted %s stays until the next start: %s", deletion.directory, self._owner, error)
 
     def _is_durable(self, deletion: _Deletion) -> bool:
         return deletion.generation <= self._group_commit.durable_generation
@@ -143,6 +124,45 @@ class Deletions:
         self._waiting.popleft()
         return 1
 
+    @staticmethod
+    def _log_unreleased(deletion: _Deletion, error: StorageError) -> None:
+        log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself."""
+        directories = [deletion.directory for deletion in self._waiting]
+        assert len(set(directories)) == len(directories), "a directory is deleted once"
+        for directory in directories:
+            assert self._disk.exists(directory), f"{directory} is there until it was removed"
+
+
+class Deletions(Removals):
+    """Those of the queues of one vhost."""
+
+    def __init__(self, disk: Disk, vhost_directory: str, group_commit: GroupCommit) -> None:
+        """What earlier lives left is removed as well. Raises `StorageError`."""
+        self._directory = f"{vhost_directory}/{DELETING_NAME}"
+        super().__init__(disk, group_commit, (f"{vhost_directory}/{QUEUES_NAME}", self._directory), "queue")
+        disk.mkdir(self._directory)
+        names = disk.list(self._directory)
+        numbers = [name.rpartition(".")[2] for name in names]
+        #: Second number of the next name.
+        self._next_number = 1 + max([int(number) for number in numbers if number.isdigit()], default=0)
+        for name in names:
+            # The process that moved it may have died before the name was durable.
+            self._add(f"{self._directory}/{name}", no_references, is_durable=True)
+
+    def take(self, directory: str, release: Release, *, is_durable: bool) -> None:
+        """Delete a queue's directory. ``release`` is called at once, with the place where the files are then.
+
+        ``is_durable``: of the queue; nobody misses one that is not after a crash, so nothing waits for its name. Raises
+        `StorageError`: then nothing has happened.
+        """
+        place = f"{self._directory}/{directory.rpartition('/')[2]}.{self._next_number}"
+        self._disk.rename(directory, place)
+        self._next_number += 1
+        self._add(place, release, is_durable=is_durable)
+
     def close(self) -> None:
         """Give back all references that are left; the directories stay. Raises `StorageError`."""
         waiting = list(self._waiting)
@@ -160,17 +180,6 @@ class Deletions:
                     pass
             except StorageError as error:
                 self._log_unreleased(deletion, error)
-
-    @staticmethod
-    def _log_unreleased(deletion: _Deletion, error: StorageError) -> None:
-        log.warning("%s of a deleted queue: some references are not given back: %s", deletion.directory, error)
-
-    def check_invariants(self) -> None:
-        """Raise `AssertionError` if the state contradicts itself."""
-        directories = [deletion.directory for deletion in self._waiting]
-        assert len(set(directories)) == len(directories), "a directory is deleted once"
-        for directory in directories:
-            assert self._disk.exists(directory), f"{directory} is there until it was removed"
 
 
 def files_below(disk: Disk, directory: str) -> list[str]:

@@ -84,10 +84,10 @@ class Lab:
         self.forget(name, at)
         self.start(name)
 
-    def declare(self, at: str, *names: str) -> None:
+    def declare(self, at: str, *names: str, vhost: str = "/") -> None:
         """Durable queues, one after the other."""
         for name in names:
-            self.change(at, ChangeTopology(DeclareQueue("/", name, durable=True), NodeName(at)))
+            self.change(at, ChangeTopology(DeclareQueue(vhost, name, durable=True), NodeName(at)))
 
     def change(self, at: str, command: Command) -> None:
         """Have this node have it decided."""

@@ -120,15 +120,21 @@ def growth(scene: Scene, operations: int) -> None:
         at_ms += chance.choice((0, 200, 1_500))
 
 
+def _stays(scene: Scene, kind: str, pause_max_ms: float) -> None:
+    """One to three of a kind (`chaos.sim.tenants`, `chaos.sim.wiring`), each again and again."""
+    chance = scene.chance
+    for number in range(chance.choice((1, 2, 3))):
+        at_ms = chance.uniform(300, 1_500)
+        while at_ms < scene.length_ms:
+            scene.at(at_ms, kind, number, chance.choice((0, 300, 1_500)))
+            at_ms += chance.uniform(50, pause_max_ms)
+
+
 def tenants(scene: Scene, operations: int) -> None:
     """Vhosts are made, used, deleted and made anew while nodes end, stand still, or are cut off."""
     chance = scene.chance
     scene.traffic(0, scene.length_ms, operations // 2)
-    for number in range(chance.choice((1, 2, 3))):
-        at_ms = chance.uniform(300, 1_500)
-        while at_ms < scene.length_ms:
-            scene.at(at_ms, "tenancy", number, chance.choice((0, 300, 1_500)))
-            at_ms += chance.uniform(50, 2_500)
+    _stays(scene, "tenancy", 2_500)
     at_ms = 900.0
     while at_ms < scene.length_ms:
         victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)
@@ -144,11 +150,7 @@ def wirings(scene: Scene, operations: int) -> None:
     chance = scene.chance
     scene.change(log_entries_kept=chance.choice((0, 5)), slice_pieces=chance.choice((0, 1, 3)))
     scene.traffic(0, scene.length_ms, operations // 2)
-    for number in range(chance.choice((1, 2, 3))):
-        at_ms = chance.uniform(300, 1_500)
-        while at_ms < scene.length_ms:
-            scene.at(at_ms, "wiring", number, chance.choice((0, 300, 1_500)))
-            at_ms += chance.uniform(50, 1_500)
+    _stays(scene, "wiring", 1_500)
     at_ms = 900.0
     while at_ms < scene.length_ms:
         victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.sim.machine import DATA_DIR
-from cluster.metadata.commands import ChangeTopology
-from node.ids import NodeName
 from node.queues.vhost_store import vhost_directory
-from node.topology.commands import DeclareQueue
 from tests.support.sim_lab import NAMES, Lab
 
 VHOST = "tenant"
@@ -22,14 +19,8 @@ def lab(founded_lab: Lab) -> Lab:
 def settle_in(lab: Lab) -> None:
     """Queues with mirrors everywhere."""
     lab.ask("n1", lambda admin: admin.add_vhost(VHOST))
-    for number in range(3):
-        metadata = lab.cluster.nodes["n1"].runtime.metadata
-        command = ChangeTopology(DeclareQueue(VHOST, f"q{number}", durable=True), NodeName(NAMES[number]))
-        process = lab.cluster.machines["n1"].process
-        assert process is not None
-        task = process.create_task(metadata.change(command))
-        while not task.done():
-            lab.pass_time(0.02)
+    for name in NAMES:
+        lab.declare(name, f"of {name}", vhost=VHOST)
     lab.until_converged()
     assert [name for name in NAMES if files_of_tenant(lab, name)] == list(NAMES)
 
