@@ -245,17 +245,23 @@ def test_what_was_sent_again_to_the_new_master_stays_flagged_whatever_the_one_be
     assert flags(network[N2])[-1]
 
 
-def test_a_master_that_knows_how_far_the_one_before_came_promises_as_little_as_that_one_did() -> None:
-    """So when it is gone as well its successor flags no more than after a single failure."""
+def moved_after_one_delivery(messages: int) -> QueueSetNetwork:
+    """The first of three copies has delivered the first message, and the second is to take over from it."""
     network = QueueSetNetwork(N1, N2, N3)
     network.follow(Q, served(mastership(Q, N1, N2, N3), 0))
-    network[N1].publish(Q, 1, 1000)
+    network[N1].publish(Q, 1, messages)
     network.pump()
     assert network[N1].process(Q).get(CLIENT, no_ack=False) is not None
     network[N1].queues.touch(Q.queue_id)
     network.pump()
     network.follow(Q, served(replace(mastership(Q, N2, N3, N1, epoch=2), in_service=False), 1))
     network.pump()
+    return network
+
+
+def test_a_master_that_knows_how_far_the_one_before_came_promises_as_little_as_that_one_did() -> None:
+    """So when it is gone as well its successor flags no more than after a single failure."""
+    network = moved_after_one_delivery(1000)
     network.follow(Q, served(mastership(Q, N2, N3, N1, epoch=2), 2))
     network.pump()
     network[N3].queues.follow(Q, served(mastership(Q, N3, epoch=3), 2))
@@ -266,14 +272,6 @@ def test_a_master_that_knows_how_far_the_one_before_came_promises_as_little_as_t
 
 
 def test_a_third_copy_hears_it_too_and_knows_it_if_the_new_master_never_serves() -> None:
-    network = QueueSetNetwork(N1, N2, N3)
-    network.follow(Q, served(mastership(Q, N1, N2, N3), 0))
-    network[N1].publish(Q, 1, 5)
-    network.pump()
-    assert network[N1].process(Q).get(CLIENT, no_ack=False) is not None
-    network[N1].queues.touch(Q.queue_id)
-    network.pump()
-    network.follow(Q, served(replace(mastership(Q, N2, N3, N1, epoch=2), in_service=False), 1))
-    network.pump()
+    network = moved_after_one_delivery(5)
     network[N3].queues.follow(Q, served(mastership(Q, N3, N1, epoch=3), 1))
     assert flags(network[N3]) == [True, False, False, False, False]

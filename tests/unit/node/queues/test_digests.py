@@ -16,7 +16,7 @@ from node.queues.local_replica import LocalReplica
 from node.queues.replica import SegmentDigest, SeqRange
 from node.queues.vhost_store import VhostStore
 from node.store.shared.config import StoreConfig
-from node.store.steps import run_through
+from node.store.steps import Steps, run_through
 from tests.support.digests import expected_digests
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, QUEUE_NAME, StoreHarness
@@ -220,7 +220,8 @@ def test_a_mirrored_queue_is_warmed_while_it_is_opened(harness: StoreHarness) ->
     queue.check_invariants()
 
 
-def test_an_opening_that_is_given_up_while_it_warms_leaves_the_queue_for_another(harness: StoreHarness) -> None:
+def opened_but_not_warm(harness: StoreHarness) -> Steps[LocalReplica]:
+    """What is left of opening a queue of 320 messages that will be compared."""
     fill(harness, 320)
     harness.store.close()
     harness.start()
@@ -228,6 +229,11 @@ def test_an_opening_that_is_given_up_while_it_warms_leaves_the_queue_for_another
     while not harness.store._open:
         if (job := next(opening)) is not None:
             job()
+    return opening
+
+
+def test_an_opening_that_is_given_up_while_it_warms_leaves_the_queue_for_another(harness: StoreHarness) -> None:
+    opening = opened_but_not_warm(harness)
     opening.close()
     assert harness.open_queue().digests() == digests_of(range(320))
 
@@ -325,13 +331,7 @@ def test_a_disk_that_cannot_be_read_takes_the_queue_out_of_service(harness: Stor
 def test_a_disk_that_cannot_be_read_while_a_queue_is_warmed_leaves_it_open_and_out_of_service(
     harness: StoreHarness,
 ) -> None:
-    fill(harness, 320)
-    harness.store.close()
-    harness.start()
-    opening = harness.store.queue_opening(QUEUE_ID, QUEUE_NAME, True, is_compared=True)
-    while not harness.store._open:
-        if (job := next(opening)) is not None:
-            job()
+    opening = opened_but_not_warm(harness)
     harness.disk.fail_reads = harness.queue_directory
     queue = run_through(opening)
     assert queue.engine.has_failed
