@@ -91,8 +91,9 @@ class Circumstances:
     nodes: Sequence[str] = ()
     #: Queues -> of each deletion under a condition, when it was proposed (sealed by then), and when it came about.
     conditional: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    #: Queues -> of each request to take something away, when it was made and when the queue was declared again. Only
-    #: where no link is cut (`Personality.has_whole_links`): who publishes after that reaches the new queue.
+    #: Queues -> of each request to take something away, when it was made and when the queue was declared again, which
+    #: is never while nobody knows what became of the request. Only where no link is cut
+    #: (`Personality.has_whole_links`): who publishes after that reaches the new queue.
     requests: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     #: Attempts whose messages were not persistent.
     transient: AbstractSet[AttemptKey] = frozenset()

@@ -19,6 +19,8 @@ from cluster.transport.admin_port import AdminPort
 
 #: A condition of a deletion does not hold.
 PRECONDITION_FAILED = 406
+#: What was asked for will not be done: no such queue, it is another connection's, or a condition does not hold.
+REFUSALS = frozenset({404, 405, PRECONDITION_FAILED})
 #: Of what has not come to an end.
 ENDLESS_US = 2**62
 
@@ -137,20 +139,34 @@ class Steps:
         stage.visitor.process.create_task(try_it())
 
     def _remove(self, queue: int, ask: Callable[[Channel], Coroutine[Any, Any, Any]]) -> None:
-        """Take messages away, and have the queue again. What was taken is seen where it happens."""
+        """Take messages away, and have the queue again. What was taken is seen where it happens.
+
+        A request without an answer may be carried out at any later time, also after the queue was declared again."""
         stage = self._stage
 
         requests = stage.requests.setdefault(queue, [])
         number, asked_us = len(requests), stage.visitor.log.now_us()
         requests.append((asked_us, ENDLESS_US))
+        is_open = False
+
+        async def ask_and_hear(channel: Channel) -> None:
+            nonlocal is_open
+            is_open = True
+            try:
+                await ask(channel)
+            except ClosedError as error:
+                is_open = error.code not in REFUSALS
+                raise
+            is_open = False
 
         async def remove() -> None:
             try:
-                await stage.visitor.request(ask)
+                await stage.visitor.request(ask_and_hear)
             except TROUBLE as error:
                 stage.tell(f"refused: {error}")
             await stage.declare(queue)
-            requests[number] = (asked_us, stage.visitor.log.now_us())
+            if not is_open:
+                requests[number] = (asked_us, stage.visitor.log.now_us())
 
         stage.removals.append(stage.visitor.process.create_task(remove()))
 

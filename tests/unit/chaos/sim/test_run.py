@@ -47,6 +47,13 @@ def test_a_consumer_that_outlives_its_channel_is_found(monkeypatch: pytest.Monke
     assert any(violation.kind == "vanished" for violations in found for violation in violations), "one of some seeds"
 
 
+def test_a_deletion_without_an_answer_may_be_carried_out_after_the_next_declaration() -> None:
+    """Its node stands aside before it can say what became of it; the queue is declared at another, and goes then."""
+    outcome = run_schedule(draw(12, scenario="stale_metadata"))
+    assert any("refused: 320" in line for line in outcome.story)
+    assert outcome.violations == []
+
+
 def test_a_step_may_be_taken_out() -> None:
     """And one that makes no sense where it comes does nothing."""
     personality: Personality = small().personality
