@@ -251,9 +251,7 @@ class MirrorProgress:
         return first_index
 
     def pass_turn(self, turn: int) -> None:
-        """The turn had nothing for the mirrors: who has the turn before has this one."""
-        if not self.is_attached:
-            return
+        """The turn had nothing for the mirrors, of which this is one: who has the turn before has this one."""
         if not self._unapplied:
             self._raw_applied_turn = turn
         if self._undurable:  # what is not applied is not durable, so the last frame is the last of both

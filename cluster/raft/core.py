@@ -97,7 +97,7 @@ class RaftCore:
         self._leader_heard_ms = now_ms
         #: True after `peer_down` of the leader until another one is known: elections are retried quickly.
         self._is_leader_gone = False
-        self._election_deadline_ms = 0
+        self._election_deadline_ms: int
         self._reset_election_timer()
 
     # ------------------------------------------------------------------ what the shell may ask

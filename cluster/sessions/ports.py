@@ -77,4 +77,4 @@ class EntryNode:
     emit: Callable[[EntryEffect], None]
     #: The open channels, by channel id.
     sinks: dict[int, QueueChannelSink] = field(default_factory=dict)
-    call_ids: Iterator[int] = field(default_factory=lambda: count(1))
+    call_ids: Iterator[int] = field(default_factory=count)

@@ -13,9 +13,10 @@ the consumers in it, and each of them receives a message; so dispatch costs O(de
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from node.ids import ChannelKey
 from node.queues.backing_queue import Delivery, Publication
@@ -237,10 +238,5 @@ def deal(deliveries: Sequence[Delivery], consumers: int, position: int) -> Seque
 
 def until_bytes(publications: list[Publication], bytes_max: int) -> list[Publication]:
     """The first of them, up to the one that makes it ``bytes_max`` bytes of bodies."""
-    if sum([len(publication[0].body) for publication in publications]) > bytes_max:
-        total = 0
-        for at, publication in enumerate(publications, 1):
-            total += len(publication[0].body)
-            if total >= bytes_max:
-                return publications[:at]
-    return publications
+    ends = list(accumulate([len(publication[0].body) for publication in publications]))
+    return publications[: bisect_left(ends, bytes_max) + 1]

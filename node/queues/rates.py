@@ -16,8 +16,6 @@ HALF_LIFE_S = 5.0
 IDLE_RATE = 0.01
 #: Without anybody asking for durations the rates are brought up to date so often.
 TICK_MS = 1000
-#: Time between two looks below which nothing is computed: a rate over less is noise.
-_MIN_INTERVAL_MS = 1
 
 
 class Rate:
@@ -70,7 +68,7 @@ class QueueRates:
         if self._last_ms is None:
             self._last_ms = now_ms
         elapsed_ms = now_ms - self._last_ms
-        if elapsed_ms >= _MIN_INTERVAL_MS:
+        if elapsed_ms > 0:
             self._last_ms = now_ms
             for rate in (self.ingress, self.egress, self.ack_in, self.ack_out):
                 rate.roll(elapsed_ms / 1000)

@@ -164,9 +164,10 @@ class Writes:
         if not self._is_durable:
             return group_commit.open_generation
         if self._storage.index.has_unflushed_publishes:
-            bound = group_commit.durable_generation if self._config.confirm_after_sync else self._generation_before()
             # Generations may have closed, and be durable, that had no room for what was collected in them.
-            return self._before_what_is_late(min(bound, self.collected_generation - 1))
+            written = self.collected_generation - 1
+            is_synced = self._config.confirm_after_sync
+            return self._before_what_is_late(min(written, group_commit.durable_generation) if is_synced else written)
         durable = self._durable_generation_of_writes()
         if self._last_generation > durable:
             return self._before_what_is_late(durable)
@@ -181,10 +182,6 @@ class Writes:
         late, durable = self._late, self._durable_generation_of_writes()
         while late and late[0][0] <= durable:
             late.popleft()
-
-    def _generation_before(self) -> int:
-        """The generation before the open one: its writes are in the files."""
-        return self._group_commit.open_generation - 1
 
     def confirm_duplicate(self, token: Hashable) -> None:
         """The token of a duplicate: waits for all that this queue has under way, the earlier copy included."""

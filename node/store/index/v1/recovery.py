@@ -208,7 +208,7 @@ class _DirtyRecovery:
                 # An earlier process may have died before its group commit: what we now call recovered must be safe.
                 self._unsynced[path] = None
             elif content.data:
-                self._disk.unlink(path)
+                # Begun anew by what is added.
                 segment.file_bytes, segment.file_end, settled = 0, number * entries, []
         if settled and not content.is_bad:
             index.files.append(segment, runs(sorted(settled)), [])

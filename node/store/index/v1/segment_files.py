@@ -240,9 +240,8 @@ class SegmentFilesV1:
     def abandon(self) -> None:
         """Give up the files as they are."""
         self.close()
-        for _, file in self._unsynced:
-            file.abandon()
-        self._unsynced.clear()
+        while self._unsynced:
+            self._unsynced.pop()[1].abandon()
 
     @property
     def memory_bytes(self) -> int:

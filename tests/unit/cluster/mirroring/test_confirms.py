@@ -53,6 +53,18 @@ def test_a_message_that_is_not_stored_does_not_wait_for_the_disk_behind_one_that
     assert pair.master.drain_confirmed() == [2]
 
 
+def test_a_message_that_is_not_stored_waits_for_the_mirrors_like_one_that_is() -> None:
+    """They must know it when it is sent again. What they say of the turn before says nothing of it."""
+    pair = Pair().up().quiet()
+    pair.master.publish(publications(1, 1, persistent=False))
+    pair.to_mirror()
+    pair.master.discard(publications(2, 1))
+    pair.to_master()
+    assert pair.master.drain_confirmed() == [1]
+    pair.exchange()
+    assert pair.master.drain_confirmed() == [2]
+
+
 def test_in_a_queue_that_is_not_durable_nothing_waits_for_disks() -> None:
     disks = StoreHarness(durable=False), StoreHarness(durable=False)
     record = MastershipRecord(QUEUE, Epoch(1), N1, (N2,), (N2,))

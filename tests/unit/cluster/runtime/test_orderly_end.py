@@ -89,6 +89,17 @@ def test_whoever_serves_first_after_all_have_stopped_knows_what_was_delivered(
     assert flags(network[first]) == [True, True, False, False, False]
 
 
+def test_a_mirror_that_stops_before_a_master_came_knows_it_the_next_time_as_well() -> None:
+    network = at_work()
+    network[N1].queues.begin_end()
+    network.pump()
+    network[N2].restart_cleanly()
+    network[N2].queues.follow(Q, served(replace(mastership(Q, N1, N2, epoch=2), in_service=False), 1))
+    network[N2].restart_cleanly()
+    network[N2].queues.follow(Q, served(mastership(Q, N2, epoch=3), 1))
+    assert flags(network[N2]) == [True, True, False, False, False]
+
+
 @pytest.mark.parametrize("served_epoch", [2, None])
 def test_what_was_kept_is_worth_nothing_once_another_master_was_in_service(served_epoch: int | None) -> None:
     network = at_work()
@@ -154,13 +165,15 @@ def test_after_a_move_what_was_delivered_is_flagged_and_nothing_else(order: tupl
     assert flags(network[N2]) == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_a_master_before_that_does_not_say_how_far_it_came_is_not_waited_for_long(is_gone: bool) -> None:
+@pytest.mark.parametrize("way", ["is silent", "link broke", "link is new"])
+def test_a_master_before_that_does_not_say_how_far_it_came_is_not_waited_for_long(way: str) -> None:
     network = at_work()
     network[N2].queues.follow(Q, moved(in_service=False))
     network[N2].turn()
-    if is_gone:
+    if way == "link broke":
         network[N2].queues.link_down(N1)
+    elif way == "link is new":
+        network[N2].queues.link_up(N1)
     else:
         for now_ms in (0, END_TIMEOUT_MS - 1):
             network[N2].queues.tick(now_ms)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from node.queues.backing_queue import Publication
+from node.queues.consumers import until_bytes
 from node.queues.events import DELIVERY_WINDOW_BYTES, Deliver
 from node.queues.queue_process import DISPATCH_BYTES_MAX
-from tests.support.messages import publications
+from tests.support.messages import make_message, publications
 from tests.support.queue_bench import QueueBench, channel
 from tests.support.stores import StoreHarness
 
 MIB = 1024 * 1024
 BODY = bytes(MIB)
+
+
+@pytest.mark.parametrize(("bytes_max", "count"), [(0, 1), (1, 1), (5, 1), (6, 3), (7, 3), (9, 4), (100, 4)], ids=str)
+def test_a_share_ends_with_the_message_that_makes_it_full(bytes_max: int, count: int) -> None:
+    bodies = (b"12345", b"", b"67", b"89")
+    share = [Publication(make_message(counter, body=body), None) for counter, body in enumerate(bodies, 1)]
+    assert until_bytes(share, bytes_max) == share[:count]
 
 
 def delivered(bench: QueueBench) -> list[tuple[int, int]]:

@@ -506,8 +506,8 @@ def test_a_full_simulated_disk_takes_a_prefix(chosen: int | None, left: bytes) -
     assert read_whole(disk, "/d/f") == left
 
 
-@pytest.mark.parametrize(("written", "used"), [(10, 32), (32, 32), (33, 40), (39, 40)])
-def test_a_refused_write_has_taken_whole_blocks_as_far_as_the_file_goes(written: int, used: int) -> None:
+@pytest.mark.parametrize(("start", "written", "used"), [(0, 10, 32), (0, 32, 32), (0, 33, 40), (0, 39, 40), (5, 0, 0)])
+def test_a_refused_write_has_taken_whole_blocks_as_far_as_the_file_goes(start: int, written: int, used: int) -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")
     file = disk.create("/d/f")
@@ -515,7 +515,7 @@ def test_a_refused_write_has_taken_whole_blocks_as_far_as_the_file_goes(written:
     disk.prefix_of = lambda _longest: written
     disk.full_for = "/d/f"
     with pytest.raises(DiskFullError):
-        file.pwrite(bytes(40), 0)
+        file.pwrite(bytes(40 - start), start)
     assert (disk.used_bytes, file.size) == (used, 40)
     file.truncate(0)
     assert disk.used_bytes == 0

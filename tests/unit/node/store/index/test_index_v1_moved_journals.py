@@ -118,3 +118,27 @@ def test_a_segment_that_never_had_a_file_is_forgotten_without_a_sync(driver: V1D
     driver.flush()
     assert 0 not in driver.index.live_entries.segments
     assert driver.group_commit.begin() is None
+
+
+def test_a_segment_of_which_only_its_journal_has_living_messages_is_written_from_its_begin(driver: V1Driver) -> None:
+    """Its file goes with the acks that only the journal had: another crash does not bring back what they settled."""
+    driver.publish(3)
+    driver.restart()
+    assert files(driver, "") == ["0.idx"]
+    driver.settle(range(3))
+    driver.publish(1)
+    driver.sync()
+    for _ in range(2):
+        driver.die()
+        assert files(driver, "") == ["0.idx"]
+        assert list(driver.verify_crash()) == [3]
+        assert driver.report.messages == 1
+
+
+def test_a_recovery_syncs_each_segment_once(driver: V1Driver) -> None:
+    publish_spread(driver, 5)
+    driver.restart()
+    driver.disk.synced.clear()
+    driver.die()
+    segments = [path for path in driver.disk.synced if path.endswith(".idx")]
+    assert segments == [f"{DIRECTORY}/{number}.idx" for number in range(5)]

@@ -288,6 +288,17 @@ def test_what_a_full_disk_has_interrupted_goes_on_when_nothing_is_written_any_mo
     assert harness.open_queue().ready == 0
 
 
+def test_acks_that_wait_go_with_their_segment() -> None:
+    """A mirror that was purged gets an early position again in the same turn."""
+    harness, queue = filled(97, segment_entries=8)
+    queue.purge()
+    message = make_message(500, body=BIG)
+    queue.insert([SeqId(3)], [message], [message.envelope()])
+    flush_all(harness)
+    assert [delivery.seq_id for delivery in queue.fetch(9, True)] == [3]
+    assert messages(harness) == 1
+
+
 def test_a_deletion_skips_no_more_than_what_is_damaged() -> None:
     harness, queue = filled(100, segment_entries=128)
     harness.disk.flip_bit(f"{harness.queue_directory}/0.qi", 64 + 32 * 5 + 20, 3)
@@ -314,6 +325,9 @@ def test_slots_that_wait_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) ->
     while harness.store.has_unflushed:
         harness.store.flush_writes()
         assert index._owed.memory_bytes <= (40 + 8) * SLOT_BYTES
+    left = [name for name in harness.disk.list(harness.queue_directory) if name.endswith(".qi")]
+    # Of the first one a delivery is unacked, as of the second half.
+    assert sorted(left) == sorted(f"{number}.qi" for number in (0, *range(6, 13)))
 
 
 def test_what_is_damaged_keeps_its_reference_until_the_store_counts_anew() -> None:

@@ -214,6 +214,19 @@ def test_a_clean_stop_is_followed_by_a_start_that_reads_no_message() -> None:
     node.store.check_invariants()
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_after_a_start_the_last_file_is_filled_before_another_is_begun(node: SharedStoreNode, is_clean: bool) -> None:
+    node.write(1, 2, 3, 4)
+    node.sync()
+    node.stop()
+    node.start(may_open_clean=is_clean)
+    node.write(5, 6)
+    assert node.files() == ["0.rdq", "1.rdq"]
+    node.write(7)
+    assert node.files() == ["0.rdq", "1.rdq", "2.rdq"]
+    node.check()
+
+
 def test_a_crash_after_a_clean_start_is_no_clean_stop(node: SharedStoreNode) -> None:
     node.write(1, 2, 3, 4)
     node.stop()
