@@ -138,9 +138,17 @@ class Channel:
         await self._ask(commands.Basic.Qos(prefetch_count=prefetch_count), commands.Basic.QosOk)
 
     async def consume(
-        self, queue: str, tag: str, *, no_ack: bool = False, arguments: Mapping[str, Any] | None = None
+        self,
+        queue: str,
+        tag: str,
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        request = commands.Basic.Consume(queue=queue, consumer_tag=tag, no_ack=no_ack, arguments=dict(arguments or {}))
+        request = commands.Basic.Consume(
+            queue=queue, consumer_tag=tag, no_ack=no_ack, exclusive=exclusive, arguments=dict(arguments or {})
+        )
         await self._ask(request, commands.Basic.ConsumeOk)
 
     async def cancel(self, tag: str) -> None:

@@ -6,13 +6,14 @@ What a consumer does with a delivery depends on the message and how often this c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Kind, ProcessLog, ProcKind
-from chaos.sim.client import Channel, Delivered, open_connection
+from chaos.sim.client import Channel, ClosedError, Delivered, open_connection
+from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD
 from chaos.sim.workload import (
     ANSWER_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -24,6 +25,10 @@ from chaos.sim.workload import (
     Surroundings,
 )
 from chaos.workload.message_id import MessageId, decode_body
+
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {FIRST: {"x-priority": 5}, TOLD: {"x-cancel-on-ha-failover": True}}
+#: Somebody else consumes from the queue, or exclusively.
+ACCESS_REFUSED = 403
 
 #: A consumer asks so long after an acknowledgement for an answer that proves it.
 PROOF_DELAY_S = 0.2
@@ -82,14 +87,21 @@ class Consumer(Client):
         prefetch: int,
         requeue_percent: int,
         hold_percent: int,
+        kind: str = "",
     ) -> None:
+        """``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it."""
         super().__init__(f"c{number}", world, ProcKind.CONSUMER)
         self.number = number
+        self.kind = kind
         self._queue_name = queue_name
         self._prefetch = prefetch
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
         self.queue: int | None = None
+        #: What it consumes by all that it was told, and through which node; ``None``: nothing.
+        self.place: tuple[int, int] | None = None
+        #: The session in which it began to.
+        self._began_in: SessionMark | None = None
         #: It acknowledges nothing: what it was given is its own.
         self.takes_all = False
         self._is_started = False
@@ -100,6 +112,8 @@ class Consumer(Client):
         self._recovered_tag = 0
         self._last_tag = 0
         self._is_recovering = False
+        #: The broker has ended the consumer of this channel.
+        self._is_cancelled = False
 
     def consume(self, queue: int, *, takes_all: bool = False) -> None:
         """Of this queue from now on."""
@@ -119,6 +133,8 @@ class Consumer(Client):
     async def _cancel(self, channel: Channel) -> None:
         with suppress(*TROUBLE):
             await channel.cancel("tag")
+            if channel is self.channel:
+                self.place = None
             self.world.note("a consumer was cancelled")
 
     def recover(self) -> None:
@@ -149,15 +165,41 @@ class Consumer(Client):
         # What this channel delivers is of this queue, whatever the next one consumes.
         queue, takes_all = self.queue, self.takes_all
         self._recovered_tag = self._last_tag = 0
-        self._is_recovering = self._is_proving = False
+        self._is_recovering = self._is_proving = self._is_cancelled = False
         channel.on_cancel = lambda _tag: self._cancelled()
         await channel.qos(self._prefetch)
         if queue is not None:
             self._settling = Settling(self.log, self.world, channel.entry, queue)
             channel.on_deliver = lambda delivered: self._delivered(queue, delivered, takes_all)
-            await channel.consume(self._queue_name(queue), "tag", no_ack=takes_all)
+            await self._consume(channel, queue, takes_all)
+
+    async def _consume(self, channel: Channel, queue: int, takes_all: bool) -> None:
+        is_exclusive, arguments = self.kind == EXCLUSIVE, _ARGUMENTS.get(self.kind)
+        name = self._queue_name(queue)
+        try:
+            await channel.consume(name, "tag", no_ack=takes_all, exclusive=is_exclusive, arguments=arguments)
+        except ClosedError as error:
+            if error.code == ACCESS_REFUSED:
+                self.world.note("a consumer was refused beside an exclusive one")
+            raise
+        if channel.closed is None and not self._is_cancelled:
+            self.place = queue, channel.entry
+            self._began_in = self.world.session_of(channel.entry, queue)
+
+    def ended(self) -> None:
+        self.place = None
+
+    @property
+    def should_have_been_told(self) -> bool:
+        """It wants to hear of a new master, there is one, and it has heard nothing."""
+        if self.kind != TOLD or self.place is None or self._began_in is None:
+            return False
+        now = self.world.session_of(self.place[1], self.place[0])
+        return now is not None and (now.queue_id, now.epoch) != (self._began_in.queue_id, self._began_in.epoch)
 
     def _cancelled(self) -> None:
+        self._is_cancelled = True
+        self.place = None
         self.world.note("the broker cancelled a consumer")
         self.drop(is_orderly=True)
 

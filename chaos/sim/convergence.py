@@ -8,6 +8,7 @@
 - No disk has anything of a vhost that does not exist.
 - All synchronised copies have the same messages at the same positions (digests, and once at the end the very bytes),
   and none would give a position twice. A mirror's horizon lies above everything that its master may have delivered.
+- A master serves every consumer that a channel anywhere has of its queue, and no other.
 - A queue has every message once, and keeps its limit. Queues of connections that are gone are gone.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chaos.sim.cluster import SimulatedCluster
-from chaos.sim.insides import contents, is_sealed, roles
+from chaos.sim.insides import contents, is_sealed, roles, route_to, served_consumers
 from chaos.sim.machine import DATA_DIR
 from cluster.composition import Node
 from cluster.metadata.mastership import is_settled, placement_of
@@ -95,6 +96,7 @@ def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: Qu
             yield f"{name} {reason}"
     master = roles(cluster.nodes[record.master], queue.queue_id)
     assert isinstance(master, MasterRole), "looked at above"
+    yield from _differing_consumers(cluster, master)
     options = master.process.options
     # Under reject-publish what was accepted stays, also if more comes back than there is room for.
     may_exceed = options.max_length is None or options.rejects_overflow
@@ -126,6 +128,17 @@ def _wrong_role(name: NodeName, node: Node, record: MastershipRecord) -> str:
     if isinstance(role, MasterRole) and role.mirrored.is_fenced:
         return "is fenced"
     return "has sealed it" if is_sealed(role) else ""
+
+
+def _differing_consumers(cluster: SimulatedCluster, master: MasterRole) -> Iterator[str]:
+    """Consumers that have nobody who serves them, or nobody whom they serve."""
+    routes = [route_to(node, master.record.queue_id) for node in cluster.nodes.values()]
+    present = {key for route in routes if route is not None for key in route.consumers}
+    served = served_consumers(master)
+    if present - served:
+        yield f"its master does not serve {sorted(present - served)}"
+    if served - present:
+        yield f"its master serves {sorted(served - present)}, whose channels do not have them"
 
 
 def _difference(master: MasterRole, mirror: MirrorRole) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from chaos.sim.schedule import Personality, Schedule, Step, node_name
+from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, Personality, Schedule, Step, node_name
 
 #: Messages of one publish step at most.
 BURST_MAX = 12
@@ -55,6 +55,9 @@ FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
 #: How many of the seeds begin with nodes of the release before.
 EARLIER_SHARE = 0.25
+#: How many have consumers that ask for more than messages, and for what.
+PRIVILEGES_SHARE = 0.25
+CONSUMER_KINDS = ((EXCLUSIVE,), (EXCLUSIVE, ""), (FIRST, ""), (TOLD, ""), (TOLD, FIRST, ""))
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
@@ -156,6 +159,15 @@ def draw_earlier_releases(chance: Random, nodes: int) -> tuple[str, ...]:
         return ()
     count = nodes if chance.random() < 0.6 else chance.randint(1, nodes)
     return tuple(node_name(number) for number in sorted(chance.sample(range(1, nodes + 1), count)))
+
+
+def draw_privileges(chance: Random, personality: Personality) -> Personality:
+    """What consumers ask for besides messages: in most seeds nothing."""
+    if chance.random() >= PRIVILEGES_SHARE:
+        return personality
+    kinds = chance.choice(CONSUMER_KINDS)
+    has_single_active = EXCLUSIVE not in kinds and chance.random() < 0.4
+    return replace(personality, consumer_kinds=kinds, has_single_active=has_single_active)
 
 
 @dataclass
@@ -489,6 +501,7 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     length_ms = max(drawn_ms, min(length_ms, SHORTEST_MS))
     share = min(max(length_ms / LONGEST_MS, min(LENGTH_SHARES)), 1.0)
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
+    personality = draw_privileges(drawn_for(seed, "privileges"), personality)
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

@@ -14,12 +14,14 @@ Only then the history is judged.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from chaos.history import Kind
 from chaos.sim.client import Channel, ClosedError, Delivered
 from chaos.sim.consumers import Settling
 from chaos.sim.convergence import different_bytes, different_metadata, masters, why_not_converged
-from chaos.sim.stage import Stage, queue_name
+from chaos.sim.insides import route_to
+from chaos.sim.stage import Stage, queue_name, queue_number
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
 
 LOOK_S = 0.5
@@ -97,7 +99,24 @@ class Ending:
             reason = "a guest has not gone"
         if not reason and waiting:
             reason = f"publishers without all their confirms: {', '.join(waiting)}"
-        return reason
+        return reason or self._why_not_consumed()
+
+    def _why_not_consumed(self) -> str:
+        """Consumers that are something else to their clients than to the nodes that these are connected to."""
+        stage = self._stage
+        untold = [client.name for client in stage.consumers if client.should_have_been_told]
+        if untold:
+            return f"consumers that were not told of a new master: {', '.join(untold)}"
+        believed = Counter(client.place for client in stage.consumers if client.place is not None)
+        known: Counter[tuple[int, int]] = Counter()
+        for entry, (name, _port) in enumerate(stage.world.nodes):
+            node = stage.cluster.nodes[name]
+            for record in node.runtime.metadata.state.topology.all_queues():
+                queue, route = queue_number(record.name), route_to(node, record.queue_id)
+                if queue is not None and route is not None:
+                    known[queue, entry] += len(route.consumers)
+        different = {place for place in believed | known if believed[place] != known[place]}
+        return f"consumers (queue, node): clients know {believed}, nodes {known}" if different else ""
 
     # --- drain ---
 

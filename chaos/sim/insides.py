@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.composition import Node
 from cluster.runtime.queue_role import MasterRole, Role
+from cluster.sessions.routes import ConsumerKey, Route
 from node.broker import Broker
 from node.ids import QueueId
 from node.queues.vhost_store import VhostStore
@@ -40,6 +41,16 @@ def protocol_machines(node: Node) -> Iterator[Any]:
 def roles(node: Node, queue_id: QueueId) -> Role | None:
     """What the node is to the queue."""
     return node.runtime.queues.roles.get(queue_id)
+
+
+def route_to(node: Node, queue_id: QueueId) -> Route | None:
+    """What the node knows of a queue that its channels use."""
+    return node.runtime.gateway._entry._routes.get(queue_id)
+
+
+def served_consumers(master: MasterRole) -> set[ConsumerKey]:
+    """Those that the master knows."""
+    return {ConsumerKey(*key) for key in master.process._consumers._all}
 
 
 def is_sealed(role: Role) -> bool:

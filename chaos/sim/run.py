@@ -24,6 +24,7 @@ from chaos.sim.client import ProtocolError
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
+from chaos.sim.insides import route_to
 from chaos.sim.judge import Circumstances, HandOut, Violation, judge
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
@@ -196,7 +197,7 @@ class Run:
         queue_id = self.records.ids.get(queue)
         if node is None or process is None or queue_id is None:
             return None
-        route = node.runtime.gateway._entry._routes.get(queue_id)
+        route = route_to(node, queue_id)
         if route is None or route.state is not RouteState.OPEN or route.epoch != self.records.epochs.get(queue_id):
             return None
         began_s = self._listener.sessions.get((process.number, queue_id, route.session))

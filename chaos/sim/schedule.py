@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 
 #: Of the file format.
 FILE_VERSION = 1
+#: What a consumer wants: the queue for itself, to be served before others, to be cancelled when the master changes.
+EXCLUSIVE, FIRST, TOLD = "exclusive", "first", "told"
 
 
 class Step(NamedTuple):
@@ -106,6 +108,10 @@ class Personality:
     horizon_step: int = 0
     #: Positions of which mirrors and masters compare one digest; 0: as ever.
     digest_segment_entries: int = 0
+    #: `EXCLUSIVE` and others: what consumers ask for besides messages, by their numbers and again; empty: nothing.
+    consumer_kinds: tuple[str, ...] = ()
+    #: ``x-single-active-consumer`` of every queue.
+    has_single_active: bool = False
     #: How often the leader of the metadata reports.
     raft_heartbeat_ms: int = 100
 

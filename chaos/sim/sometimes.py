@@ -41,6 +41,7 @@ CATALOGUE: Mapping[str, str] = {
     "a client was told that an alarm is over": "and go on",
     "a consumer was cancelled": "by its client",
     "the broker cancelled a consumer": "its queue was deleted",
+    "a consumer was refused beside an exclusive one": "basic.consume, exclusive",
     "a channel recovered its deliveries": "basic.recover",
     "a transaction was committed": "tx",
     "a transaction was rolled back": "tx",

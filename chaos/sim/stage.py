@@ -84,6 +84,7 @@ class Stage:
                 prefetch=p.prefetch,
                 requeue_percent=p.requeue_percent,
                 hold_percent=p.hold_percent,
+                kind=p.consumer_kinds[number % len(p.consumer_kinds)] if p.consumer_kinds else "",
             )
             for number in range(p.consumers)
         ]
@@ -170,6 +171,8 @@ class Stage:
         arguments: dict[str, Any] = {"x-queue-mode": "lazy"} if p.is_lazy else {}
         if p.overflow:
             arguments |= {"x-overflow": p.overflow, "x-max-length": p.length_max}
+        if p.has_single_active:
+            arguments |= {"x-single-active-consumer": True}
         return arguments
 
     async def operated(self, ask: Callable[[AdminPort], Coroutine[Any, Any, Any]], *, at: str = "") -> bool:

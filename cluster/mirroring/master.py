@@ -99,7 +99,7 @@ class MirroredQueue:
         #: The node stops: nothing is delivered any more. Whether the mirrors have been told.
         self._is_ending = self._has_said_end = False
         #: True if some mirror of the record holds back confirms.
-        self._is_held = False
+        self._is_held: bool
         #: 1 + the highest position that may have been delivered.
         self._delivered_end = undelivered_start(local, delivered_below)
         #: Every live position from here on is ready and was never delivered, without holes.

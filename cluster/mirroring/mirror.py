@@ -75,7 +75,7 @@ class MirrorReplica:
         #: What is still to be said of the content here, to the latest attach.
         self._description = Description(local, (), SeqId(0))
         #: The master takes acknowledgements before all of that is said.
-        self._hears_between = False
+        self._hears_between: bool
         #: What the last acknowledgement said of the disk.
         self._said_disk_full = False
         self._outbox: list[tuple[NodeName, MirrorMessage]] = []

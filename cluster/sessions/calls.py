@@ -111,7 +111,6 @@ class ChannelCalls:
         self._go_on(route, CallState.WAITING)
         for call in route.calls.values():
             call.route = None
-        route.calls.clear()
 
     def _go_on(self, route: Route, state: CallState) -> None:
         for call in list(route.calls.values()):

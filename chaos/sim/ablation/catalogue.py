@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos.sim.ablation import metadata, mirroring, storage
+from chaos.sim.ablation import metadata, mirroring, sessions, storage
 from chaos.sim.ablation.safeguard import Safeguard
 
 _ALL = (
@@ -249,6 +249,27 @@ _ALL = (
         "messages to queues that two clients declare at once from being confirmed as unroutable",
         "cluster.runtime.metadata_group",
         "wirings",
+    ),
+    Safeguard(
+        sessions.consumers_stay_behind,
+        "Consumers are attached to every new master of their queue.",
+        "clients from waiting for ever for what nobody will deliver",
+        "cluster.sessions.consumers",
+        "privileges",
+    ),
+    Safeguard(
+        sessions.moves_are_not_told,
+        "A consumer that asked for it is cancelled when the master changes.",
+        "clients that count on it from going on as if nothing had happened",
+        "cluster.sessions.consumers",
+        "privileges",
+    ),
+    Safeguard(
+        sessions.refused_consumers_are_kept,
+        "A consumer that the new master refuses, for an exclusive one, is cancelled.",
+        "the same as the first",
+        "cluster.sessions.consumers",
+        "privileges",
     ),
     Safeguard(
         metadata.votes_before_they_are_kept,

@@ -40,6 +40,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario("partition", "a node against the others, paused nodes, broken links, and a heal", failovers.partition),
         Scenario("sessions", "links between nodes break while consumers hold much and come and go", failovers.sessions),
+        Scenario(
+            "privileges",
+            "consumers that want to be alone, first, or told of a new master, while masters end and move",
+            failovers.privileges,
+        ),
         Scenario("guests", "clients with queues of their own come and go, and nodes end", failovers.guests),
         Scenario(
             "elections",

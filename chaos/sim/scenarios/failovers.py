@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaos.sim.drawing import draw_privileges
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 
 
@@ -246,6 +247,40 @@ def sessions(scene: Scene, operations: int) -> None:
         scene.at(at_ms, "reset", one, scene.any_node(one), "both", chance.randrange(100))
         scene.at(at_ms + chance.uniform(20, 600), "restart_consumer", chance.randrange(2), 0)
         at_ms += chance.uniform(100, 800)
+
+
+def privileges(scene: Scene, operations: int) -> None:
+    """Consumers that want a queue for themselves, to be served first, or to be told of a new master; or of which only
+    one is served. They come and go while masters end or move, links break, and nodes are cut off."""
+    chance = scene.chance
+    while not scene.personality.consumer_kinds:
+        scene.personality = draw_privileges(chance, scene.personality)
+    scene.change(consumers=3, queues=chance.choice((1, 2)), hold_percent=chance.choice((0, 30)))
+    scene.traffic(0, scene.length_ms, operations)
+    at_ms = 400.0
+    while at_ms < scene.length_ms:
+        for _ in range(chance.randint(1, 3)):
+            what = chance.choice(("restart_consumer", "cancel", "consume"))
+            scene.at(at_ms + chance.uniform(0, 400), what, chance.randrange(3), scene.any_queue())
+        one, lasts_ms = scene.any_node(), chance.uniform(100, 2_000)
+        match chance.choice(("end", "end", "isolate", "pause", "reset", "rebalance", "ambush")):
+            case "end":
+                scene.at(at_ms, chance.choice(("kill", "stop", "power")), one)
+                scene.at(at_ms + lasts_ms, "start", one)
+            case "isolate":
+                scene.at(at_ms, "isolate", one)
+                scene.at(at_ms + lasts_ms, "isolate_end", one)
+            case "pause":
+                scene.at(at_ms, "pause", one)
+                scene.at(at_ms + lasts_ms, "pause_end", one)
+            case "reset":
+                scene.at(at_ms, "reset", one, scene.any_node(one), "both", chance.randrange(100))
+            case "rebalance":
+                scene.at(at_ms, "rebalance", one)
+            case _:
+                scene.at(at_ms, "ambush", 0, "deliver", chance.choice(("kill", "pause")), chance.choice((1, 100)))
+                scene.at(at_ms + lasts_ms, "ambush_end", 0)
+        at_ms += chance.uniform(200, 1_500)
 
 
 def guests(scene: Scene, operations: int) -> None:

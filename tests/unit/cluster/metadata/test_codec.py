@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -144,16 +145,17 @@ def test_long_lists_are_read_a_little_at_a_time(depth: int, item: Any) -> None:
     assert len(data) // (DECODED_PIECE_BYTES + 200) <= turns <= len(data) // DECODED_PIECE_BYTES
 
 
-def nested(depth: int) -> Any:
+def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
     value: Any = "innermost"
     for _ in range(depth):
-        value = [value]
+        value = wrap(value)
     return value
 
 
-def test_what_can_be_written_can_be_read_however_deep_it_is() -> None:
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"in": value}], ids=["lists", "tables"])
+def test_what_can_be_written_can_be_read_however_deep_it_is(wrap: Callable[[Any], Any]) -> None:
     """At once and in pieces alike: an entry becomes part of a snapshot."""
-    deepest, too_deep = nested(MAX_DEPTH), nested(MAX_DEPTH + 1)
+    deepest, too_deep = nested(MAX_DEPTH, wrap), nested(MAX_DEPTH + 1, wrap)
     data = encode(deepest)
     assert b"".join(encode_in_pieces(deepest)) == data
     assert decode(data) == at_once(decode_in_pieces(data)) == deepest

@@ -58,7 +58,9 @@ def test_a_candidate_asks_for_votes_only_when_its_own_vote_is_durable() -> None:
     core.step(5000, PreVoteResponse(N2, N1, 2, True))
     ready = core.take_ready()
     assert not of_type(list(ready.messages_now), VoteRequest)
-    assert [message.receiver for message in of_type(list(ready.messages_after_append), VoteRequest)] == [N2, N3]
+    requests = of_type(list(ready.messages_after_append), VoteRequest)
+    assert [message.receiver for message in requests] == [N2, N3]
+    assert not any(message.is_transfer for message in requests), "a leader that is heard stays"
 
 
 def test_a_candidate_counts_its_own_vote_only_when_it_is_durable() -> None:
@@ -224,6 +226,16 @@ def test_when_the_leader_is_gone_a_lost_election_is_repeated_soon() -> None:
     assert interval_ms <= core.next_deadline_ms - begin_ms <= 3 * interval_ms
     core.step(begin_ms, Heartbeat(N3, N1, 2, 0, 0, 0, 0))
     assert core.next_deadline_ms - begin_ms >= core.config.election_timeout_min_ms, "there is one again"
+
+
+def test_who_was_elected_after_a_death_is_in_no_haste_when_it_is_not_the_leader_any_more() -> None:
+    core = make_core()
+    core.step(10, Heartbeat(N2, N1, 1, 0, 0, 0, 0))
+    core.peer_down(20, N2)
+    win_election(core, 100, (N3,))
+    core.step(200, VoteRequest(N3, N1, 9, 9, 1, is_transfer=True))
+    assert core.role is Role.FOLLOWER
+    assert core.next_deadline_ms >= 200 + core.config.election_timeout_min_ms
 
 
 def test_the_death_of_another_follower_starts_no_election() -> None:

@@ -152,3 +152,13 @@ def test_what_was_on_its_way_before_does_not_hold_up_who_streams_again(leave: Ca
     progress.become_replicate()
     assert (progress.is_paused, len(progress.in_flight)) == (False, 0)
     progress.check_invariants()
+
+
+def test_the_kinds_of_entries_keep_their_numbers() -> None:
+    """They are on disk."""
+    assert [(kind.name, kind.value) for kind in EntryKind] == [
+        ("NOOP", 0),
+        ("COMMAND", 1),
+        ("ADD_VOTER", 2),
+        ("REMOVE_VOTER", 3),
+    ]

@@ -310,6 +310,15 @@ def test_a_single_active_consumer_and_its_successors() -> None:
         bench.consume(5, exclusive=True)
 
 
+def test_a_single_active_consumer_stays_active_whoever_else_leaves() -> None:
+    bench = QueueBench(single_active_consumer=True)
+    for number, priority in ((1, 0), (2, 5), (3, 0)):
+        bench.consume(number, priority=priority)
+    bench.process.cancel(channel(3), "t")
+    bench.publish(2)
+    assert bench.deliveries() == ["1.t: 1 2"]
+
+
 def test_cancel_leaves_unacked_messages_with_the_channel() -> None:
     bench = QueueBench()
     bench.consume()

@@ -407,6 +407,19 @@ def test_whoever_opens_a_queue_after_a_crash_and_whoever_starts_the_vhost_hear_h
     ]
 
 
+def test_a_vhost_that_is_given_up_keeps_no_file_open(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2, body=bytes(5_000)))
+    harness.sync()
+    queue.delete()
+    while not harness.store.is_idle:
+        harness.sync()
+        harness.store.maintain(0)
+    assert harness.disk.open_handles > 0
+    harness.store.abandon()
+    assert harness.disk.open_handles == 0
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_queue_file_that_lost_its_end_after_a_clean_stop_leaves_no_reference_behind(version: int) -> None:
     """The tables of the shared store count what the lost entries referred to, so they must not be believed."""
@@ -427,6 +440,10 @@ def test_a_queue_file_that_lost_its_end_after_a_clean_stop_leaves_no_reference_b
             queue = harness.open_queue()
         else:
             harness.store.close()
+    harness.store.close()
+    harness.start()
+    assert harness.store.store_recovery.clean, "it was told, and what is left recovered"
+    queue = harness.open_queue()
     assert 8 <= queue.ready < 16
     assert harness.store.shared_status().messages == queue.ready
     queue.purge()

@@ -292,6 +292,19 @@ def test_a_file_that_cannot_be_removed_stays_until_the_next_start(
     maintain_until_gone(harness)
 
 
+def test_of_a_deleted_queue_that_cannot_be_read_it_is_said_and_the_files_go(
+    harness: StoreHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, _ = fan_out(harness, 16)
+    queue.terminate()
+    harness.store.delete_queue_directory(QUEUE_ID)
+    harness.sync()
+    harness.disk.fail_reads = "/deleting/"
+    with caplog.at_level(logging.WARNING):
+        maintain_until_gone(harness)
+    assert "some references are not given back" in caplog.text
+
+
 @pytest.mark.parametrize("was_open", [True, False])
 def test_a_deleted_queue_that_cannot_be_read_does_not_hinder_a_clean_stop(
     harness: StoreHarness, caplog: pytest.LogCaptureFixture, was_open: bool

@@ -445,6 +445,7 @@ def test_deleting_gives_every_reference_back_in_pieces(driver: V1Driver, monkeyp
     assert left == [10, 7, 2, 0, 0], "a segment of 8 entries is two pieces"
     assert not driver.persistent_store.references
     assert not driver.transient_store.references
+    assert (driver.index.memory_bytes, driver.disk.open_handles) == (V1Driver().index.memory_bytes, 0)
 
 
 def test_settle_range_counts_pending_and_written(driver: V1Driver) -> None:

@@ -5,10 +5,12 @@ Segments have 8 entries and a journal is full with 12 records, as in tests/unit/
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from node.errors import DiskFullError
 from node.store.index.v1.index import QueueIndexV1
 from tests.support.index_driver import DIRECTORY, QUEUE_ID, SMALL, V1Driver
 
@@ -142,3 +144,20 @@ def test_a_recovery_syncs_each_segment_once(driver: V1Driver) -> None:
     driver.die()
     segments = [path for path in driver.disk.synced if path.endswith(".idx")]
     assert segments == [f"{DIRECTORY}/{number}.idx" for number in range(5)]
+
+
+def test_what_several_journals_have_of_a_segment_is_written_in_the_order_of_positions() -> None:
+    """So it may be read as far as is wanted, and no further."""
+    driver = V1Driver(replace(SMALL, v1_journal_entries_max=2))
+    # Full journals cannot be moved: the disk has room for no segment.
+    driver.disk.full_for = ".idx"
+    for first in (1, 0):
+        driver.publish_at({first: driver.message(), first + 2: driver.message()})
+        with suppress(DiskFullError):
+            driver.flush()
+    assert len(files(driver, ".jif")) == 2
+    driver.disk.full_for = None
+    driver.next_seq_id = 4
+    driver.die()
+    assert sorted(driver.verify_crash()) == [0, 1, 2, 3]
+    assert driver.index.live_entries.segments[0].is_written_once

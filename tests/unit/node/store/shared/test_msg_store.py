@@ -15,6 +15,7 @@ from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
+from node.store.shared.store_files import TEMPORARY_SUFFIX
 from tests.support.messages import msg_id_of
 from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode, envelope_of
 
@@ -227,6 +228,18 @@ def test_after_a_start_the_last_file_is_filled_before_another_is_begun(node: Sha
     node.check()
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_a_compaction_did_not_finish_is_removed_by_the_next_start(node: SharedStoreNode, is_clean: bool) -> None:
+    node.write(1)
+    node.sync()
+    node.stop()
+    node.disk.create(f"{STORE_DIRECTORY}/0.rdq{TEMPORARY_SUFFIX}")
+    node.start(may_open_clean=is_clean)
+    assert node.store.recovery.clean == is_clean
+    assert [name for name in node.disk.list(STORE_DIRECTORY) if name.endswith(TEMPORARY_SUFFIX)] == []
+    node.check()
+
+
 def test_a_crash_after_a_clean_start_is_no_clean_stop(node: SharedStoreNode) -> None:
     node.write(1, 2, 3, 4)
     node.stop()
@@ -330,6 +343,18 @@ def test_damage_at_the_end_is_reported_and_cut_off(node: SharedStoreNode) -> Non
     assert len(node.store.recovery.corrupt) == 1
     assert len(node.disk.snapshot()[FIRST_FILE]) == 64 + RECORD_BYTES
     assert len(node.disk.list(f"{STORE_DIRECTORY}/quarantine")) == 1
+
+
+def test_of_an_unwritten_end_nothing_is_kept(node: SharedStoreNode) -> None:
+    """A file may have grown before a loss of power, and its content not."""
+    node.write(1)
+    node.stop()
+    file = node.disk.open(FIRST_FILE)
+    file.truncate(file.size + 100)
+    node.start(may_open_clean=False)
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (1, [])
+    assert node.disk.list(f"{STORE_DIRECTORY}/quarantine") == []
+    assert len(node.disk.snapshot()[FIRST_FILE]) == 64 + RECORD_BYTES
 
 
 def test_damage_found_by_a_read_is_an_error(node: SharedStoreNode) -> None:
