@@ -108,6 +108,8 @@ class RaftStorage:
         ``founding_voters`` counts only at the very first start, see `founding_state`. Raises `StorageError`.
         """
         disk.mkdir(directory)
+        # An earlier process may have made it, and died.
+        disk.sync_directory(directory.rpartition("/")[0])
         log_path, snapshot_path = f"{directory}/log", f"{directory}/snapshot"
         disk.unlink(f"{directory}/{_PREPARED}")
         snapshot = _read_snapshot(disk, snapshot_path)

@@ -211,10 +211,10 @@ class VhostStore:
             return replace(config, **{key: kept[key] for key in _KEPT_SETTINGS})
         kept = {key: getattr(config, key) for key in _KEPT_SETTINGS}
         content = json.dumps({"vhost": self._vhost, "format": FORMAT} | kept, indent=2).encode() + b"\n"
-        write_durably(disk, path, content)
-        # The names of the directories above, up to the node's own.
-        for above in (f"{data_directory}/{VHOSTS_NAME}", data_directory):
+        # The names of the directories above, up to the node's own: where the file is they are durable.
+        for above in (data_directory, f"{data_directory}/{VHOSTS_NAME}"):
             disk.sync_directory(above)
+        write_durably(disk, path, content)
         return config
 
     @property

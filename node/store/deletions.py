@@ -6,7 +6,7 @@ So `take` only renames: ``queues/7`` becomes ``deleting/7.1``, which is atomic a
 
 1. wait until the new name is durable (the group commit syncs both parents);
 2. give back the references to the shared stores, piece by piece: each piece reads the msg_ids of some entries;
-3. unlink the files, some at a time, and the directory with the last.
+3. unlink the files, some at a time, and each directory behind what was in it.
 
 The second number of a name makes it unique: ids of queues are never used for another queue, but a mirror that leaves
 and comes back, or a queue that is not durable and pages out again after a start, has a directory ``queues/7`` anew.
@@ -64,8 +64,8 @@ class _Deletion:
     #: Of the group commit: when it is durable, the directory's name is.
     generation: int
     references: Iterator[None]
-    #: What is to be unlinked; ``None`` until all references were given back.
-    files: Iterator[str] | None = None
+    #: Removes one thing at a time; ``None`` until all references were given back.
+    removal: Iterator[None] | None = None
 
 
 class Removals:
@@ -110,18 +110,15 @@ class Removals:
 
     def _advance(self, deletion: _Deletion) -> int:
         """Do the next thing. Returns what it cost, in files."""
-        if deletion.files is None:
+        if deletion.removal is None:
             try:
                 for _ in deletion.references:
                     return FILES_PER_STEP
             except StorageError as error:
                 self._log_unreleased(deletion, error)
-            deletion.files = iter(files_below(self._disk, deletion.directory))
-        for path in deletion.files:
-            self._disk.unlink(path)
-            return 1
-        self._disk.remove_directory(deletion.directory)
-        self._waiting.popleft()
+            deletion.removal = remove_in_steps(self._disk, deletion.directory)
+        if next(deletion.removal, deletion) is deletion:
+            self._waiting.popleft()
         return 1
 
     @staticmethod
@@ -183,9 +180,29 @@ class Deletions(Removals):
 
 
 def files_below(disk: Disk, directory: str) -> list[str]:
-    """Paths of all files. The names of Warren's files have a suffix, those of directories have none."""
+    """Paths of all files."""
     found: list[str] = []
     for name in disk.list(directory):
         path = f"{directory}/{name}"
-        found += [path] if "." in name else files_below(disk, path)
+        found += files_below(disk, path) if _is_of_directory(name) else [path]
     return found
+
+
+def remove_in_steps(disk: Disk, directory: str) -> Iterator[None]:
+    """Remove a directory with all that is below it: a file, or a directory that is empty by then, with each step. No
+    step asks for the names of more than one directory. Raises `StorageError`."""
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        if _is_of_directory(name):
+            yield from remove_in_steps(disk, path)
+        else:
+            disk.unlink(path)
+            yield
+    disk.remove_directory(directory)
+    yield
+
+
+def _is_of_directory(name: str) -> bool:
+    """The names of Warren's files have a suffix with letters; those of directories have none, or a number."""
+    suffix = name.rpartition(".")[2]
+    return suffix == name or suffix.isdigit()

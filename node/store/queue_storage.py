@@ -37,7 +37,7 @@ from node.store.index.v2.index import QueueIndexV2
 from node.store.index.v2.recovery import recover_v2
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
-from node.store.steps import Steps, sync_job
+from node.store.steps import Steps, run_through, sync_job
 
 #: Entries that one step of a conversion copies: some milliseconds, a few megabytes at most.
 CONVERSION_STEP_ENTRIES = 512
@@ -121,6 +121,8 @@ class QueueStorage:
         self.first_free_seq_id = 0
         self._bounds: SeqBounds | None = None
         self._has_directory = False
+        #: Generation of the group commit with which the directory's name and the stub become durable.
+        self._named_generation = 0
         self._short_files = short_files
 
     def opening(self) -> Steps[None]:
@@ -159,6 +161,7 @@ class QueueStorage:
             raise
         parent, _, _ = self._directory.rpartition("/")
         if self.is_durable:
+            self._named_generation = self.group_commit.open_generation
             for dirty in (file, self._disk.directory(self._directory), self._disk.directory(parent)):
                 self.group_commit.mark_dirty(dirty)
         file.close()
@@ -340,6 +343,9 @@ class QueueStorage:
         if next_seq_id >= self._bounds.renew_at:
             self._bounds.renew(next_seq_id)
         self._bounds.sync()
+        if self._named_generation > self.group_commit.durable_generation:
+            # Nor does a start that believes the terms sync the names that they stand below.
+            run_through(self._sync_names())
         index = self.index
         index.drop_transient()
         index.close(next_seq_id)

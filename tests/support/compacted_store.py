@@ -25,7 +25,6 @@ class GuardedNode(SharedStoreNode):
     guard: GuardedDisk
 
     def open_disk(self) -> Disk:
-        self.disk.mkdir(STORE_DIRECTORY)
         self.guard = GuardedDisk(self.disk, STORE_DIRECTORY.rpartition("/")[0], self.group_commit)
         return self.guard
 

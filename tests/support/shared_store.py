@@ -42,6 +42,7 @@ class SharedStoreNode:
     def __init__(self, config: StoreConfig, disk: SimulatedDisk | None = None) -> None:
         self.config = config
         self.disk = disk or SimulatedDisk()
+        self.disk.mkdir_durably(STORE_DIRECTORY)
         #: What the indexes say.
         self.references: Counter[MsgId] = Counter()
         self.envelopes: dict[MsgId, bytes] = {}

@@ -40,11 +40,13 @@ def open_at_once(files: NodeQueueFiles, queue: QueueRecord) -> LocalReplica:
 class StoreHarness:
     """One node's storage through restarts and crashes."""
 
-    def __init__(self, config: StoreConfig | None = None, *, durable: bool = True) -> None:
+    def __init__(
+        self, config: StoreConfig | None = None, *, durable: bool = True, disk: SimulatedDisk | None = None
+    ) -> None:
         """``durable``: of the queue."""
         self.config = config or StoreConfig()
         self.durable = durable
-        self.disk = SimulatedDisk()
+        self.disk = disk or SimulatedDisk()
         self.start()
 
     def start(self) -> None:

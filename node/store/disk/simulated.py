@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.errors import DiskFullError, StorageError
@@ -89,6 +89,11 @@ def _apply_names(names: dict[str, Inode], step: dict[str, Inode | None]) -> None
 
 def _all(size: int) -> int:
     return size
+
+
+def _at_or_below(paths: Iterable[str], path: str) -> list[str]:
+    """Those that are this directory or below it."""
+    return [each for each in paths if each == path or each.startswith(path + "/")]
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -293,6 +298,8 @@ class SimulatedDisk:
         self._directories: dict[str, _Directory] = {}
         #: Renamed directories whose new names are not durable, in order.
         self._moves: list[_Move] = []
+        #: Directories whose names are not durable since they were made, those above before those below.
+        self._new: dict[str, None] = {}
 
     # -- what the files ask before they act
 
@@ -372,22 +379,27 @@ class SimulatedDisk:
         self._directories[old_directory].change({old_name: None, new_name: inode})
 
     def _move(self, old_path: str, new_path: str) -> None:
-        below = [path for path in self._directories if path == old_path or path.startswith(old_path + "/")]
-        for path in below:
+        for path in _at_or_below(self._directories, old_path):
             self._directories[new_path + path[len(old_path) :]] = self._directories.pop(path)
+        for path in _at_or_below(self._new, old_path):
+            del self._new[path]
+            self._new[new_path + path[len(old_path) :]] = None
 
     def unlink(self, path: str) -> None:
         directory, name = _split(path)
+        if path in self._directories:
+            raise StorageError(f"unlink of {path} failed: Is a directory (errno 21)")
         if self._inode(path) is not None:
             self._count()
             self._directories[directory].change({name: None})
 
     def remove_directory(self, path: str) -> None:
-        for directory in [name for name in self._directories if name == path or name.startswith(path + "/")]:
+        for directory in _at_or_below(self._directories, path):
             for name in list(self._directories[directory].names):
                 self.unlink(f"{directory}/{name}")
             self._directories[directory].sync()
             del self._directories[directory]
+            self._new.pop(directory, None)
         self._moves = [move for move in self._moves if move.new_path != path]
 
     def list(self, path: str) -> list[str]:
@@ -400,15 +412,21 @@ class SimulatedDisk:
 
     def mkdir(self, path: str) -> None:
         self._count()
+        made: list[str] = []
         while path and path not in self._directories:
             self._directories[path] = _Directory()
+            made.append(path)
             path, _ = _split(path)
+        # Whoever uses the disk has seen to what is at the top of it.
+        self._new |= dict.fromkeys(path for path in reversed(made) if _split(path)[0])
 
     def sync_directory(self, path: str) -> None:
         directory = self._directories.get(path)
         if directory is not None:
             self.before_sync(path, lambda: None)
             directory.sync()
+            for child in [child for child in self._new if _split(child)[0] == path]:
+                del self._new[child]
             for move in self._moves:
                 move.unsynced.discard(path)
             self._moves = [move for move in self._moves if move.unsynced]
@@ -437,6 +455,7 @@ class SimulatedDisk:
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
         self.full_for = None
         self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
+        self._lose_new_directories(style, rng)
         for directory in self._directories.values():
             if style is not CrashStyle.DROP:
                 del directory.pending[rng.randint(0, len(directory.pending)) :]
@@ -445,6 +464,13 @@ class SimulatedDisk:
             directory.names = dict(directory.durable)
             for inode in directory.names.values():
                 _lose(inode, style, rng)
+
+    def mkdir_durably(self, path: str) -> None:
+        """A directory that was there before the story begins."""
+        known = set(self._new)
+        self.mkdir(path)
+        for new in self._new.keys() - known:
+            del self._new[new]
 
     def lose_handles(self) -> None:
         """The process has died and the machine lives on: its handles are dead, and the system keeps what was written,
@@ -460,10 +486,19 @@ class SimulatedDisk:
         """All but the first ``kept`` never happened."""
         for move in reversed(self._moves[kept:]):
             # What was made in the old place afterwards was not durable either.
-            for path in [path for path in self._directories if f"{path}/".startswith(f"{move.old_path}/")]:
+            for path in _at_or_below(self._directories, move.old_path):
                 del self._directories[path]
+                self._new.pop(path, None)
             self._move(move.new_path, move.old_path)
         self._moves.clear()
+
+    def _lose_new_directories(self, style: CrashStyle, rng: random.Random) -> None:
+        """With everything in them, synced or not: it has no name any more."""
+        for path in self._new:
+            if path in self._directories and (style is CrashStyle.DROP or rng.random() < 0.5):
+                for lost in _at_or_below(self._directories, path):
+                    del self._directories[lost]
+        self._new.clear()
 
     def twin(self) -> SimulatedDisk:
         """A disk of its own in the same state, without faults: a test tries several ends of one story."""
@@ -485,6 +520,7 @@ class SimulatedDisk:
             _apply_names(made.names, twins(directory.names))
             _apply_names(made.durable, twins(directory.durable))
             made.pending = [twins(step) for step in directory.pending]
+        other._new = dict(self._new)
         other._moves = [_Move(move.old_path, move.new_path, set(move.unsynced)) for move in self._moves]
         return other
 

@@ -140,6 +140,7 @@ def test_what_a_crash_left_of_a_queue_that_is_not_durable_goes_when_it_is_opened
     queue.publish(publications(1, 30))
     want_in_memory(queue, 0)
     harness.sync()
+    harness.disk.sync_directory(harness.queue_directory.rpartition("/")[0])
     harness.disk.crash(CrashStyle.SUBSET, random.Random(3))
     assert harness.disk.exists(harness.queue_directory)
     harness.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from node.store.disk.disk import FREEING, DiskFile, RealDisk
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import COMPARED_PER_STEP
 from node.store.disk.length_file import LENGTHS_NAME
-from node.store.disk.simulated import CrashStyle, SimulatedDisk
+from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
 from node.store.steps import run_through
@@ -55,18 +56,18 @@ def test_a_fan_out_is_written_once_and_kept_until_the_last_queue_has_settled(har
     harness.store.check_invariants()
 
 
-def test_the_directories_of_a_new_vhost_are_there_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated disk keeps them in any case; a real one only if the directories above were synced."""
-    synced: list[str] = []
-    sync_directory = SimulatedDisk.sync_directory
-
-    def watched(disk: SimulatedDisk, path: str) -> None:
-        synced.append(path)
-        sync_directory(disk, path)
-
-    monkeypatch.setattr(SimulatedDisk, "sync_directory", watched)
-    harness = StoreHarness()
-    assert {harness.store.directory, f"{DATA_DIRECTORY}/vhosts", DATA_DIRECTORY} <= set(synced)
+def test_what_is_durable_has_a_name_however_often_the_vhost_was_begun_before() -> None:
+    """Its directories may have been made by a process that was killed before it could sync their names."""
+    for operations in range(1, 30):
+        disk = SimulatedDisk()
+        disk.crash_after = operations
+        with suppress(SimulatedCrashError):
+            StoreHarness(disk=disk).open_queue()
+        disk.lose_handles()
+        harness = StoreHarness(disk=disk)
+        harness.open_queue().publish(publications(1, 1))
+        harness.sync()
+        assert counters(harness.crash().fetch(9, True)) == [1], f"killed in operation {operations}"
 
 
 def test_queues_on_disk_and_deletion_of_those_that_are_gone(harness: StoreHarness) -> None:

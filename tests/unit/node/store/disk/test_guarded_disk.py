@@ -26,8 +26,8 @@ class Node:
 
     def __init__(self) -> None:
         self.below = SimulatedDisk()
-        self.below.mkdir(QUEUE)
-        self.below.mkdir(f"{VHOST}/msg_store_persistent")
+        self.below.mkdir_durably(QUEUE)
+        self.below.mkdir_durably(f"{VHOST}/msg_store_persistent")
         self.now_ms = 0
         self.start()
 

@@ -1,0 +1,83 @@
+"""What is left of vhosts that no longer exist: whole trees of directories, removed in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.ids import QueueId, QueueName
+from node.queues.vhost_removals import VhostRemovals
+from node.store.deletions import FILES_PER_STEP
+from node.store.disk.group_commit import GroupCommit
+from tests.support.messages import publications
+from tests.support.stores import DATA_DIRECTORY, QUEUE_ID, StoreHarness, run_sync_round
+
+VHOSTS = f"{DATA_DIRECTORY}/vhosts"
+
+
+class Removing:
+    """A node that learns, as it starts, that the vhost of a store is gone."""
+
+    def __init__(self, store: StoreHarness) -> None:
+        self.disk = store.disk
+        self.group_commit = GroupCommit()
+        self.removals = VhostRemovals(self.disk, DATA_DIRECTORY, self.group_commit)
+        self.removals.take_unknown((), ())
+        run_sync_round(self.group_commit)
+
+    def finish(self) -> int:
+        """How many steps it took."""
+        steps = 0
+        while len(self.removals):
+            self.removals.step()
+            self.removals.check_invariants()
+            steps += 1
+            assert steps < 1000, "it comes to an end"
+        return steps
+
+
+@pytest.fixture
+def store() -> StoreHarness:
+    harness = StoreHarness()
+    harness.open_queue().publish(publications(1, 3))
+    harness.sync()
+    return harness
+
+
+def test_a_vhost_goes_with_everything_that_is_below_it(store: StoreHarness) -> None:
+    removing = Removing(store)
+    removing.finish()
+    assert removing.disk.list(VHOSTS) == []
+
+
+def test_so_does_what_was_being_deleted_of_it(store: StoreHarness) -> None:
+    """Its node ended before the files of a deleted queue were gone."""
+    store.restart().delete()
+    store.sync()
+    assert store.disk.list(f"{store.store.directory}/deleting") == [f"{QUEUE_ID}.1"]
+    removing = Removing(store)
+    removing.finish()
+    assert removing.disk.list(VHOSTS) == []
+
+
+def test_a_step_asks_for_the_names_of_a_few_directories_however_many_queues_there_are(
+    store: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100, 300):
+        queue = store.store.open_queue(QueueId(number), QueueName("/", f"q{number}"), durable=True)
+        queue.publish(publications(number, 1))
+    store.sync()
+    removing = Removing(store)
+    listed: list[str] = []
+    names_in = removing.disk.list
+
+    def counted(path: str) -> list[str]:
+        listed.append(path)
+        return names_in(path)
+
+    monkeypatch.setattr(removing.disk, "list", counted)
+    most = 0
+    while len(removing.removals):
+        listed.clear()
+        removing.removals.step()
+        most = max(most, len(listed))
+    assert 0 < most <= 2 * FILES_PER_STEP
