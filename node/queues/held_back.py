@@ -57,8 +57,7 @@ class HeldBack:
 
     def take(self, count_max: int) -> HeldBatch:
         """The first, so many at most, and of one channel: all purged, or none."""
-        if self.purged:
-            count_max = min(count_max, self.purged)
+        # What was purged was so with all that waited, so to the end of a batch.
         channel, messages, publish_seqs, is_resent, tally = self._batches[0]
         first, end = self._first_taken, min(self._first_taken + count_max, len(messages))
         if end == len(messages):

@@ -480,7 +480,6 @@ class QueueProcess:
     def set_options(self, options: QueueOptions) -> None:
         """A policy changed: new limits hold at once, for what is above them in as many drains as it takes."""
         assert options.single_active_consumer == self._options.single_active_consumer, "an argument, fixed for life"
-        self._catch_up()
         self._options = options
         self._drop_excess(DROP_AT_ONCE)
 

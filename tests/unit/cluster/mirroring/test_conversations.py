@@ -119,6 +119,16 @@ def test_of_two_masters_the_earlier_one_stops() -> None:
     assert (later.take_messages(), later.is_fenced) == ([], False), "of its own epoch there is nothing to refuse"
 
 
+def test_a_mirror_is_filled_beside_whatever_else_is_on_its_way_to_it() -> None:
+    """What is bounded are batches of the fill."""
+    pair = Pair().up().quiet()
+    for counter in range(1, 20):
+        pair.master.publish(publications(counter, 1))
+        pair.master.take_messages()
+    [progress] = pair.master._conversations.mirrors.values()
+    assert (progress.in_flight_frames, progress.in_flight_sync_batches) == (19, 0)
+
+
 def test_what_every_mirror_has_is_not_counted_any_more() -> None:
     """A queue may live for years, and take a turn every millisecond."""
     pair = Pair().up().quiet()

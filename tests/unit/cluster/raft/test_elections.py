@@ -126,6 +126,7 @@ def test_a_leader_that_lost_its_majority_gives_the_others_time_to_find_a_better_
 def test_who_founds_a_group_gives_the_others_time_to_join() -> None:
     core = make_core(state=founding_state([]))
     core.found(7000, [Voter(name) for name in TRIO])
+    assert core.term == 1
     assert_waits(core, since_ms=7000)
 
 

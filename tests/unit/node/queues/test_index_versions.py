@@ -210,6 +210,20 @@ def test_a_conversion_goes_on_after_a_stop_in_its_middle(old: int, new: int, cra
     assert crash or len(found) == 1900, "an ack that was not synced may be undone by a crash only"
 
 
+def test_a_conversion_does_not_wait_for_a_queue_to_be_idle() -> None:
+    """Something may always be collected when it has its turn."""
+    harness = harness_of(1)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 100))
+    harness.sync()
+    queue.set_index_version(2)
+    for counter in range(101, 400):
+        queue.publish(publications(counter, 1))
+        queue.engine.maintain()
+        harness.sync()
+    assert version_of(queue) == 2
+
+
 def test_a_conversion_back_begins_when_the_one_before_is_through() -> None:
     harness = harness_of(2)
     queue = harness.open_queue()

@@ -93,5 +93,10 @@ def test_a_requeue_for_which_a_body_cannot_be_read_takes_the_queue_out_of_servic
     with pytest.raises(StorageError, match="injected"):
         queue.requeue_all()
     harness.disk.fail_reads = None
+    before = queue.durable_generation
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=True)
+    other.publish(publications(1, 1))
+    harness.sync()
+    assert queue.durable_generation == before, "nothing of it becomes durable any more"
     with pytest.raises(StorageError, match="out of service"):
         queue.fetch(1, ack_required=True)

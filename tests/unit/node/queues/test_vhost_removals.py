@@ -59,6 +59,15 @@ def test_so_does_what_was_being_deleted_of_it(store: StoreHarness) -> None:
     assert removing.disk.list(VHOSTS) == []
 
 
+def test_what_an_earlier_life_has_moved_is_not_moved_again(store: StoreHarness) -> None:
+    Removing(store)
+    [moved] = store.disk.list(VHOSTS)
+    again = Removing(store)
+    assert store.disk.list(VHOSTS) == [moved]
+    again.finish()
+    assert store.disk.list(VHOSTS) == []
+
+
 def test_a_step_asks_for_the_names_of_a_few_directories_however_many_queues_there_are(
     store: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from node.errors import DiskFullError, StorageError
 from node.store.disk import disk as disk_module
 from node.store.disk.disk import Disk, RealDisk, RealFile, read_whole, write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedCrashError, SimulatedDisk
+from node.store.disk.simulated_inode import Inode
 from tests.support.descriptors import open_descriptors
 
 
@@ -545,6 +546,11 @@ def test_a_refused_write_has_taken_whole_blocks_as_far_as_the_file_goes(start: i
     assert (disk.used_bytes, file.size) == (used, 40)
     file.truncate(0)
     assert disk.used_bytes == 0
+
+
+@pytest.mark.parametrize("room", range(12))
+def test_a_prefix_is_as_long_as_there_is_room_for(room: int) -> None:
+    assert Inode().prefix(0, 10, room) == min(10, room)
 
 
 def test_room_can_be_refused_to_some_files() -> None:

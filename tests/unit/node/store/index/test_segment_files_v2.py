@@ -73,9 +73,11 @@ def test_a_stop_syncs_what_it_wrote_and_all_names(rounds: int) -> None:
 
 def test_acks_all_over_a_queue_are_written_and_ask_for_no_sync(harness: StoreHarness) -> None:
     queue = filled(harness)
+    before = harness.disk.open_handles
     ack_one_of_each(queue, 3)
     flush(harness)
     assert all(zeroed(harness, 3))
+    assert harness.disk.open_handles <= before + OPEN_SEGMENTS_MAX
     assert harness.group_commit.begin() is None
     queue.check_invariants()
 

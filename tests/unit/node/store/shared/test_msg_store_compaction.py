@@ -201,6 +201,20 @@ def test_records_bigger_than_a_step_are_moved_by_pieces(kind: str, monkeypatch: 
     assert status.total_bytes < 2 * status.valid_bytes
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_behind_a_record_bigger_than_a_step_is_moved_like_what_is_before_it(kind: str) -> None:
+    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=1 << 20, compaction=kind))
+    for counter in range(1, 121):
+        node.write(counter, body_bytes=STEP_BYTES * 3 // 2 if counter % 4 == 2 else 1000)
+    node.sync()
+    before = len(node.files())
+    node.release(*(counter for counter in range(1, 120) if counter % 12 > 3))
+    node.compact()
+    node.check()
+    assert len(node.files()) <= before
+    assert node.store.status().total_bytes < 2 * node.store.status().valid_bytes
+
+
 # -- how fast
 
 
