@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from cluster.runtime.fresh_start import JOINED_FILE, RESET_FILE
@@ -55,6 +56,7 @@ def claim_data_directory(
     """
     try:
         disk.mkdir(data_dir)
+        _sync_names_above(disk, data_dir)
         _require_ours(data_dir, [name for name in disk.list(data_dir) if name not in others])
         lock = lock_directory(data_dir)
     except (StorageError, OSError) as error:
@@ -71,6 +73,15 @@ def claim_data_directory(
         lock.release()
         raise _foreign(data_dir, f"node {owner}", node, owner)
     return lock
+
+
+def _sync_names_above(disk: Disk, data_dir: str) -> None:
+    """The directory may be new, and so may those above it: nothing in it is durable if their names are not. Where a
+    directory may not be read, somebody else has made it."""
+    while data_dir.strip("/"):
+        data_dir = data_dir.rstrip("/").rpartition("/")[0]
+        with suppress(StorageError):
+            disk.sync_directory(data_dir or "/")
 
 
 def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Collection[NodeName]) -> None:

@@ -63,6 +63,27 @@ def test_the_owner_is_known_after_a_crash() -> None:
     assert read_whole(disk, f"/data/{NAME_FILE}") == b"n1\n"
 
 
+def test_a_directory_that_a_node_has_made_is_there_after_a_crash() -> None:
+    disk = SimulatedDisk()
+    with pytest.raises(ConfigError, match="in use"):
+        claim_data_directory(disk, "/var/lib/warren", N1, refuse)
+    keep_data_directory(disk, "/var/lib/warren", N1, ())
+    disk.crash(CrashStyle.DROP, random.Random(0))
+    assert disk.list("/var/lib/warren") == [NAME_FILE]
+
+
+def refuse(_data_dir: str) -> DataLock:
+    raise ConfigError("in use")
+
+
+def test_a_directory_above_may_be_one_that_cannot_be_read() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/var/lib")
+    disk.fail_syncs = "/var/lib"
+    with pytest.raises(ConfigError, match="in use"):
+        claim_data_directory(disk, "/var/lib/warren", N1, refuse)
+
+
 def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_text("notes")
