@@ -216,6 +216,22 @@ def test_terms_of_queues_are_not_believed_when_the_shared_store_has_lost_somethi
     assert counters(queue.fetch(9, True)) == [2, 3]
 
 
+def test_a_shared_store_that_lost_its_end_after_a_clean_stop_tells_it_once(harness: StoreHarness) -> None:
+    harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
+    harness.sync()
+    harness.store.close()
+    file = harness.disk.open(f"{harness.store.directory}/msg_store_persistent/0.rdq")
+    file.truncate(file.size - 100)
+    file.sync()
+    harness.start()
+    assert not harness.store.store_recovery.clean
+    assert len(harness.store.store_recovery.corrupt) == 1
+    assert harness.open_queue().ready == 2
+    harness.sync()
+    harness.crash()
+    assert harness.store.store_recovery.corrupt == []
+
+
 def test_a_vhost_that_is_closed_while_it_opens_goes_no_further_and_the_next_start_begins_anew(
     harness: StoreHarness,
 ) -> None:

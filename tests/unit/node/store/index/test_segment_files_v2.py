@@ -9,6 +9,7 @@ import pytest
 
 from node.ids import SeqId
 from node.queues.local_replica import LocalReplica
+from node.store.disk.disk import DiskFile
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.guarded import GuardedFile
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
@@ -108,6 +109,28 @@ def test_what_is_published_is_waited_for_though_its_file_was_closed(harness: Sto
     harness.start()
     queue = harness.open_queue()
     assert len([1 for delivery in queue.fetch(200, True) if delivery.seq_id >= SEGMENTS * ENTRIES]) == len(counters)
+
+
+def test_a_recovery_keeps_few_files_open_however_many_segments_there_are(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.store.index.v2.recovery.SYNCED_SEGMENTS", 2)
+    filled(harness)
+    harness.disk.crash(CrashStyle.DROP, random.Random(0))
+    most = 0
+    opened = SimulatedDisk.open
+
+    def counted(disk: SimulatedDisk, path: str) -> DiskFile:
+        nonlocal most
+        file = opened(disk, path)
+        most = max(most, disk.open_handles)
+        return file
+
+    harness.start()
+    before = harness.disk.open_handles
+    monkeypatch.setattr(SimulatedDisk, "open", counted)
+    assert harness.open_queue().ready == SEGMENTS * ENTRIES
+    assert most - before <= SEGMENTS, "of twice as many"
 
 
 def test_acks_all_over_a_queue_leave_open_what_is_appended_to() -> None:
