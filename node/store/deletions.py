@@ -116,9 +116,11 @@ class Removals:
                     return FILES_PER_STEP
             except StorageError as error:
                 self._log_unreleased(deletion, error)
-            deletion.removal = remove_in_steps(self._disk, deletion.directory)
-        if next(deletion.removal, deletion) is deletion:
-            self._waiting.popleft()
+            deletion.removal = remove_below(self._disk, deletion.directory)
+        for _ in deletion.removal:
+            return 1
+        self._disk.remove_directory(deletion.directory)
+        self._waiting.popleft()
         return 1
 
     @staticmethod
@@ -188,18 +190,17 @@ def files_below(disk: Disk, directory: str) -> list[str]:
     return found
 
 
-def remove_in_steps(disk: Disk, directory: str) -> Iterator[None]:
-    """Remove a directory with all that is below it: a file, or a directory that is empty by then, with each step. No
-    step asks for the names of more than one directory. Raises `StorageError`."""
+def remove_below(disk: Disk, directory: str) -> Iterator[None]:
+    """Remove what is below a directory: a file, or a directory that is empty by then, with each step. No step asks for
+    the names of more than one directory. Raises `StorageError`."""
     for name in disk.list(directory):
         path = f"{directory}/{name}"
         if _is_of_directory(name):
-            yield from remove_in_steps(disk, path)
+            yield from remove_below(disk, path)
+            disk.remove_directory(path)
         else:
             disk.unlink(path)
-            yield
-    disk.remove_directory(directory)
-    yield
+        yield
 
 
 def _is_of_directory(name: str) -> bool:

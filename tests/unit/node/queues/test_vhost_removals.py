@@ -43,7 +43,12 @@ def store() -> StoreHarness:
     return harness
 
 
-def test_a_vhost_goes_with_everything_that_is_below_it(store: StoreHarness) -> None:
+@pytest.mark.parametrize("files_per_step", [1, 2, FILES_PER_STEP])
+def test_a_vhost_goes_with_everything_that_is_below_it(
+    store: StoreHarness, monkeypatch: pytest.MonkeyPatch, files_per_step: int
+) -> None:
+    """Each step leaves what is true of the rest."""
+    monkeypatch.setattr("node.store.deletions.FILES_PER_STEP", files_per_step)
     removing = Removing(store)
     removing.finish()
     assert removing.disk.list(VHOSTS) == []
