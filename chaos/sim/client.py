@@ -308,6 +308,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = self._loop.time()
+        #: When the broker has sent the end of the frame that was received last.
+        self.heard_sent_s = 0.0
 
     # --- requests ---
 
@@ -335,11 +337,6 @@ class Connection(asyncio.Protocol):
         if self.closed is None:
             self._transport.write(data)
 
-    @property
-    def heard_sent_s(self) -> float:
-        """When the broker has sent what was received last."""
-        return self._transport.heard_sent_s
-
     async def opened(self) -> None:
         await self._opened
 
@@ -352,6 +349,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
+        # Parts that were sent at different times arrive in one piece after a link was cut.
+        parts, known_bytes = iter(self._transport.heard), len(self._buffer)
+        part_end, self.heard_sent_s = next(parts)
         self._buffer += data
         at = 0
         while self.closed is None and len(self._buffer) - at >= 8:
@@ -363,6 +363,8 @@ class Connection(asyncio.Protocol):
                     raise
                 break
             at += consumed
+            while part_end < at - known_bytes:
+                part_end, self.heard_sent_s = next(parts)
             self._received(number, method)
         self._buffer = self._buffer[at:]
 

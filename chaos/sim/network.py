@@ -75,7 +75,7 @@ class End:
     __slots__ = (
         "_network",
         "_outgoing",
-        "heard_sent_s",
+        "heard",
         "host",
         "is_open",
         "is_reading",
@@ -96,8 +96,8 @@ class End:
         self.is_reading = True
         #: Its receiver waits for `Receiver.room_again`; nobody else is woken for it.
         self.wants_room = False
-        #: When the first byte of what was received last was sent.
-        self.heard_sent_s = 0.0
+        #: Of what was received last: where each part of it ends, and when that was sent.
+        self.heard: list[tuple[int, float]] = []
 
     @property
     def in_flight_bytes(self) -> int:
@@ -241,6 +241,8 @@ class Network:
         pipe.is_scheduled = False
         target = end.other
         parts: list[bytes] = []
+        heard: list[tuple[int, float]] = []
+        received_bytes = 0
         is_end = False
         chunks, now_s = pipe.chunks, self._loop.now_s
         while chunks and chunks[0][0] <= now_s and not pipe.link.is_cut and target.is_reading:
@@ -254,14 +256,15 @@ class Network:
             if data is None:
                 is_end = True
             else:
-                if not parts:
-                    target.heard_sent_s = sent_s
+                received_bytes += len(data)
                 parts.append(data)
+                heard.append((received_bytes, sent_s))
         if not target.is_open or not target.process.is_alive:
             if parts and end.is_open:
                 self.tell_reset(end)
             return
         if parts:
+            target.heard = heard
             target.receiver.chunk_received(b"".join(parts))
             if end.wants_room and end.is_open and end.process.is_alive:
                 end.process.call_soon(self._tell_room, end)

@@ -90,9 +90,9 @@ class SimulatedTransport(asyncio.Transport):
         return self._protocol
 
     @property
-    def heard_sent_s(self) -> float:
-        """When the other side has sent (the beginning of) what was received last."""
-        return self._end.heard_sent_s
+    def heard(self) -> list[tuple[int, float]]:
+        """Of what was received last: where each part of it ends, and when the other side has sent that."""
+        return self._end.heard
 
     # --- what the network does ---
 

@@ -161,6 +161,20 @@ def test_who_is_not_told_of_a_reset_learns_by_sending(world: World) -> None:
     assert isinstance(client.end, ConnectionResetError)
 
 
+def test_of_what_a_heal_brings_in_one_piece_each_part_knows_when_it_was_sent(world: World) -> None:
+    client, server = world.connection()
+    world.cut("c1", "n1")
+    began_s = world.loop.now_s
+    for data in (b"abc", b"de"):
+        world.client_process.call_soon(client.transport.write, data)
+        world.after(1.0)
+    world.cut("c1", "n1", is_cut=False)
+    world.after(0.1)
+    assert server.received == b"abcde"
+    heard = [(end, round(sent_s - began_s)) for end, sent_s in server.transport.heard]
+    assert heard == [(3, 0), (5, 1)]
+
+
 def test_a_reset_that_a_cut_hides_is_learned_when_it_heals(world: World) -> None:
     """A stream never goes on behind a hole."""
     client, server = world.connection()
