@@ -26,6 +26,7 @@ from chaos.sim.workload import (
 )
 from chaos.workload.message_id import MessageId, decode_body
 
+#: What a consumer of each kind asks for by arguments.
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {FIRST: {"x-priority": 5}, TOLD: {"x-cancel-on-ha-failover": True}}
 #: Somebody else consumes from the queue, or exclusively.
 ACCESS_REFUSED = 403

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Protocol
 
 from cluster.runtime.fresh_start import JOINED_FILE, RESET_FILE
@@ -78,10 +79,9 @@ def claim_data_directory(
 def _sync_names_above(disk: Disk, data_dir: str) -> None:
     """The directory may be new, and so may those above it: nothing in it is durable if their names are not. Where a
     directory may not be read, somebody else has made it."""
-    while data_dir.strip("/"):
-        data_dir = data_dir.rstrip("/").rpartition("/")[0]
+    for above in PurePath(data_dir).parents:
         with suppress(StorageError):
-            disk.sync_directory(data_dir or "/")
+            disk.sync_directory(str(above))
 
 
 def keep_data_directory(disk: Disk, data_dir: str, node: NodeName, voters: Collection[NodeName]) -> None:
