@@ -229,7 +229,11 @@ class Cluster:
         )
 
     async def whole(self) -> None:
-        """Wait until every node runs, serves clients and counts as up, and all know the same and follow one leader."""
+        """Wait until every node runs, serves clients and counts as up, and all know the same and follow one leader.
+
+        And until each is current: one that has come back a moment ago, and has its quorum's word for nothing since, may
+        still pause (`cluster.runtime.standing`).
+        """
 
         def is_whole() -> bool:
             leaders = {self.node(name).runtime.metadata.consensus.leader for name in self.running()}
@@ -239,9 +243,15 @@ class Cluster:
                 and None not in leaders
                 and all(member.is_up for name in self.names for member in self.state(name).members.values())
                 and len({self.node(name).raft.applied_index for name in self.names}) == 1
+                and all(self._age_s(name) < 1 for name in self.names)
             )
 
         await self.until(is_whole, "the cluster is whole")
+
+    def _age_s(self, name: str) -> float:
+        """Of what it knows of the cluster."""
+        raft = self.node(name).raft
+        return self.loop.time() - raft.core.currency.as_of_ms(raft.applied_index) / 1000
 
     # --- links ---
 
