@@ -14,6 +14,7 @@ from zlib import crc32
 
 from node.errors import StorageError
 from node.store.disk.disk import Disk, DiskFile
+from node.store.disk.length_file import ShortFile
 from node.store.formats.record import CRC, HEADER_BYTES, TABLES_FORMAT
 from node.store.shared.location_table import LocationTable
 from node.store.shared.store_files import TEMPORARY_SUFFIX, FileSummary, StoreFiles
@@ -85,11 +86,14 @@ def read_clean_tables(files: StoreFiles, table: LocationTable) -> str:
 
     Raises `StorageError` if the disk refuses.
     """
-    return run_through(clean_tables_in_steps(files, table))
+    return run_through(clean_tables_in_steps(files, table, []))
 
 
-def clean_tables_in_steps(files: StoreFiles, table: LocationTable) -> Steps[str]:
-    """The same, some thousand entries per step."""
+def clean_tables_in_steps(files: StoreFiles, table: LocationTable, short_files: list[ShortFile]) -> Steps[str]:
+    """The same, some thousand entries per step.
+
+    ``short_files`` is given those that the stop left longer: what is missing was durable. One may be gone altogether.
+    """
     path = f"{files.directory}/{TABLES_NAME}"
     if not files.disk.exists(path):
         return "there are no tables of a clean stop"
@@ -111,10 +115,16 @@ def clean_tables_in_steps(files: StoreFiles, table: LocationTable) -> Steps[str]
         return str(error)
     finally:
         file.close()
+    problem = ""
     for number, summary in summaries.items():
-        size = files.handle(number).size if files.disk.exists(files.path(number)) else -1
-        if size != HEADER_BYTES + summary.record_bytes:
-            return f"{files.path(number)} has {size} bytes, the tables say {HEADER_BYTES + summary.record_bytes}"
+        path, said = files.path(number), HEADER_BYTES + summary.record_bytes
+        size = files.handle(number).size if files.disk.exists(path) else 0
+        if size < said:
+            short_files.append(ShortFile(path, said, size))
+        if size != said:
+            problem = problem or f"{path} has {size} bytes, the tables say {said}"
+    if problem:
+        return problem
     for number, summary in summaries.items():
         files.adopt(number, summary)
     table.take_over(loaded)

@@ -112,10 +112,8 @@ class MessageStore:
         if is_transient:
             for name in disk.list(directory):
                 disk.unlink(f"{directory}/{name}")
-        else:
-            self.recovery.corrupt += map(str, short_files)
         #: To be gone through by whoever did not want the store to open at once.
-        self.opening: Steps[None] = self._open(references, may_open_clean, on_progress)
+        self.opening: Steps[None] = self._open(references, may_open_clean, short_files, on_progress)
         if opens_at_once:
             run_through(self.opening)
 
@@ -123,17 +121,21 @@ class MessageStore:
         self,
         references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int] | Steps[Mapping[MsgId, int]]],
         may_open_clean: bool,
+        short_files: Sequence[ShortFile],
         on_progress: Progress,
     ) -> Steps[None]:
         if self._files.is_transient:
             return
         files, table, recovery = self._files, self._table, self.recovery
+        found: list[ShortFile] = []
         try:
             problem = "a clean start was not allowed"
             if may_open_clean:
-                problem = yield from clean_tables_in_steps(files, table)
+                problem = yield from clean_tables_in_steps(files, table, found)
         except StorageError as error:
             problem = str(error)
+        # The notes are the better word; of a file that is gone they say nothing.
+        recovery.corrupt += map(str, {short.path: short for short in (*found, *short_files)}.values())
         remove_clean_tables(files.disk, self._directory)
         if problem:
             recovery.dirty_because = problem

@@ -11,6 +11,7 @@ import pytest
 from cluster.raft.core import RaftConfig, RaftCore, founding_state
 from cluster.raft.currency import NEVER_MS, Currency
 from cluster.raft.messages import AppendResponse, Heartbeat, HeartbeatResponse
+from cluster.raft.progress import Progress
 from node.ids import NodeName
 from tests.support.raft_core import N1, N2, N3, drain, make_core, make_leader, of_type, win_election
 from tests.support.raft_network import RaftNetwork
@@ -230,6 +231,15 @@ def test_releases_without_stamps_are_believed_when_they_are_heard() -> None:
     other = NodeName(next(name for name in NAMES if name != leader))
     core.step(network.now_ms, HeartbeatResponse(other, NodeName(leader), core.term, 0, 0))
     assert age_ms(network, leader) == 0
+
+
+@pytest.mark.parametrize(("answered_ms", "echo_ms"), [(200, 201), (201, 201), (200, 101), (200, 202)])
+def test_an_answer_counts_for_the_stamp_that_it_answers_and_none_for_one_that_was_not_given_yet(
+    answered_ms: int, echo_ms: int
+) -> None:
+    progress = Progress(next_index=1, now_ms=0)
+    progress.note_stamps(answered_ms, stamp_ms=77, echo_ms=echo_ms)
+    assert progress.echo_ms == {201: 201, 101: 101, 202: 201}[echo_ms]
 
 
 def test_a_leader_that_was_deposed_and_does_not_know_vouches_for_nobody() -> None:

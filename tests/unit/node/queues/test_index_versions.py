@@ -259,6 +259,22 @@ def test_a_conversion_waits_while_the_disk_is_full(old: int, new: int) -> None:
     assert counters(queue.fetch(1000, ack_required=True)) == list(range(1, 501))
 
 
+@pytest.mark.parametrize(("old", "new", "suffix"), [(1, 2, ".qi"), (2, 1, ".jif")])
+def test_a_conversion_that_fails_asks_for_no_further_step(old: int, new: int, suffix: str) -> None:
+    harness = harness_of(old)
+    queue = harness.open_queue()
+    queue.publish(publications(1, 500))
+    harness.sync()
+    queue.set_index_version(new)
+    harness.disk.fail_writes = suffix
+    has_more = True
+    while not queue.engine.has_failed:
+        assert has_more
+        has_more = queue.engine.maintain()
+    assert not has_more
+    assert not queue.engine.wants_maintenance
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_conversion_that_has_copied_nothing_may_be_turned_round_by_a_clean_stop(version: int) -> None:
     """Each index gets its own terms back, though what was new is old now."""

@@ -99,6 +99,18 @@ def test_a_channel_that_may_return_sends_again() -> None:
     assert bodies(bench) == [b"4", b"3"]
 
 
+def test_a_channel_that_is_closed_and_had_sent_for_two_takes_the_latest_with_it() -> None:
+    """What it had sent for the first was refused to another since."""
+    refusals = Refusals()
+    refusals.add(channel(1), [make_msg_id(origin(1), 1)])
+    refusals.add(channel(1), [make_msg_id(origin(2), 1)])
+    refusals.add(channel(2), [make_msg_id(origin(1), 2)])
+    refusals.check_invariants()
+    refusals.channel_closed(channel(1))
+    assert not refusals.take(make_msg_id(origin(2), 1))
+    assert refusals.take(make_msg_id(origin(1), 1))
+
+
 @pytest.mark.usefixtures("little_place")
 def test_nothing_refused_is_confirmed_though_too_many_origins_were_refused_since() -> None:
     """The price: what this one had accepted may be there twice."""

@@ -216,12 +216,15 @@ def test_terms_of_queues_are_not_believed_when_the_shared_store_has_lost_somethi
     assert counters(queue.fetch(9, True)) == [2, 3]
 
 
-def test_a_shared_store_that_lost_its_end_after_a_clean_stop_tells_it_once(harness: StoreHarness) -> None:
+@pytest.mark.parametrize("lost_bytes", [100, 5_053], ids=["in a record", "a whole record"])
+def test_a_shared_store_that_lost_its_end_after_a_clean_stop_tells_it_once(
+    harness: StoreHarness, lost_bytes: int
+) -> None:
     harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
     harness.sync()
     harness.store.close()
     file = harness.disk.open(f"{harness.store.directory}/msg_store_persistent/0.rdq")
-    file.truncate(file.size - 100)
+    file.truncate(file.size - lost_bytes)
     file.sync()
     harness.start()
     assert not harness.store.store_recovery.clean
@@ -229,6 +232,27 @@ def test_a_shared_store_that_lost_its_end_after_a_clean_stop_tells_it_once(harne
     assert harness.open_queue().ready == 2
     harness.sync()
     harness.crash()
+    assert harness.store.store_recovery.corrupt == []
+
+
+def test_a_shared_store_that_lost_a_file_after_a_clean_stop_tells_it_once_and_no_queue_believes_its_terms(
+    harness: StoreHarness,
+) -> None:
+    """The notes of lengths say nothing of a file that is gone; the tables of the stop do."""
+    harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
+    harness.sync()
+    harness.store.close()
+    directory = f"{harness.store.directory}/msg_store_persistent"
+    harness.disk.unlink(f"{directory}/0.rdq")
+    harness.disk.sync_directory(directory)
+    harness.start()
+    (told,) = harness.store.store_recovery.corrupt
+    assert "/0.rdq: 15223 durable bytes are missing" in told
+    assert harness.open_queue().ready == 0
+    harness.sync()
+    harness.store.close()
+    harness.start()
+    assert harness.store.store_recovery.clean
     assert harness.store.store_recovery.corrupt == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from node.errors import DiskFullError
+from node.errors import DiskFullError, StorageError
 from node.store.disk.length_file import (
     LENGTHS_NAME,
     SUFFIXES,
@@ -170,6 +170,17 @@ def test_lowering_for_good_syncs_once_and_only_if_a_crash_could_bring_more_back(
     notes.lower_for_good(FIRST, 40)
     notes.lower_for_good(SECOND, 0)
     assert disk.operations == before
+
+
+def test_a_lower_note_that_cannot_be_written_is_not_forgotten(disk: SimulatedDisk, first_at_100: LengthFile) -> None:
+    notes = first_at_100
+    disk.fail_writes = PATH
+    with pytest.raises(StorageError):
+        notes.lower(FIRST, 40)
+    disk.fail_writes = None
+    notes.check_invariants()
+    assert notes.write() is notes
+    assert noted(disk) == {FIRST: 40}
 
 
 def test_a_higher_note_under_way_counts_until_the_lower_one_is_synced(

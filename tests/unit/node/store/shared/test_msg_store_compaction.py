@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -19,7 +18,7 @@ from node.store.shared.compaction.relocation import STEP_BYTES, read_source
 from node.store.shared.config import StoreConfig
 from node.store.shared.msg_store import MessageStore
 from node.store.shared.store_file import WALK_PIECE_BYTES
-from node.store.shared.store_files import FileSummary, StoreFiles
+from node.store.shared.store_files import StoreFiles
 from tests.support.amounts import slow
 from tests.support.compacted_store import FILE_BYTES, KINDS, RECORD_BYTES, GuardedNode, node_of, ten_of_forty
 from tests.support.messages import msg_id_of
@@ -313,50 +312,6 @@ def test_the_store_asks_for_more_steps_only_while_garbage_piles_up() -> None:
     assert came_of_it.is_urgent, "it goes on with the next round of fsync, not with the next tick"
     node.compact()
     assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
-
-
-def test_while_the_name_of_a_merged_file_is_synced_the_tables_are_switched_to_it() -> None:
-    """And then there is nothing to do but wait."""
-    node = ten_of_forty("merge")
-    while "5.rdq" not in node.files():
-        node.sync()
-        node.store.maintain()
-    while node.store.maintain().has_worked:
-        pass
-    assert node.files()[:5] == ["0.rdq", "1.rdq", "2.rdq", "3.rdq", "4.rdq"], "the old ones are not needed any more"
-    served_from = [node.store._table.get(msg_id_of(counter)) for counter in (4, 8, 12, 16, 20)]
-    assert {location and location.file for location in served_from} == {5}
-    node.check()
-
-
-class CountedSummaries(dict[int, FileSummary]):
-    """Counts how often somebody goes through all files."""
-
-    looks = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.looks += 1
-        return super().__iter__()
-
-
-def test_who_found_no_pair_to_merge_looks_again_when_there_is_more_garbage() -> None:
-    """A look goes through all files, of which there may be ten thousand, and there is a step every two milliseconds."""
-    node = SharedStoreNode(StoreConfig(file_size_limit_bytes=16 * RECORD_BYTES, compaction="merge"))
-    node.write(*range(1, 200))
-    node.sync()
-    files = node.store._files
-    # Their evidence is kept: none is merged.
-    for summary in files.summaries.values():
-        summary.is_frozen = True
-    counted = files.summaries = CountedSummaries(files.summaries)
-    node.release(*(counter for counter in range(1, 199) if counter % 4))
-    looks = []
-    for counter in (None, None, None, 4, None, 8, None):
-        if counter is not None:
-            node.release(counter)
-        node.store.maintain()
-        looks.append(counted.looks)
-    assert looks == [1, 1, 1, 2, 2, 3, 3], "a record is a sixteenth of a file"
 
 
 # -- when it cannot

@@ -9,7 +9,7 @@ import pytest
 from node.store.disk.simulated import SimulatedDisk, SimulatedFile
 from node.store.formats.record import HEADER_BYTES, pack_hole
 from node.store.shared.location_table import LocationTable
-from node.store.shared.store_file import STEPS_AHEAD, WALK_PIECE_BYTES, ChainWalk
+from node.store.shared.store_file import STEPS_AHEAD, WALK_PIECE_BYTES, ChainWalk, scan_store_file
 
 Range = tuple[int, int]
 
@@ -33,6 +33,14 @@ def file_of_holes(hole_bytes: int, count: int) -> tuple[SimulatedFile, int]:
     end = HEADER_BYTES + count * hole_bytes
     file.truncate(end)
     return file, end
+
+
+def test_a_scan_reads_neighbouring_records_with_one_call() -> None:
+    file, end = file_of_holes(hole_bytes=100, count=2000)
+    reads: list[int] = []
+    assert list(scan_store_file(file, on_read=reads.append)) == []
+    assert len(reads) == 1
+    assert reads[0] >= end - HEADER_BYTES
 
 
 def test_every_byte_is_announced_once_and_some_steps_ahead(announced: list[Range]) -> None:
