@@ -26,7 +26,6 @@ from __future__ import annotations
 from binascii import crc_hqx
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from logging import Logger
 from zlib import crc32
 
 from node.errors import DiskFullError, StorageError
@@ -88,7 +87,6 @@ class MessageStore:
         may_open_clean: bool = True,
         short_files: Sequence[ShortFile] = (),
         on_progress: Progress = lambda _done_bytes, _total_bytes: None,
-        log: Logger | None = None,
     ) -> None:
         """Open or create the store in ``directory``; unless it ``opens_at_once``, with the steps of ``opening``, and
         nothing may be asked of it before they are at their end.
@@ -104,7 +102,7 @@ class MessageStore:
         self._table = LocationTable()
         disk.mkdir(directory)
         self._files = StoreFiles(disk, directory, group_commit, config, is_transient)
-        self._compactor = Compactor(self._files, self._table, config.compaction, log)
+        self._compactor = Compactor(self._files, self._table, config.compaction)
         #: The first error of a write; afterwards only reads are served.
         self.failure: StorageError | None = None
         #: What opening found.

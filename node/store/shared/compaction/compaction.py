@@ -17,7 +17,7 @@ live record that cannot be read freezes its file: the evidence stays where it is
 
 from __future__ import annotations
 
-from logging import Logger
+import logging
 from typing import NamedTuple
 
 from node.errors import StorageError
@@ -27,6 +27,8 @@ from node.store.shared.compaction.merging import Merge
 from node.store.shared.compaction.relocation import BrokenSourceError, Compaction
 from node.store.shared.location_table import LocationTable
 from node.store.shared.store_files import StoreFiles
+
+log = logging.getLogger(__name__)
 
 #: Share of garbage above which files are merged (mission S9).
 GARBAGE_FRACTION = 0.5
@@ -62,8 +64,7 @@ class Reclaimed(NamedTuple):
 class Compactor:
     """See the module text. Nothing here raises but `settle`."""
 
-    def __init__(self, files: StoreFiles, table: LocationTable, kind: str, log: Logger | None) -> None:
-        self._log = log
+    def __init__(self, files: StoreFiles, table: LocationTable, kind: str) -> None:
         self._files = files
         self._table = table
         self._is_merging = kind == "merge"
@@ -72,6 +73,8 @@ class Compactor:
         self._stuck: dict[int, None] = {}
         #: Ticks left of a pause.
         self._pause_ticks = 0
+        #: The log has it, and nothing was brought to its end since.
+        self._is_trouble_told = False
         #: Bytes of garbage at the last look for a pair that found none.
         self._garbage_at_look = 0
         #: Finished compactions.
@@ -132,11 +135,12 @@ class Compactor:
 
     def _step(self, compaction: Compaction) -> bool:
         try:
-            return compaction.step()
+            has_worked = compaction.step()
+            self._is_trouble_told &= not compaction.is_done
+            return has_worked
         except BrokenSourceError as error:
             self._files.summaries[error.number].is_frozen = True
-            if self._log is not None:
-                self._log.error("%s: %s; it is not compacted any more", self._files.directory, error)
+            log.error("%s: %s; it is not compacted any more", self._files.directory, error)
             compaction.fail()
         except StorageError as error:
             # Compaction is a convenience: a full disk must not take the store out of service.
@@ -146,8 +150,9 @@ class Compactor:
 
     def _pause(self, error: StorageError) -> None:
         self._pause_ticks = PAUSE_TICKS
-        if self._log is not None:
-            self._log.warning("%s: compaction pauses: %s", self._files.directory, error)
+        if not self._is_trouble_told:
+            log.warning("%s: compaction pauses, and tries again every ten seconds: %s", self._files.directory, error)
+        self._is_trouble_told = True
 
     def _choose(self) -> Compaction | None:
         if self._is_merging:

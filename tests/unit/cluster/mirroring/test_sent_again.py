@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.metadata.records import MastershipRecord
@@ -76,6 +78,74 @@ def test_what_is_missing_is_taken_and_what_is_here_only_confirmed(pair: Pair) ->
     process.drain()
     pair.mirror_disk.sync()
     assert answers(process.drain()) == ([1, 2, 3, 4], [])
+
+
+#: The mirror's copy has everything that was confirmed.
+COMPLETE = MastershipRecord(QUEUE, Epoch(2), N2, complete=(N2,), in_service=False)
+
+
+def heir_of(pair: Pair, epoch: int = 2) -> QueueProcess:
+    """The mirror, elected and in service."""
+    elected = replace(COMPLETE, epoch=Epoch(epoch))
+    queue = pair.mirror.promote(N2, elected)
+    queue.set_record(replace(elected, in_service=True))
+    return process_of(queue)
+
+
+def order_of_first_deliveries(process: QueueProcess) -> list[int]:
+    process.consume(channel(2), ConsumerSpec("c", no_ack=True, exclusive=False))
+    ids = delivered(process.drain())
+    send_again(process)
+    ids += delivered(process.drain())
+    return [int.from_bytes(msg_id[8:], "big") for msg_id in ids]
+
+
+def test_what_one_channel_has_published_stays_in_its_order(pair: Pair) -> None:
+    """Message 3 is not confirmed, because 1 and 2 were missing in a copy that counts. It is taken with them, again."""
+    process = heir_of(pair)
+    assert process.ready == 0
+    assert order_of_first_deliveries(process) == [1, 2, 3, 4]
+
+
+def test_also_if_the_master_has_attached_again_and_gone_on_since(pair: Pair) -> None:
+    attach_again(pair)
+    pair.master.publish(publications(4, 1))
+    pair.to_mirror()
+    assert ids_held(pair) == [(2, 3), (3, 4)]
+    assert order_of_first_deliveries(heir_of(pair)) == [1, 2, 3, 4]
+
+
+def test_also_if_the_next_master_was_less_far(pair: Pair) -> None:
+    """Its positions are others: there the third is what the mirror does not know."""
+    pair.master.publish(publications(4, 1))
+    pair.to_mirror()
+    other = Pair()
+    other.master.publish(publications(1, 1))
+    other.master.set_record(replace(other.record, epoch=Epoch(2)))
+    pair.master = other.master
+    pair.up().to_mirror()
+    pair.master.publish(publications(2, 1))
+    pair.to_mirror()
+    assert ids_held(pair) == [(1, 2)]
+    assert order_of_first_deliveries(heir_of(pair, epoch=3)) == [1, 2, 3, 4]
+
+
+def test_a_mirror_that_has_been_filled_keeps_what_came_meanwhile_and_since(pair: Pair) -> None:
+    pair.quiet()
+    pair.master.publish(publications(4, 1))
+    pair.quiet()
+    process = heir_of(pair)
+    assert process.ready == 4
+
+
+def test_of_a_copy_that_does_not_count_nothing_is_dropped(pair: Pair) -> None:
+    """What came to it may be confirmed. A record of older releases that is in service says nothing about it."""
+    assert promoted(pair).ready == 1
+
+
+def test_nor_by_the_word_of_an_older_release(pair: Pair) -> None:
+    """Its rules call whoever is promoted complete."""
+    assert process_of(pair.mirror.promote(N2, replace(COMPLETE, in_service=True))).ready == 1
 
 
 def test_a_full_queue_refuses_what_is_missing_and_confirms_what_it_has(pair: Pair) -> None:

@@ -395,7 +395,7 @@ def test_a_write_that_fails_inside_a_file_leaves_its_note_until_the_store_stops(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> None:
+def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     node = ten_of_forty(kind)
     path = f"{STORE_DIRECTORY}/0.rdq"
     # The first live record is the fourth.
@@ -407,6 +407,27 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str) -> No
         node.store.read(msg_id_of(4))
     assert node.store.read(msg_id_of(8)) == envelope_of(8)
     node.store.check_invariants()
+    (told,) = caplog.messages
+    assert "file 0 has a live record that cannot be read" in told
+    assert "it is not compacted any more" in told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trouble_that_lasts_is_told_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And the next one, when something was compacted between them, is told again."""
+    node = ten_of_forty(kind)
+    for times in (1, 1, 1, 2):
+        if times == 2:
+            node.compact()
+            node.write(*range(42, 83))
+            node.sync()
+            node.release(*(counter for counter in range(42, 83) if counter % 4))
+        node.disk.fail_writes = STORE_DIRECTORY
+        node.compact()
+        assert ["compaction pauses" in message for message in caplog.messages] == [True] * times
+        node.disk.fail_writes = None
+        for _ in range(PAUSE_TICKS):
+            node.store.tick()
 
 
 def test_compaction_keeps_away_from_a_file_in_which_the_start_found_damage() -> None:
