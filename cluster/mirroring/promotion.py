@@ -61,13 +61,14 @@ taken as new. What is sent again was never confirmed, so it is among the last th
 looked at, in one turn. The price is that a message can come twice, with the flag, that was settled before the promotion
 and never confirmed, or that lies further back.
 
-**Order.** A mirror that lacks something hears of what is published meanwhile, so it may hold the end of what one channel
-has published without the middle. If its master dies then, the publisher's node sends the middle again, and it would come
-behind the end. None of that end is confirmed if the record calls the copy complete (1, 2): the master stood still at the
-attach of this mirror, and would have, until it lacked nothing. So such a mirror drops, when it is promoted, whatever has
-come since the first attach at which something was missing: it is sent again, too, and in its order. A copy that is not
-complete drops nothing, for there the end may be all that is left of what was confirmed. (A publisher that asks for no
-confirms loses by this what it had sent in that time: as a rule a round trip between two failovers.)
+**Order.** A mirror that lacks something hears of what is published meanwhile, so it may hold the end of what one
+channel has published without the middle. If its master dies then, the publisher's node sends the middle again, and it
+would come behind the end. None of that end is confirmed if the record calls the copy complete (1, 2): the master stood
+still at the attach of this mirror, and would have, until it lacked nothing. So such a mirror drops, when it is
+promoted, whatever has come since the first attach at which something was missing: it is sent again, too, and in its
+order. A copy that is not complete drops nothing, for there the end may be all that is left of what was confirmed. (A
+publisher that asks for no confirms loses by this what it had sent in that time: as a rule a round trip between two
+failovers.)
 
 **What is here twice.** A mirror whose difference from its master is not settled may hold what only an earlier master
 had, and the same message again at the position that a later one gave it when it was sent again. It may until a

@@ -10,12 +10,12 @@ import pytest
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import HORIZON_STEP_MIN, MirroredQueue, MirroringSettings
-from cluster.mirroring.messages import Attach, AttachRefused, Ops
+from cluster.mirroring.messages import Attach, AttachRefused, HorizonOp, Ops
 from cluster.mirroring.mirror import MirrorReplica, demote
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.reports import ReportFollows, ReportSynchronised
 from cluster.mirroring.sync import SYNC_BATCHES_IN_FLIGHT
-from node.ids import Epoch, NodeName, OriginId
+from node.ids import Epoch, NodeName, OriginId, SeqId
 from node.queues.backing_queue import MirrorInFlight, Publication
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
@@ -448,6 +448,28 @@ def test_a_mirror_that_lacks_something_trusts_the_horizon_more_than_the_end() ->
     pair.mirror.link_lost()
     pair.up().quiet()
     assert pair.mirror.end == (Epoch(1), 0), "it lacks nothing when it hears it"
+
+
+def test_a_master_that_attaches_goes_on_whatever_end_was_said_before() -> None:
+    pair = Pair().up().quiet()
+    pair.master.end()
+    pair.quiet()
+    assert pair.mirror.end == (Epoch(1), 0)
+    pair.master.set_record(replace(pair.record, epoch=Epoch(2)))
+    pair.up()
+    attach = next(message for _, message in pair.master.take_messages() if isinstance(message, Attach))
+    pair.mirror.receive(N1, attach)
+    assert pair.mirror.end is None
+
+
+def test_a_master_that_promises_more_goes_on_whatever_end_was_said_before() -> None:
+    pair = Pair().up().quiet()
+    pair.master.end()
+    pair.quiet()
+    record = pair.record
+    horizon = Ops(QUEUE, record.epoch, pair.mirror._attach_id, pair.mirror._applied_index + 1, (HorizonOp(SeqId(9)),))
+    pair.mirror.receive(N1, horizon)
+    assert pair.mirror.end is None
 
 
 @pytest.mark.parametrize(

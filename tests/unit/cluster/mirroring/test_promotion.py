@@ -32,7 +32,16 @@ def test_a_long_tail_is_undelivered_from_the_horizon_on(monkeypatch: pytest.Monk
         monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
     local = StoreHarness().open_queue()
     local.publish(publications(1, 18))
+    listed: list[int] = []
+    positions = LocalReplica.live_positions
+
+    def live_positions(replica: LocalReplica, segment: int) -> list[SeqId]:
+        listed.append(segment)
+        return positions(replica, segment)
+
+    monkeypatch.setattr(LocalReplica, "live_positions", live_positions)
     assert [undelivered_start(local, SeqId(at)) for at in (0, 6, 8, 17)] == [0, 6, 8, 17]
+    assert listed == [0, 1, 2, 4]
     local.remove([SeqRange(SeqId(9), SeqId(10))])
     assert [undelivered_start(local, SeqId(at)) for at in (6, 9, 10, 12)] == [18, 10, 10, 12]
 

@@ -518,6 +518,19 @@ def test_consumers_of_a_queue_that_comes_here_are_attached_without_a_message(ope
     assert opened.told() == []
 
 
+def test_a_consumer_of_a_sealed_queue_here_is_served_when_the_queue_goes_on(opened: EntryBench) -> None:
+    opened.consumes(1, CONSUMER)
+    opened.masters_here(stored(message(1, b"a")))
+    assert opened.queue is not None
+    opened.queue.seal_for_delete(if_unused=False, if_empty=False)
+    opened.moves("n1", 2)
+    opened.end_turn()
+    assert opened.sink.delivered == []
+    opened.queue.unseal()
+    opened.end_turn()
+    assert opened.sink.delivered == [("tag", b"a", False)]
+
+
 def test_the_last_deliveries_of_a_consumer_here_come_before_the_answer_to_its_cancel() -> None:
     bench = EntryBench("n1")
     bench.masters_here(stored(message(1, b"a")))

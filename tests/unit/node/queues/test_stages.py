@@ -64,13 +64,17 @@ def test_what_is_beyond_the_target_goes_down_from_q1_first_and_no_more_than_that
 def test_the_path_of_a_growing_queue_is_q1_q2_delta(queue: LocalReplica) -> None:
     queue.publish(publications(1, 20))
     want_in_memory(queue, 0)
+    moved = [queue.engine.paging.moved]
     queue.publish(publications(21, 3))
     assert queue.engine.stage_counts == StageCounts(q1=3, q2=0, delta=12, q3=8, q4=0), "behind Q3 a newcomer enters Q1"
     want_in_memory(queue, 1)
     assert queue.engine.stage_counts == StageCounts(q1=1, q2=2, delta=12, q3=8, q4=0), "the oldest of Q1 go to Q2"
+    moved.append(queue.engine.paging.moved)
     queue.publish(publications(24, 5))
     want_in_memory(queue, 0)
     assert queue.engine.stage_counts == StageCounts(q1=0, q2=0, delta=20, q3=8, q4=0), "and from Q2 to delta"
+    moved.append(queue.engine.paging.moved)
+    assert moved == [20 + 12, 32 + 2, 34 + 6 + 8], "bodies and positions: each costs time"
     assert counters(queue.fetch(99, ack_required=True)) == list(range(1, 29))
 
 

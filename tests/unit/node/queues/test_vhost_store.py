@@ -462,6 +462,22 @@ def test_a_vhost_that_is_given_up_keeps_no_file_open(harness: StoreHarness) -> N
 
 
 @pytest.mark.parametrize("version", [1, 2])
+def test_a_queue_that_has_failed_keeps_no_file_open_when_it_is_closed(version: int) -> None:
+    harness = StoreHarness(StoreConfig(queue_version=version))
+    before = harness.disk.open_handles
+    queue = harness.open_queue()
+    queue.publish(publications(1, 2))
+    harness.sync()
+    assert harness.disk.open_handles > before
+    harness.disk.fail_writes = harness.queue_directory
+    queue.publish(publications(3, 2))
+    harness.store.flush_writes()
+    assert queue.engine.has_failed
+    queue.terminate()
+    assert harness.disk.open_handles == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
 def test_a_queue_file_that_lost_its_end_after_a_clean_stop_leaves_no_reference_behind(version: int) -> None:
     """The tables of the shared store count what the lost entries referred to, so they must not be believed."""
     harness = StoreHarness(

@@ -328,6 +328,17 @@ def test_a_renamed_directory_stays_where_it_is_once_both_parents_are_synced(
         assert is_moved or disk.exists("/a/7"), "it is back"
 
 
+def test_what_stands_in_the_place_of_a_moved_directory_that_was_removed_stays_where_it_is() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir_durably("/a/7")
+    disk.mkdir_durably("/b")
+    disk.rename("/a/7", "/b/7")
+    disk.remove_directory("/b/7")
+    disk.mkdir_durably("/b/7")
+    disk.crash(CrashStyle.DROP, random.Random(0))
+    assert (disk.list("/a"), disk.list("/b")) == ([], ["7"])
+
+
 def test_a_handle_from_before_the_crash_is_dead() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")

@@ -133,6 +133,17 @@ def test_tables_that_cannot_be_written_are_not_kept_open(node: SharedStoreNode) 
     assert node.disk.open_handles == 0
 
 
+def test_a_store_file_that_cannot_be_begun_is_not_kept_open_and_takes_no_place(node: SharedStoreNode) -> None:
+    node.disk.full_for = ".rdq"
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            node.write(1)
+    assert (node.disk.open_handles, node.files()) == (0, [])
+    node.disk.full_for = None
+    node.write(1)
+    node.check()
+
+
 def test_a_failed_write_takes_the_store_out_of_service(node: SharedStoreNode) -> None:
     node.write(1)
     node.disk.fail_writes = ".rdq"

@@ -63,6 +63,14 @@ def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkey
     assert [file.path for file in opened if file.has_unsynced] == []
 
 
+def test_a_displaced_file_that_was_synced_is_not_synced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
+    node = ten_of_forty("holes")
+    for counter in (4, 14, 24, 34):
+        node.store.read(msg_id_of(counter - counter % 4))
+    assert not node.sync()
+
+
 def test_a_store_that_is_out_of_service_asks_for_nothing() -> None:
     node = ten_of_forty("holes")
     node.release(4, 8, 12, 16, 20, 24, 28)
@@ -407,6 +415,7 @@ def test_a_damaged_live_record_keeps_its_file_out_of_compaction(kind: str, caplo
         node.store.read(msg_id_of(4))
     assert node.store.read(msg_id_of(8)) == envelope_of(8)
     node.store.check_invariants()
+    assert node.store.maintain() == Reclaimed(has_worked=False, is_urgent=False)
     (told,) = caplog.messages
     assert "file 0 has a live record that cannot be read" in told
     assert "it is not compacted any more" in told
