@@ -161,6 +161,11 @@ class Conversations:
         """True if some mirror is attached, so that the turn must be noted."""
         return any(progress.is_attached for progress in self.mirrors.values())
 
+    @property
+    def is_gap_open(self) -> bool:
+        """True if a mirror for which confirms wait hears what is published, and may lack something from before."""
+        return any(each.is_required and each.is_attached and not each.is_complete for each in self.mirrors.values())
+
     def is_reachable(self, node: NodeName) -> bool:
         """True if there are links to and from the node."""
         return node in self._reachable

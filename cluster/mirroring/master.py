@@ -425,6 +425,8 @@ class MirroredQueue:
         self._published.publish(self._cut_turn + 1, len(publications), persistent)
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])
+            if self._conversations.is_gap_open:
+                self._turn.await_confirms(message for message, token in publications if token is not None)
         self._vouch(publications)
 
     def _vouch(self, publications: Sequence[Publication]) -> None:

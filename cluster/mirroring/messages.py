@@ -42,7 +42,7 @@ says it then; who has heard no later master takes it, although the epoch is over
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from node.ids import Epoch, OriginId, QueueId, SeqId
 from node.queues.replica import Holding, SegmentDigest, SeqRange
@@ -50,11 +50,16 @@ from node.queues.replica import Holding, SegmentDigest, SeqRange
 
 @dataclass(frozen=True, slots=True)
 class PublishOp:
-    """Messages at ``first_seq_id`` and the seq ids after it; ``envelopes`` is their concatenation."""
+    """Messages at ``first_seq_id`` and the seq ids after it; ``envelopes`` is their concatenation.
+
+    ``awaited``: origins somebody awaits confirms of, from these counters on. Not said while every mirror for which
+    confirms wait has all that came before.
+    """
 
     first_seq_id: SeqId
     message_count: int
     envelopes: bytes
+    awaited: Mapping[OriginId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

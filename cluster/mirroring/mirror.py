@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cluster.metadata.mastership import last_served_epoch
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.description import Description
+from cluster.mirroring.gap import Gap, is_unconfirmed
 from cluster.mirroring.master import MirroredQueue
 from cluster.mirroring.messages import (
     Attach,
@@ -29,7 +30,7 @@ from cluster.mirroring.messages import (
     SyncBatchOp,
     end_in,
 )
-from cluster.mirroring.promotion import held_again, is_unconfirmed_behind_gap, possibly_delivered_below
+from cluster.mirroring.promotion import held_again, possibly_delivered_below
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.succession import Succession
 from node.ids import Epoch, NodeName, QueueId, SeqId
@@ -90,9 +91,8 @@ class MirrorReplica:
         #: Something may be here from two masters, until `_is_complete`: what was streamed was known, or nobody can say
         #: how the copy was left.
         self._may_hold_twice = end is None and local.first_live_seq_id < local.next_seq_id
-        #: What is here from this position on came since something was missing here, so that something published before
-        #: it may be missing still; ``None``: nothing is.
-        self._gapless_below: SeqId | None = None
+        #: Since when something has been missing here, if anything is, and what came since.
+        self._gap = Gap()
         #: High-water counters of the master at the attach, and of what was streamed since.
         self._streamed_origins = Origins()
         #: A master that this mirror followed may have refused publishes, by its policy then: they are below the
@@ -152,8 +152,8 @@ class MirrorReplica:
         self._hears_between = attach.hears_between
         if is_equal and not self._description:
             self._complete()
-        elif self._gapless_below is None or attach.next_seq_id < self._gapless_below:
-            self._gapless_below = attach.next_seq_id
+        else:
+            self._gap.begin(attach.next_seq_id)
         self.local.advance_next_seq_id(attach.next_seq_id)
         self._undurable.clear()
         self._durable_index = attach.index - 1
@@ -197,6 +197,7 @@ class MirrorReplica:
         if isinstance(op, PublishOp):
             messages = self._insert(range(op.first_seq_id, op.first_seq_id + op.message_count), op.envelopes)
             self._raise_origins(messages)
+            self._gap.published(op.awaited)
         elif isinstance(op, SettleOp):
             self.local.remove(op.ranges)
         elif isinstance(op, SyncBatchOp):
@@ -251,7 +252,7 @@ class MirrorReplica:
     def _complete(self) -> None:
         self._is_complete = True
         self._may_hold_twice = False
-        self._gapless_below = None
+        self._gap.close()
         self.local.merge_origins(self._streamed_origins.counters())
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -332,10 +333,12 @@ class MirrorReplica:
         record: MastershipRecord,
         settings: MirroringSettings | None = None,
         attach_id_base: int = 0,
+        followed: MastershipRecord | None = None,
     ) -> MirroredQueue:
         """Become the master that ``record`` names, with what is here. Ask `may_promote` first.
 
-        The replica is dead afterwards. Everything that an earlier master may have delivered is flagged.
+        ``followed``: the record that this node knew before, if there was one. The replica is dead afterwards.
+        Everything that an earlier master may have delivered is flagged.
         """
         assert self.may_promote(record), "a later master was heard already"
         local = self.local
@@ -344,8 +347,8 @@ class MirrorReplica:
         is_trusted = self._is_complete and not self._may_lack_refused
         if self._may_hold_twice:
             local.remove(held_again(local))
-        if self._gapless_below is not None and is_unconfirmed_behind_gap(node, record):
-            local.remove([SeqRange(self._gapless_below, local.next_seq_id)])
+        if is_unconfirmed(node, followed, record):
+            local.remove(self._gap.behind(local))
         served_epoch = last_served_epoch(record)
         succession = self._succession(record, served_epoch)
         delivered_below = possibly_delivered_below(local, self._heard_epoch, self._heard_horizon, served_epoch)
@@ -380,7 +383,8 @@ class MirrorReplica:
         assert self._heard_epoch is None or self._heard_epoch <= self.epoch, "the highest epoch heard is adopted"
         assert not self._attach_id or self._heard_epoch == self.epoch, "nobody of an older epoch is listened to"
         assert self._attach_id or not self._description, "what is here is told to a master that has attached"
-        assert not (self._is_complete and self._gapless_below is not None), "who has everything has no gap"
+        self._gap.check_invariants()
+        assert not (self._is_complete and self._gap), "who has everything has no gap"
         assert not (self._is_complete and self._may_hold_twice), "a mirror without a difference has what its master has"
 
 

@@ -61,14 +61,8 @@ taken as new. What is sent again was never confirmed, so it is among the last th
 looked at, in one turn. The price is that a message can come twice, with the flag, that was settled before the promotion
 and never confirmed, or that lies further back.
 
-**Order.** A mirror that lacks something hears of what is published meanwhile, so it may hold the end of what one
-channel has published without the middle. If its master dies then, the publisher's node sends the middle again, and it
-would come behind the end. None of that end is confirmed if the record calls the copy complete (1, 2): the master stood
-still at the attach of this mirror, and would have, until it lacked nothing. So such a mirror drops, when it is
-promoted, whatever has come since the first attach at which something was missing: it is sent again, too, and in its
-order. A copy that is not complete drops nothing, for there the end may be all that is left of what was confirmed. (A
-publisher that asks for no confirms loses by this what it had sent in that time: as a rule a round trip between two
-failovers.)
+**Order.** What a mirror holds behind a gap, of channels that send again what is missing, it gives up when it is
+promoted: `cluster.mirroring.gap`.
 
 **What is here twice.** A mirror whose difference from its master is not settled may hold what only an earlier master
 had, and the same message again at the position that a later one gave it when it was sent again. It may until a
@@ -100,14 +94,6 @@ def possibly_delivered_below(
     if heard_epoch is None or heard_epoch < served_epoch:
         return local.next_seq_id
     return heard_horizon
-
-
-def is_unconfirmed_behind_gap(node: NodeName, record: MastershipRecord) -> bool:
-    """Of a mirror about to be promoted that lacks something: nothing that came to it since then is confirmed.
-
-    A record in service at once is one of an earlier release's rules, which call whoever is promoted complete.
-    """
-    return node in record.complete and not record.in_service
 
 
 def kept_end(local: ReplicaQueue) -> tuple[Epoch, SeqId] | None:
@@ -160,7 +146,7 @@ def _last_segments(local: ReplicaQueue) -> list[int]:
     return [segment for segment, _ in local.live_counts()[-segments:]]
 
 
-def _last_holdings(local: ReplicaQueue) -> Iterator[Holding]:
+def last_holdings(local: ReplicaQueue) -> Iterator[Holding]:
     """What is live at the end of the queue."""
     for segment in _last_segments(local):
         yield from local.holdings(segment)
@@ -173,7 +159,7 @@ def held_again(local: ReplicaQueue) -> list[SeqRange]:
         return []
     seen: set[MsgId] = set()
     again: list[SeqRange] = []
-    for seq_id, msg_id in _last_holdings(local):
+    for seq_id, msg_id in last_holdings(local):
         if msg_id in seen:
             again.append(SeqRange(seq_id, SeqId(seq_id + 1)))
         seen.add(msg_id)
@@ -236,7 +222,7 @@ class UntrustedOrigins:
         return {**origins, **self._trusted} if self._trusted else origins
 
     def _collect_live(self) -> set[MsgId]:
-        return {msg_id for _, msg_id in _last_holdings(self._local) if self._is_between(msg_id)}
+        return {msg_id for _, msg_id in last_holdings(self._local) if self._is_between(msg_id)}
 
     def _is_between(self, msg_id: MsgId) -> bool:
         """Claimed, and not vouched for."""

@@ -8,6 +8,7 @@ A long turn goes out as several frames, and the mirror may get only the first of
 exceeded. So what an op says of others must be true of every prefix that has the op.
 
 - The *horizon* promises something about the publishes: it comes before them.
+- What is *awaited* is said by each publish of the turn, for all of it.
 - A *counter* accounts for every message of its origin up to it. That of a publish is carried by the publish itself, and
   publishes of one origin come in the order of their counters; that of a message which was never stored may be above
   those of publishes of this turn, so it comes after all of them, and in the last frame.
@@ -35,7 +36,7 @@ _OP_BYTES = 16
 class Turn:
     """The operations of the turn that is going on, while at least one mirror is attached."""
 
-    __slots__ = ("_origins", "_ranges", "_runs", "_settled", "horizon")
+    __slots__ = ("_awaited", "_origins", "_ranges", "_runs", "_settled", "horizon")
 
     def __init__(self) -> None:
         self._begin()
@@ -46,6 +47,8 @@ class Turn:
         self._settled: list[int] = []
         self._ranges: list[SeqRange] = []
         self._origins: dict[OriginId, int] = {}
+        #: Origins of which confirms are awaited, as far as somebody has to know, from which counter on.
+        self._awaited: dict[OriginId, int] = {}
         #: New promise to send, ``None`` if it has not changed.
         self.horizon: SeqId | None = None
 
@@ -60,6 +63,12 @@ class Turn:
                 run.extend(messages)
                 return
         self._runs.append((first_seq_id, list(messages)))
+
+    def await_confirms(self, messages: Iterable[Message]) -> None:
+        """Of these, which are published in this turn; ids of one origin are ascending."""
+        for message in messages:
+            origin, counter = split_msg_id(message.msg_id)
+            self._awaited.setdefault(origin, counter)
 
     def settle(self, seq_ids: Sequence[SeqId]) -> None:
         self._settled.extend(seq_ids)
@@ -88,7 +97,7 @@ class Turn:
                 frames.append((tuple(ops), size_bytes))
                 ops, size_bytes = [], 0
             ops.append(publish)
-            size_bytes += _OP_BYTES + len(publish.envelopes)
+            size_bytes += _OP_BYTES + len(publish.envelopes) + _RANGE_BYTES * len(publish.awaited)
         if self._origins:
             ops.append(OriginsOp(self._origins))
             size_bytes += _OP_BYTES + _RANGE_BYTES * len(self._origins)
@@ -107,9 +116,9 @@ class Turn:
             for message in messages:
                 envelope = message.envelope()
                 if parts and size_bytes + len(envelope) > FRAME_BYTES_MAX:
-                    yield PublishOp(first_seq_id, len(parts), b"".join(parts))
+                    yield PublishOp(first_seq_id, len(parts), b"".join(parts), self._awaited)
                     first_seq_id = SeqId(first_seq_id + len(parts))
                     parts, size_bytes = [], 0
                 parts.append(envelope)
                 size_bytes += len(envelope)
-            yield PublishOp(first_seq_id, len(parts), b"".join(parts))
+            yield PublishOp(first_seq_id, len(parts), b"".join(parts), self._awaited)

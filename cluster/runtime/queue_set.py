@@ -313,7 +313,7 @@ class QueueSet:
                 return  # a later master has spoken to us already: its record is on the way
             log.info("%s: promoted to master in epoch %d, depth %d", queue.queue_name, record.epoch, role.local.ready)
             settings = self._settings.mirroring_settings(queue)
-            mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base)
+            mirrored = role.replica.promote(self._node, record, settings, self._attach_id_base, role.record)
             self._start_master(queue, record, role.local, mirrored)
         else:
             local = self._claim(queue)

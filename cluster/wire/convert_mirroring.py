@@ -105,10 +105,11 @@ def _attach_reply_from_wire(w: pb.AttachReply) -> AttachReply:
 
 def _op_to_wire(op: MirrorOp) -> pb.Op:
     match op:
-        case PublishOp(first_seq_id, message_count, envelopes):
-            return pb.Op(
-                publish=pb.Publish(first_seq_id=first_seq_id, message_count=message_count, envelopes=envelopes)
-            )
+        case PublishOp(first_seq_id, message_count, envelopes, awaited):
+            publish = pb.Publish(first_seq_id=first_seq_id, message_count=message_count, envelopes=envelopes)
+            if awaited:
+                publish.awaited.CopyFrom(_origins_to_wire(awaited))
+            return pb.Op(publish=publish)
         case SettleOp(ranges):
             return pb.Op(settle=pb.Settle(ranges=[bound for seq_range in ranges for bound in seq_range]))
         case SyncBatchOp(seq_ids, envelopes):
@@ -125,7 +126,8 @@ def _op_from_wire(wire: pb.Op) -> MirrorOp:
     match wire.WhichOneof("op"):
         case "publish":
             publish = wire.publish
-            return PublishOp(SeqId(publish.first_seq_id), publish.message_count, publish.envelopes)
+            awaited = _origins_from_wire(publish.awaited) if publish.HasField("awaited") else {}
+            return PublishOp(SeqId(publish.first_seq_id), publish.message_count, publish.envelopes, awaited)
         case "settle":
             bounds = list(map(SeqId, wire.settle.ranges))
             if len(bounds) % 2:

@@ -295,20 +295,26 @@ class Publish(_message.Message):
     FIRST_SEQ_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     ENVELOPES_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     first_seq_id: _builtins.int
     message_count: _builtins.int
     envelopes: _builtins.bytes
     """Concatenated envelopes (node/message.py)."""
+    @_builtins.property
+    def awaited(self) -> Global___Origins:
+        """Of which confirms are awaited, and from which counter on."""
+
     def __init__(
         self,
         *,
         first_seq_id: _builtins.int = ...,
         message_count: _builtins.int = ...,
         envelopes: _builtins.bytes = ...,
+        awaited: Global___Origins | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["envelopes", b"envelopes", "first_seq_id", b"first_seq_id", "message_count", b"message_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "envelopes", b"envelopes", "first_seq_id", b"first_seq_id", "message_count", b"message_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -144,6 +144,23 @@ async def forget(c: Cluster, gone: str) -> None:
 
 
 @simulated
+async def test_what_was_confirmed_by_a_recruit_outlives_the_master_that_is_forgotten() -> None:
+    """It was never filled, so its record calls it complete only when there is no other any more."""
+    async with cluster() as c:
+        await c.declare("q", "n1")
+        await c.publish("q", numbered(20))
+        await c.set_policy({"ha-mode": "nodes", "ha-params": ["n1", "n2"], "ha-sync-mode": "manual"})
+        await c.following("q", "n2")
+        await c.publish("q", numbered(30)[20:])
+        await c.stop("n1")
+        await c.until(lambda: c.record("q").is_down, "the queue waits for its complete copy")
+        await c.noticed("n1")
+        await c.ask("n3", lambda admin: admin.forget_cluster_node("n1"))
+        await c.until(lambda: c.is_served("q"), "the copy that is left serves")
+        assert await c.drain("q", "n3") == numbered(30)[20:]
+
+
+@simulated
 async def test_d4_no_operation_fails_while_policies_come_and_go() -> None:
     async with cluster() as c:
         is_over = False

@@ -58,7 +58,7 @@ origins = st.dictionaries(st.binary(min_size=8, max_size=8), number, max_size=4)
 digests = st.builds(SegmentDigest, number, number, number)
 holdings = st.builds(Holding, number, st.binary(min_size=16, max_size=16))
 mirror_ops = st.one_of(
-    st.builds(mirroring.PublishOp, number, number, blob),
+    st.builds(mirroring.PublishOp, number, number, blob, origins),
     st.builds(mirroring.SettleOp, tuples_of(st.builds(SeqRange, number, number))),
     st.builds(mirroring.SyncBatchOp, tuples_of(number), blob),
     st.builds(mirroring.HorizonOp, number),
