@@ -10,10 +10,11 @@ nothing of what came since is confirmed. Of any other copy it may be, and may be
 dropped. Who is named by an operator's word has lacked something, whatever the record says of it then
 (`forget_cluster_node`).
 
-**Nothing is dropped that would not come again.** Publishers that ask for no confirms send nothing twice. The master
-says of which origins confirms are awaited, and from which counter on, while some mirror lacks something; only those are
-given up. A publisher whose own node has died, or who has closed the channel, was promised nothing and does not send
-again: for him it is as if the message had come a moment too late.
+**Only what clients await confirms of.** The master says of which origins, and from which counter on, while some mirror
+lacks something. Their publishes come again as long as the publisher's node lives and the channel is open; a client
+whose connection ended knows what was confirmed, and that was all. Who asks for no confirms would not know: what he sent
+may come again as well, but if his node was the master's, or he has closed the channel, the mirror has the last of it.
+His messages stay, and their order may suffer.
 
 What is remembered is bounded, and gone with the process. Of an origin that is forgotten nothing is dropped, nor of what
 is far from the end of the queue: it keeps what it has, and its order may suffer as described.

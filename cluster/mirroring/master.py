@@ -426,7 +426,7 @@ class MirroredQueue:
         if self._is_heard:
             self._turn.publish(first_seq_id, [publication.message for publication in publications])
             if self._conversations.is_gap_open:
-                self._turn.await_confirms(message for message, token in publications if token is not None)
+                self._turn.await_confirms(publications)
         self._vouch(publications)
 
     def _vouch(self, publications: Sequence[Publication]) -> None:

@@ -52,7 +52,7 @@ from node.queues.replica import Holding, SegmentDigest, SeqRange
 class PublishOp:
     """Messages at ``first_seq_id`` and the seq ids after it; ``envelopes`` is their concatenation.
 
-    ``awaited``: origins somebody awaits confirms of, from these counters on. Not said while every mirror for which
+    ``awaited``: origins clients await confirms of, from these counters on. Not said while every mirror for which
     confirms wait has all that came before.
     """
 

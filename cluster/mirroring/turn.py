@@ -23,6 +23,8 @@ from cluster.mirroring.messages import HorizonOp, MirrorOp, OriginsOp, PublishOp
 from cluster.mirroring.ranges import compress
 from node.ids import OriginId, SeqId, split_msg_id
 from node.message import Message
+from node.queues.backing_queue import Publication
+from node.queues.events import is_confirm_awaited
 from node.queues.replica import SeqRange
 
 #: Bytes of ops in one frame. A longer turn goes out as several frames, so that no single message of the link exceeds
@@ -64,11 +66,12 @@ class Turn:
                 return
         self._runs.append((first_seq_id, list(messages)))
 
-    def await_confirms(self, messages: Iterable[Message]) -> None:
-        """Of these, which are published in this turn; ids of one origin are ascending."""
-        for message in messages:
-            origin, counter = split_msg_id(message.msg_id)
-            self._awaited.setdefault(origin, counter)
+    def await_confirms(self, publications: Iterable[Publication]) -> None:
+        """Clients do, of some of these, which are published in this turn; ids of one origin are ascending."""
+        for message, token in publications:
+            if is_confirm_awaited(token):
+                origin, counter = split_msg_id(message.msg_id)
+                self._awaited.setdefault(origin, counter)
 
     def settle(self, seq_ids: Sequence[SeqId]) -> None:
         self._settled.extend(seq_ids)

@@ -30,7 +30,7 @@ from node.ids import ORIGIN_BYTES, MsgId, OriginId, QueueId, QueueName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Delivery
 from node.queues.confirm_tracker import ConfirmTracker, Resolved
-from node.queues.events import ConsumerSpec
+from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
 from node.routing.properties import (
     EXPIRATION_BIT_HIGH,
     USER_ID_BIT_LOW,
@@ -44,8 +44,6 @@ from node.topology.arguments import check_consumer_arguments, check_expiration, 
 from node.topology.names import missing_exchange
 from node.topology.records import QueueRecord
 
-#: Publishes without a publish sequence number are tracked under numbers from here on, which no channel reaches.
-INTERNAL_SEQ_BASE = 1 << 62
 #: Width of the gateway's session number inside `DeliverySource.session`: that of the field in which nodes name it.
 _SESSION_BITS = 64
 _SESSION_MASK = (1 << _SESSION_BITS) - 1

@@ -17,6 +17,13 @@ DELIVERY_WINDOW_MESSAGES = 2000
 DELIVERY_WINDOW_BYTES = 4 * 1024 * 1024
 #: What a publish is known by until it is answered: its channel, and its publish sequence number there.
 Token = tuple[ChannelKey, int]
+#: Channels of clients that ask for no confirms number their publishes from here on, which no other channel reaches.
+INTERNAL_SEQ_BASE = 1 << 62
+
+
+def is_confirm_awaited(token: Hashable) -> bool:
+    """By a client: false for ``None``, and for what a channel has numbered for itself."""
+    return token is not None and not (isinstance(token, tuple) and token[1] >= INTERNAL_SEQ_BASE)
 
 
 @dataclass(frozen=True, slots=True)

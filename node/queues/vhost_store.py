@@ -144,6 +144,7 @@ class VhostStore:
             opens_at_once=False,
             may_open_clean=(yield from self._have_queues_stopped_cleanly()),
             short_files=self._disk.short_files_in(store_directory),
+            on_loss=self._remove_terms,
             on_progress=lambda done, total: self._on_progress(
                 f"shared store of vhost {self._vhost}, bytes", done, total
             ),

@@ -86,6 +86,7 @@ class MessageStore:
         opens_at_once: bool = True,
         may_open_clean: bool = True,
         short_files: Sequence[ShortFile] = (),
+        on_loss: Callable[[], Steps[None]] | None = None,
         on_progress: Progress = lambda _done_bytes, _total_bytes: None,
     ) -> None:
         """Open or create the store in ``directory``; unless it ``opens_at_once``, with the steps of ``opening``, and
@@ -95,6 +96,7 @@ class MessageStore:
         if the store must be scanned.
         ``may_open_clean`` false asks for a scan even after a clean stop (some queue did not stop cleanly).
         ``short_files`` of this store are known to have lost durable bytes: that is damage.
+        ``on_loss`` goes before anything is done that would let a later start forget what this one finds missing.
         ``on_progress`` hears during a scan how many bytes of how many are done. Raises `StorageError`.
         """
         assert config.file_size_limit_bytes <= FILE_SIZE_LIMIT_BYTES_MAX, "an offset in a store file has 32 bits"
@@ -111,7 +113,7 @@ class MessageStore:
             for name in disk.list(directory):
                 disk.unlink(f"{directory}/{name}")
         #: To be gone through by whoever did not want the store to open at once.
-        self.opening: Steps[None] = self._open(references, may_open_clean, short_files, on_progress)
+        self.opening: Steps[None] = self._open(references, may_open_clean, short_files, on_loss, on_progress)
         if opens_at_once:
             run_through(self.opening)
 
@@ -120,6 +122,7 @@ class MessageStore:
         references: Mapping[MsgId, int] | Callable[[], Mapping[MsgId, int] | Steps[Mapping[MsgId, int]]],
         may_open_clean: bool,
         short_files: Sequence[ShortFile],
+        on_loss: Callable[[], Steps[None]] | None,
         on_progress: Progress,
     ) -> Steps[None]:
         if self._files.is_transient:
@@ -134,6 +137,8 @@ class MessageStore:
             problem = str(error)
         # The notes are the better word; of a file that is gone they say nothing.
         recovery.corrupt += map(str, {short.path: short for short in (*found, *short_files)}.values())
+        if recovery.corrupt and on_loss is not None:
+            yield from on_loss()
         remove_clean_tables(files.disk, self._directory)
         if problem:
             recovery.dirty_because = problem

@@ -15,7 +15,7 @@ from cluster.mirroring.promotion import kept_end
 from node.ids import Epoch, OriginId, split_msg_id
 from node.message import Message, decode_envelope
 from node.queues.backing_queue import Publication
-from node.queues.events import ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
+from node.queues.events import INTERNAL_SEQ_BASE, ConfirmPublished, ConsumerSpec, Deliver, QueueEffect, RejectPublished
 from node.queues.local_replica import LocalReplica
 from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
@@ -158,15 +158,17 @@ def test_of_a_copy_that_did_not_count_nothing_is_dropped(
     assert process_of(pair.mirror.promote(N2, elected, followed=followed)).ready == 1
 
 
-def test_what_nobody_sends_again_is_not_dropped() -> None:
-    """Its publisher has asked for no confirms, or had not yet."""
+def test_of_clients_that_ask_for_no_confirms_or_had_not_yet_nothing_is_dropped() -> None:
+    """They would not know that something is missing. Their channels number what they publish all the same."""
     pair = Pair()
     pair.master.publish(publications(1, 2))
     pair.up().to_mirror()
-    pair.master.publish([Publication(make_message(counter, origin=OTHER)) for counter in (1, 2)])
-    pair.master.publish(publications(3, 1, tokens=False))
+    unasked = [(channel(2), INTERNAL_SEQ_BASE + number) for number in (1, 2, 3)]
+    pair.master.publish([Publication(make_message(counter, origin=OTHER), unasked[counter - 1]) for counter in (1, 2)])
+    pair.master.publish([Publication(make_message(3), (channel(1), INTERNAL_SEQ_BASE + 1))])
     pair.to_mirror()
-    pair.master.publish([*publications(4, 2), Publication(make_message(3, origin=OTHER))])
+    asked = [Publication(make_message(counter), (channel(1), counter - 3)) for counter in (4, 5)]
+    pair.master.publish([*asked, Publication(make_message(3, origin=OTHER), unasked[2])])
     pair.to_mirror()
     assert ids_held(pair) == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 3)]
     heir_of(pair)

@@ -13,12 +13,11 @@ from cluster.sessions.entry import REOPEN_DELAY_S
 from cluster.sessions.messages import SessionConfirm, SessionPublish, SessionSettle
 from cluster.sessions.ports import ReopenLater
 from cluster.sessions.questions import Question
-from node.broker.channel import INTERNAL_SEQ_BASE
 from node.errors import StorageError
 from node.ids import SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
-from node.queues.events import ConsumerSpec
+from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
 from node.queues.queue_process import QueueProcess
 from tests.support.entry_bench import EntryBench
 from tests.support.queue_bench import SteeredQueue

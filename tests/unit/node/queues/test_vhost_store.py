@@ -256,6 +256,23 @@ def test_a_shared_store_that_lost_a_file_after_a_clean_stop_tells_it_once_and_no
     assert harness.store.store_recovery.corrupt == []
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_a_file_that_was_missing_at_a_start_that_did_not_end_is_not_forgotten(
+    harness: StoreHarness, steps: int
+) -> None:
+    """The tables are gone by then; so must be the terms of the queues."""
+    harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
+    harness.sync()
+    harness.store.close()
+    directory = f"{harness.store.directory}/msg_store_persistent"
+    harness.disk.unlink(f"{directory}/0.rdq")
+    harness.disk.sync_directory(directory)
+    store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
+    for _ in range(steps):
+        next(store.opening, None)
+    assert harness.crash().ready == 0
+
+
 def test_a_vhost_that_is_closed_while_it_opens_goes_no_further_and_the_next_start_begins_anew(
     harness: StoreHarness,
 ) -> None:
