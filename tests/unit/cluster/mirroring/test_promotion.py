@@ -7,16 +7,29 @@ import pytest
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import promotion
 from cluster.mirroring.promotion import UntrustedOrigins, held_again, kept_end, knows_deliveries, undelivered_start
-from node.ids import Epoch, MsgId, OriginId, SeqId
+from node.ids import Epoch, OriginId, SeqId
 from node.queues import digests, local_replica
 from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
-from node.queues.replica import Holding, SeqRange
+from node.queues.replica import SeqRange
 from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, QUEUE
 from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
+
+
+def segments_asked(monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
+    """Filled with the segment of each call of a method of replicas."""
+    asked: list[int] = []
+    original = getattr(LocalReplica, method)
+
+    def noted(replica: LocalReplica, segment: int) -> object:
+        asked.append(segment)
+        return original(replica, segment)
+
+    monkeypatch.setattr(LocalReplica, method, noted)
+    return asked
 
 
 def test_a_tail_without_holes_is_undelivered_from_the_horizon_on() -> None:
@@ -32,14 +45,7 @@ def test_a_long_tail_is_undelivered_from_the_horizon_on(monkeypatch: pytest.Monk
         monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
     local = StoreHarness().open_queue()
     local.publish(publications(1, 18))
-    listed: list[int] = []
-    positions = LocalReplica.live_positions
-
-    def live_positions(replica: LocalReplica, segment: int) -> list[SeqId]:
-        listed.append(segment)
-        return positions(replica, segment)
-
-    monkeypatch.setattr(LocalReplica, "live_positions", live_positions)
+    listed = segments_asked(monkeypatch, "live_positions")
     assert [undelivered_start(local, SeqId(at)) for at in (0, 6, 8, 17)] == [0, 6, 8, 17]
     assert listed == [0, 1, 2, 4]
     local.remove([SeqRange(SeqId(9), SeqId(10))])
@@ -115,14 +121,7 @@ def test_only_the_end_of_a_long_queue_is_read(monkeypatch: pytest.MonkeyPatch) -
     local = StoreHarness().open_queue()
     local.publish(publications(1, 100))
     untrusted = UntrustedOrigins(local, {})
-    read: list[int] = []
-    holdings = LocalReplica.holdings
-
-    def noted(replica: LocalReplica, segment: int) -> list[Holding]:
-        read.append(segment)
-        return holdings(replica, segment)
-
-    monkeypatch.setattr(LocalReplica, "holdings", noted)
+    read = segments_asked(monkeypatch, "holdings")
     assert untrusted.is_duplicate(msg_id_of(93))
     assert not untrusted.is_duplicate(msg_id_of(92))
     assert read == [23, 24]
@@ -157,14 +156,7 @@ def test_entries_are_read_only_where_something_is_here_twice(monkeypatch: pytest
         monkeypatch.setattr(module, "DIGEST_SEGMENT_ENTRIES", 4)
     monkeypatch.setattr(promotion, "SCANNED_POSITIONS", 7)
     monkeypatch.setattr(LocalReplica, "holdings", None)
-    looked_at: list[int] = []
-    msg_ids = LocalReplica.msg_ids
-
-    def noted(replica: LocalReplica, segment: int) -> list[MsgId]:
-        looked_at.append(segment)
-        return msg_ids(replica, segment)
-
-    monkeypatch.setattr(LocalReplica, "msg_ids", noted)
+    looked_at = segments_asked(monkeypatch, "msg_ids")
     local = StoreHarness().open_queue()
     local.publish(publications(1, 99))
     first = make_message(1)

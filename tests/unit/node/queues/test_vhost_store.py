@@ -235,16 +235,21 @@ def test_a_shared_store_that_lost_its_end_after_a_clean_stop_tells_it_once(
     assert harness.store.store_recovery.corrupt == []
 
 
-def test_a_shared_store_that_lost_a_file_after_a_clean_stop_tells_it_once_and_no_queue_believes_its_terms(
-    harness: StoreHarness,
-) -> None:
-    """The notes of lengths say nothing of a file that is gone; the tables of the stop do."""
+def lose_a_store_file(harness: StoreHarness) -> None:
+    """After a clean stop, with all three messages of the queue."""
     harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
     harness.sync()
     harness.store.close()
     directory = f"{harness.store.directory}/msg_store_persistent"
     harness.disk.unlink(f"{directory}/0.rdq")
     harness.disk.sync_directory(directory)
+
+
+def test_a_shared_store_that_lost_a_file_after_a_clean_stop_tells_it_once_and_no_queue_believes_its_terms(
+    harness: StoreHarness,
+) -> None:
+    """The notes of lengths say nothing of a file that is gone; the tables of the stop do."""
+    lose_a_store_file(harness)
     harness.start()
     (told,) = harness.store.store_recovery.corrupt
     assert "/0.rdq: 15223 durable bytes are missing" in told
@@ -261,12 +266,7 @@ def test_a_file_that_was_missing_at_a_start_that_did_not_end_is_not_forgotten(
     harness: StoreHarness, steps: int
 ) -> None:
     """The tables are gone by then; so must be the terms of the queues."""
-    harness.open_queue().publish(publications(1, 3, body=bytes(5_000)))
-    harness.sync()
-    harness.store.close()
-    directory = f"{harness.store.directory}/msg_store_persistent"
-    harness.disk.unlink(f"{directory}/0.rdq")
-    harness.disk.sync_directory(directory)
+    lose_a_store_file(harness)
     store = VhostStore(harness.disk, DATA_DIRECTORY, "/", GroupCommit(), harness.config, opens_at_once=False)
     for _ in range(steps):
         next(store.opening, None)

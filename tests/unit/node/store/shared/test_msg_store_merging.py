@@ -11,17 +11,28 @@ from tests.support.messages import msg_id_of
 from tests.support.shared_store import SharedStoreNode
 
 
-def test_while_the_name_of_a_merged_file_is_synced_the_tables_are_switched_to_it() -> None:
-    """And then there is nothing to do but wait."""
+def merged() -> SharedStoreNode:
+    """The first two files have become the sixth a moment ago."""
     node = ten_of_forty("merge")
     while "5.rdq" not in node.files():
         node.sync()
         node.store.maintain()
+    return node
+
+
+def served_from(node: SharedStoreNode) -> set[int | None]:
+    """Files that have what was alive in the first two."""
+    locations = [node.store._table.get(msg_id_of(counter)) for counter in (4, 8, 12, 16, 20)]
+    return {location and location.file for location in locations}
+
+
+def test_while_the_name_of_a_merged_file_is_synced_the_tables_are_switched_to_it() -> None:
+    """And then there is nothing to do but wait."""
+    node = merged()
     while node.store.maintain().has_worked:
         pass
     assert node.files()[:5] == ["0.rdq", "1.rdq", "2.rdq", "3.rdq", "4.rdq"], "the old ones are not needed any more"
-    served_from = [node.store._table.get(msg_id_of(counter)) for counter in (4, 8, 12, 16, 20)]
-    assert {location and location.file for location in served_from} == {5}
+    assert served_from(node) == {5}
     node.check()
 
 
@@ -65,13 +76,9 @@ def test_files_are_merged_with_neighbours_only() -> None:
 
 
 def test_a_store_that_closes_behind_the_renaming_of_a_merged_file_serves_from_it() -> None:
-    node = ten_of_forty("merge")
-    while "5.rdq" not in node.files():
-        node.sync()
-        node.store.maintain()
+    node = merged()
     node.stop()
     node.start()
     assert node.store.recovery.clean
-    served_from = [node.store._table.get(msg_id_of(counter)) for counter in (4, 8, 12, 16, 20)]
-    assert {location and location.file for location in served_from} == {5}
+    assert served_from(node) == {5}
     node.check()
