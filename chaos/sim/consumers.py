@@ -354,7 +354,8 @@ class Visitor(Client):
 
     async def get_in_transaction(self, channel: Channel, queue: int, is_committed: bool) -> None:
         """A message whose acknowledgement counts if the transaction is committed, and not if it is rolled back: then
-        it is held until the channel ends."""
+        it is held until the channel ends. ``commit-ok`` says that the acknowledgement is on its way, not that the
+        queue's master has it (`node.amqp.transaction`), so that is asked."""
         settling = Settling(self.log, self.world, channel.entry, queue)
         await channel.tx_select()
         delivered = await channel.get(self._queue_name(queue))
@@ -369,10 +370,11 @@ class Visitor(Client):
         if message is not None:
             record_settlement(self.log, queue, delivered, message, channel.label)
             settling.sent(message, delivered)
-        asked = settling.ask()
         await channel.tx_commit()
-        settling.answered(asked)
         self.world.note("an acknowledgement was committed")
+        asked = settling.ask()
+        await channel.declare(self._queue_name(queue), passive=True)
+        settling.answered(asked)
 
     def accept(self, channel: Channel, queue: int, delivered: Delivered, settling: Settling) -> MessageId | None:
         """Record a delivery and acknowledge it."""

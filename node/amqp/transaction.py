@@ -3,17 +3,16 @@
 What is promised, and what is not (as RabbitMQ has it)
   - Until ``tx.commit`` nothing of it has happened: no message is in a queue, no settlement is done.
   - A publish that may not be (no such exchange, no permission ...) fails when it is made, and the channel with it; so
-    nothing
-    of the transaction happens. The exchanges are looked up once more before the first publish of a commit: one that was
-    deleted meanwhile fails the commit while nothing of it has happened. Routes are those of the commit.
+    nothing of the transaction happens. The exchanges are looked up once more before the first publish of a commit: one
+    that was deleted meanwhile fails the commit while nothing of it has happened. Routes are those of the commit.
   - A commit hands over all publishes, in order, then all settlements, and answers ``commit-ok`` when every queue is
     answerable for its messages, as by a confirm. Refused publishes make it fail (406) after the fact: the others stay.
+    It does not wait for settlements: like every acknowledgement, they are lost with the link that they were on.
   - Whoever gets no answer knows nothing. A node that dies in the middle leaves some of it done; publishes come before
     settlements, so what was consumed is delivered again rather than lost.
   - No other client sees all of it at the same moment: queues get their parts one after the other. A large commit is
-    even
-    worked off over many turns of the loop, others publishing in between. But it is not left off: a client that goes
-    away in the middle, or closes its channel, has it carried out to the end first.
+    even worked off over many turns of the loop, others publishing in between. But it is not left off: a client that
+    goes away in the middle, or closes its channel, has it carried out to the end first.
 """
 
 from __future__ import annotations

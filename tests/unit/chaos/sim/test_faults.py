@@ -193,6 +193,26 @@ def test_a_master_that_stood_still_may_hand_out_what_its_successor_has_settled()
     assert outcome.violations == []
 
 
+def test_a_committed_acknowledgement_may_be_lost_on_its_way_to_the_master() -> None:
+    """``commit-ok`` waits for what was published, not for settlements, as with RabbitMQ; it was once taken for a proof."""
+    links = [("n1", "n2"), ("n1", "n3"), ("n2", "n3")]
+    outcome = run_schedule(
+        schedule(
+            *(publish(at_ms, 1) for at_ms in range(100, 900, 40)),
+            *((at_ms, "get_in_transaction", 0, 1) for at_ms in range(1000, 2000, 100)),
+            *((at_ms, "reset", *link, "both", 0) for at_ms in range(1037, 2000, 100) for link in links),
+            consumers=0,
+            link_delay_ms=(1, 3),
+        )
+    )
+    assert "an acknowledgement was proven" in outcome.sightings
+    kinds: dict[int | None, list[Kind]] = {}
+    for event in outcome.events:
+        kinds.setdefault(event.seq, []).append(event.kind)
+    assert any(Kind.DELIVER in of_it[of_it.index(Kind.ACK_SENT) :] for of_it in kinds.values() if Kind.ACK_SENT in of_it)
+    assert outcome.violations == []
+
+
 def test_what_cannot_start_is_started_again_not_without_a_pause(lab: Lab) -> None:
     """Else a node that fails for good goes through thousands of lives, in no time of the cluster and much of ours."""
     lab.found()
