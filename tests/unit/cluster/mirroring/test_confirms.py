@@ -16,7 +16,7 @@ from cluster.mirroring.reports import ReportSynchronised
 from node.ids import Epoch
 from node.queues.backing_queue import Publication
 from tests.support.messages import make_message, msg_id_of, publications
-from tests.support.mirror_pair import N1, N2, QUEUE, Pair
+from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
 
@@ -206,3 +206,15 @@ def test_what_is_confirmed_is_not_kept() -> None:
     kept = [ref(token) for token in tokens]
     del bare, wrapped, tokens, publication
     assert [token() for token in kept] == [None, None]
+
+
+def test_a_mirror_that_nobody_requires_has_nothing_to_do_as_it_comes() -> None:
+    """It is waited for from then on. What was published before need not be there before publishers may go on."""
+    record = MastershipRecord(QUEUE, Epoch(1), N1, (N2, N3), (N3,))
+    master = MirroredQueue(N1, StoreHarness().open_queue(), record)
+    master.publish(publications(1, 3))
+    master.mirror_link_up(N2)
+    master.take_messages()
+    assert {each.node: each.unapplied for each in master.mirrors_in_flight()} == {N2: 0, N3: 3}
+    master.publish(publications(4, 1))
+    assert {each.node: each.unapplied for each in master.mirrors_in_flight()} == {N2: 1, N3: 4}

@@ -11,6 +11,7 @@ from cluster.mirroring import gap
 from cluster.mirroring.master import MirroredQueue, MirroringSettings, recovered
 from cluster.mirroring.messages import Ops, PublishOp
 from cluster.mirroring.mirror import MirrorReplica
+from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.promotion import kept_end
 from node.ids import Epoch, OriginId, split_msg_id
 from node.message import Message, decode_envelope
@@ -20,8 +21,9 @@ from node.queues.local_replica import LocalReplica
 from node.queues.options import queue_options
 from node.queues.queue_process import QueueProcess
 from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
-from tests.support.mirror_pair import N1, N2, QUEUE, Pair
+from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
 from tests.support.queue_bench import channel, queue_record
+from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
 
@@ -393,3 +395,22 @@ def test_what_was_taken_is_known_when_it_has_left_the_queue(pair: Pair) -> None:
     send_again(process)
     assert process.purge() == 4
     assert all(process.backing_queue.is_duplicate(msg_id_of(counter)) for counter in (1, 2, 3, 4))
+
+
+def test_what_a_master_before_has_streamed_is_known_no_more_if_its_successor_lacks_it() -> None:
+    """The copy gave it up to be like the successor's, and its publisher sends it again."""
+    pair = Pair()
+    pair.up().quiet()
+    pair.master.publish(publications(1, 3))
+    pair.quiet()
+    successor = MirroredQueue(N3, StoreHarness().open_queue(), MastershipRecord(QUEUE, Epoch(2), N3, (N2,)))
+    successor.mirror_link_up(N2)
+    for _ in range(3):
+        for _, message in successor.take_messages():
+            pair.mirror.receive(N3, message)
+        for _, message in pair.mirror.take_messages():
+            successor.receive(N2, message)
+    assert successor.mirror_states()[N2] is MirrorState.SYNCHRONISED
+    process = process_of(pair.mirror.promote(N2, MastershipRecord(QUEUE, Epoch(3), N2)))
+    send_again(process)
+    assert process.ready == 4

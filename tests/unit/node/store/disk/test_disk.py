@@ -254,6 +254,23 @@ def test_tear_cuts_the_last_surviving_write() -> None:
     assert all(outcome.startswith(b"safe") for outcome in outcomes)
 
 
+@pytest.mark.parametrize("ending", ["abandoned", "of an earlier life"])
+def test_a_file_that_was_given_up_makes_nothing_durable_any_more(ending: str) -> None:
+    disk = SimulatedDisk()
+    disk.mkdir("/d")
+    write_durably(disk, "/d/f", b"safe")
+    given_up = disk.open("/d/f")
+    given_up.append(b"-lost")
+    if ending == "abandoned":
+        given_up.abandon()
+    else:
+        disk.crash(CrashStyle.DROP, random.Random(1))
+        disk.open("/d/f").append(b"-later")
+    given_up.sync()
+    disk.crash(CrashStyle.DROP, random.Random(1))
+    assert read_whole(disk, "/d/f") == b"safe"
+
+
 def test_a_name_that_was_not_synced_is_lost_with_its_content() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")

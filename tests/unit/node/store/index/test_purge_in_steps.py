@@ -13,6 +13,7 @@ from node.store.formats.record import SLOT_BYTES
 from node.store.index.v2.index import QueueIndexV2
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
+from tests.support.index_driver import V1, V2, IndexDriver, IndexKind
 from tests.support.messages import make_message, publications
 from tests.support.stores import StoreHarness
 
@@ -340,3 +341,19 @@ def test_what_is_damaged_keeps_its_reference_until_the_store_counts_anew() -> No
     assert not queue.engine.has_failed
     assert messages(harness) == 11
     check(harness, other, 11, counted=10)
+
+
+@pytest.mark.parametrize("kind", [V1, V2], ids=["v1", "v2"])
+def test_an_index_that_is_given_up_in_between_owes_nothing_any_more(
+    kind: IndexKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.store.index.owed_references.OWED_PER_FLUSH", STEP)
+    driver = IndexDriver(kind)
+    driver.publish(60, big=True)
+    driver.sync()
+    driver.index.settle_range(1, 60, is_sized=False)
+    driver.index.flush(driver.next_seq_id)
+    given_back = [driver.index.has_unflushed]
+    driver.index.abandon()
+    assert [*given_back, driver.index.has_unflushed] == [True, False]
+    assert driver.index.memory_bytes == IndexDriver(kind).index.memory_bytes

@@ -72,6 +72,17 @@ def test_a_stop_syncs_what_it_wrote_and_all_names(rounds: int) -> None:
     assert f"{DIRECTORY}/7.qs" in driver.disk.snapshot()
 
 
+def test_a_stop_with_everything_durable_syncs_no_segment() -> None:
+    """A queue has thousands, and what was synced long ago need not be synced again."""
+    driver = IndexDriver(V2)
+    driver.publish(50)
+    driver.publish(5, big=True)
+    driver.sync()
+    driver.disk.synced.clear()
+    driver.index.close(driver.next_seq_id)
+    assert driver.disk.synced == [DIRECTORY]
+
+
 def test_acks_all_over_a_queue_are_written_and_ask_for_no_sync(harness: StoreHarness) -> None:
     queue = filled(harness)
     before = harness.disk.open_handles

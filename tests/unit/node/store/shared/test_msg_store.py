@@ -335,6 +335,12 @@ def test_a_lost_write_between_two_others_leaves_a_hole_and_no_damage(node: Share
     assert (node.store.recovery.torn, node.store.recovery.corrupt) == (0, [])
 
 
+def test_a_long_lost_write_is_no_damage_either(node: SharedStoreNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its zeros are read in pieces."""
+    monkeypatch.setattr("node.store.shared.store_file.SCAN_PIECE_BYTES", RECORD_BYTES // 3)
+    test_a_lost_write_between_two_others_leaves_a_hole_and_no_damage(node)
+
+
 def test_damage_in_the_middle_is_reported_and_never_served(node: SharedStoreNode) -> None:
     node.write(1, 2, 3)
     node.stop()
