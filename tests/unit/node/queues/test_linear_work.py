@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from node.ids import SeqId
 from node.message import Message
 from node.queues.local_replica import LocalReplica
-from node.queues.sub_queue import SubQueue
+from node.queues.replica import SeqRange
+from node.queues.sub_queue import TOMBSTONES_MAX, SubQueue
 from node.queues.unacked import Unacked
 from node.store.index.index import PagedMessage
 from node.store.shared.config import StoreConfig
@@ -217,3 +219,12 @@ def test_returning_in_pieces_ends_where_returning_at_once_does(order: str, paged
         found.append([(each.seq_id, each.message.body, each.redelivered) for each in queue.fetch(9_999, False)])
         queue.check_invariants()
     assert found[0] == found[1]
+
+
+def test_positions_that_were_removed_are_not_kept_for_ever() -> None:
+    """On a mirror every settlement is a removal, and the first message may stay long."""
+    queue = StoreHarness().open_queue()
+    queue.publish(publications(1, 2 * TOMBSTONES_MAX))
+    for first in range(1, 2 * TOMBSTONES_MAX - 1):
+        queue.remove([SeqRange(SeqId(first), SeqId(first + 1))])
+    assert len(queue.engine.content.stages.q4._order) <= 2 * len(queue.engine.content.stages.q4) + TOMBSTONES_MAX

@@ -14,7 +14,6 @@ from node.queues.local_replica import LocalReplica
 from node.queues.paging import OPERATIONS_PER_LOOK
 from node.queues.replica import SeqRange
 from node.queues.stages import StageCounts
-from node.queues.sub_queue import TOMBSTONES_MAX
 from node.store.disk.simulated import CrashStyle
 from node.store.shared.config import StoreConfig
 from tests.support.backing_queue_contract import counters
@@ -591,11 +590,3 @@ def test_what_a_removal_leaves_behind_delta_comes_next_when_delta_is_gone(
     assert queue.remove([SeqRange(SeqId(0), SeqId(kept)), SeqRange(SeqId(kept + 1), SeqId(23))]) == 22
     queue.check_invariants()
     assert counters(queue.fetch(9, ack_required=False)) == [kept + 1]
-
-
-def test_positions_that_were_removed_are_not_kept_for_ever(queue: LocalReplica) -> None:
-    """On a mirror every settlement is a removal, and the first message may stay long."""
-    queue.publish(publications(1, 2 * TOMBSTONES_MAX))
-    for first in range(1, 2 * TOMBSTONES_MAX - 1):
-        queue.remove([SeqRange(SeqId(first), SeqId(first + 1))])
-    assert len(queue.engine.content.stages.q4._order) <= 2 * len(queue.engine.content.stages.q4) + TOMBSTONES_MAX

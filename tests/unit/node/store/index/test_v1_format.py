@@ -92,6 +92,17 @@ def test_zeros_to_the_end_are_the_end() -> None:
     assert list(scan_records(data + bytes(5000), SEED))[-1] == BadPiece(len(data), len(data) + 5000, torn=True)
 
 
+@pytest.mark.parametrize(("page_start", "torn"), [(4096, True), (4095, False), (4097, False)])
+def test_a_page_that_was_never_written_makes_a_record_torn(page_start: int, torn: bool) -> None:
+    parts = [JOURNAL_FORMAT.header(3, 7)]
+    pack_publishes([Publish(at, KIND_EMBEDDED, True, b"x" * 9000) for at in (1, 2)], SEED, HEADER_BYTES, parts)
+    data = b"".join(parts)
+    first, second = scan_records(data, SEED)
+    assert isinstance(first, Record)
+    holed = data[:page_start] + bytes(4096) + data[page_start + 4096 :]
+    assert list(scan_records(holed, SEED)) == [BadPiece(first.offset, first.end, torn), second]
+
+
 def test_a_hole_is_torn_and_what_is_behind_it_counts() -> None:
     data = journal()
     ack, small, big = scan_records(data, SEED)
