@@ -190,6 +190,28 @@ def test_who_awaits_confirms_is_told_only_to_mirrors_that_lack_something() -> No
         assert awaited(pair) == [{}]
 
 
+def test_one_mirror_that_lacks_something_is_enough_for_that() -> None:
+    """What lacks nothing hears it as well: all get the same."""
+    complete = MirrorReplica(QUEUE, StoreHarness().open_queue(), Epoch(1))
+    record = MastershipRecord(QUEUE, Epoch(1), N1, (N2, N3), (N2, N3))
+    master = MirroredQueue(N1, StoreHarness().open_queue(), record)
+    told = []
+    for counter, node in ((1, N3), (2, N2), (3, None)):
+        if node is not None:
+            master.mirror_link_up(node)
+        for _ in range(3):
+            for to, message in master.take_messages():
+                if isinstance(message, Ops):
+                    told += [op for op in message.ops if isinstance(op, PublishOp) and to == N3]
+                if to == N3:
+                    complete.receive(N1, message)
+            for _, answer in complete.take_messages():
+                master.receive(N3, answer)
+        master.publish(publications(counter, 1))
+    assert master.mirror_states()[N3] is MirrorState.SYNCHRONISED
+    assert [dict(op.awaited) for op in told] == [{}, {ORIGIN: 2}]
+
+
 def awaited(pair: Pair) -> list[dict[OriginId, int]]:
     """Of each publish that goes to the mirror now."""
     ops = [op for message in pair.to_mirror() if isinstance(message, Ops) for op in message.ops]

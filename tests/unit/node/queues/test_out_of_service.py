@@ -100,3 +100,20 @@ def test_a_requeue_for_which_a_body_cannot_be_read_takes_the_queue_out_of_servic
     assert queue.durable_generation == before, "nothing of it becomes durable any more"
     with pytest.raises(StorageError, match="out of service"):
         queue.fetch(1, ack_required=True)
+
+
+def test_a_queue_that_is_not_durable_goes_on_without_the_disk(harness: StoreHarness) -> None:
+    """Nothing that it has need ever be on a disk."""
+    durable = harness.open_queue()
+    other = harness.store.open_queue(QueueId(8), QueueName("/", "other"), durable=False)
+    for queue in (durable, other):
+        queue.publish(publications(1, 1))
+    harness.disk.fail_syncs = ".qs"
+    sync_round = harness.group_commit.begin()
+    assert sync_round is not None
+    with pytest.raises(StorageError) as caught:
+        sync_round.run()
+    harness.group_commit.fail(sync_round, caught.value)
+    with pytest.raises(StorageError, match="out of service"):
+        durable.fetch(1, ack_required=True)
+    assert len(other.fetch(1, ack_required=True)) == 1

@@ -83,6 +83,16 @@ def test_a_stop_with_everything_durable_syncs_no_segment() -> None:
     assert driver.disk.synced == [DIRECTORY]
 
 
+def test_what_is_given_up_is_never_synced_though_somebody_waited_for_it() -> None:
+    """Neither what is open nor what was closed since it was written."""
+    driver = IndexDriver(V2)
+    driver.publish(8 * 2 * OPEN_SEGMENTS_MAX)
+    driver.flush()
+    driver.index.abandon()
+    run_sync_round(driver.group_commit)
+    assert [content for content in driver.disk.durable_snapshot().values() if content] == []
+
+
 def test_acks_all_over_a_queue_are_written_and_ask_for_no_sync(harness: StoreHarness) -> None:
     queue = filled(harness)
     before = harness.disk.open_handles
