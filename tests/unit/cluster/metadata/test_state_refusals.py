@@ -127,6 +127,13 @@ def test_a_request_that_broke_off_is_not_tried_again_and_later_ones_are_carried_
     assert cluster.declare("new").queue_id == cluster.index
 
 
+def test_what_was_made_again_is_not_told_again(cluster: StateUnderTest) -> None:
+    """Those who hear events have heard of it once: a queue would be opened anew, a node's end answered twice."""
+    cluster.state._events = BreakingEvents(0)
+    assert isinstance(cluster.apply(ChangeTopology(DeclareQueue("/", "new"), N1)).error, ChangeFailedError)
+    assert cluster.apply(AddUser("bob", "hash")).events == ()
+
+
 def test_readers_of_the_topology_hear_that_it_was_put_back(cluster: StateUnderTest) -> None:
     class Listener(TopologyObserver):
         restored = 0

@@ -10,7 +10,7 @@ import pytest
 from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue
-from cluster.mirroring.messages import AttachRefused
+from cluster.mirroring.messages import AttachRefused, HorizonOp, Ops
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
 from node.ids import Epoch
@@ -205,3 +205,17 @@ def test_a_mirror_that_begins_anew_in_the_same_epoch_is_filled_only_if_that_is_w
     pair.master.publish(publications(5, 1))
     pair.quiet()
     assert pair.master.drain_confirmed() == [5]
+
+
+def test_who_finds_nothing_to_take_does_not_make_the_promise_grow() -> None:
+    """All that was promised is taken, and there is no more of it."""
+    pair = Pair().up().quiet()
+    step = master_module.HORIZON_STEP_MIN
+    pair.master.publish(publications(1, step))
+    pair.quiet()
+    pair.master.fetch(step, ack_required=True)
+    for _ in range(5):
+        assert pair.master.fetch(1, ack_required=True) == []
+    frames = [message for message in pair.to_mirror() if isinstance(message, Ops)]
+    promised = [op.horizon for frame in frames for op in frame.ops if isinstance(op, HorizonOp)]
+    assert promised == [2 * step]

@@ -162,3 +162,32 @@ def test_the_kinds_of_entries_keep_their_numbers() -> None:
         ("ADD_VOTER", 2),
         ("REMOVE_VOTER", 3),
     ]
+
+
+def test_a_write_from_before_a_snapshot_that_was_received_makes_nothing_behind_it_durable() -> None:
+    log = log_of(1)
+    log.merge([Entry(2, 1, EntryKind.COMMAND), Entry(3, 1, EntryKind.COMMAND)], next_ready=1)
+    log.take_unwritten()
+    log.reset_to(Snapshot(2, 2, ()), next_ready=2)
+    log.merge([Entry(3, 2, EntryKind.COMMAND)], next_ready=2)
+    log.take_unwritten()
+    log.note_stable(3, 1)
+    assert log.stable == 2, "that was the entry of term 1"
+    log.note_stable(3, 2)
+    assert log.stable == 3
+
+
+@pytest.mark.parametrize(("proven_until_ms", "stamp_ms"), [(299, 0), (300, 77), (301, 77)])
+def test_a_stamp_is_good_from_the_moment_at_which_it_was_heard(proven_until_ms: int, stamp_ms: int) -> None:
+    progress = Progress(next_index=1, now_ms=0)
+    progress.note_stamps(300, stamp_ms=77, echo_ms=1)
+    progress.note_leading(proven_until_ms)
+    assert progress.stamp_ms == stamp_ms
+
+
+def test_what_is_in_the_snapshot_is_in_the_log_no_more_when_it_is_read() -> None:
+    """The file has it still, for slow followers."""
+    for first in (1, 2, 3):
+        log = RaftLog(Snapshot(2, 1, ()), [Entry(index, 1, EntryKind.COMMAND) for index in range(first, 5)])
+        assert (log.last_index, [entry.index for entry in log.slice(3, 5, 100)]) == (4, [3, 4])
+        log.check_invariants()

@@ -213,6 +213,12 @@ async def test_a_peer_that_said_goodbye_has_stopped_and_is_not_called_dead(caplo
     assert "n2 is dead" in caplog.text, "its next life has said nothing"
 
 
+async def test_a_node_that_was_forgotten_has_not_said_goodbye(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Bench().membership.member_changed(MemberChanged(N2, None))
+    assert "has stopped" not in caplog.text
+
+
 async def test_that_nobody_leads_is_no_leader_to_announce(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench()

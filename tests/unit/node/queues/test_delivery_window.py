@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.queues.backing_queue import Publication
-from node.queues.consumers import until_bytes
-from node.queues.events import DELIVERY_WINDOW_BYTES, Deliver
+from node.queues.consumers import Consumer, ConsumerSet, until_bytes
+from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec, Deliver
 from node.queues.queue_process import DISPATCH_BYTES_MAX
 from tests.support.messages import make_message, publications
 from tests.support.queue_bench import QueueBench, channel
@@ -133,3 +133,16 @@ def test_grants_beyond_what_is_under_way_are_worth_nothing() -> None:
     bench.process.grant(channel(1), "t", 10**9)
     bench.publish(3_000, b"x")
     assert sum_to(delivered(bench), 1) == 2_000
+
+
+@pytest.mark.parametrize(("in_flight_bytes", "taken_bytes"), [((0, 0), 0), ((7, 5), 7), ((5, 7), 7)])
+def test_a_turn_has_what_the_fuller_window_has_left(in_flight_bytes: tuple[int, int], taken_bytes: int) -> None:
+    """All of the turn may go to one of its consumers."""
+    consumers = ConsumerSet(single_active=False)
+    for number, size_bytes in enumerate(in_flight_bytes):
+        consumer = Consumer(channel(number), ConsumerSpec("t", no_ack=False, exclusive=False))
+        consumer.in_flight_bytes = size_bytes
+        consumers.add(consumer)
+    turn = consumers.take_turn(2)
+    assert turn is not None
+    assert turn.bytes_max == DELIVERY_WINDOW_BYTES - taken_bytes

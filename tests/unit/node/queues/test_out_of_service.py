@@ -117,3 +117,23 @@ def test_a_queue_that_is_not_durable_goes_on_without_the_disk(harness: StoreHarn
     with pytest.raises(StorageError, match="out of service"):
         durable.fetch(1, ack_required=True)
     assert len(other.fetch(1, ack_required=True)) == 1
+
+
+def test_a_deleted_queue_does_nothing_any_more(harness: StoreHarness) -> None:
+    queue = harness.open_queue()
+    queue.publish(publications(1, 1))
+    queue.delete()
+    with pytest.raises(StorageError, match="out of service: it was deleted"):
+        queue.publish(publications(2, 1))
+
+
+def test_a_queue_whose_write_failed_writes_nothing_any_more(harness: StoreHarness) -> None:
+    """What is on the disk may be half of something; a start will see."""
+    queue = harness.open_queue()
+    queue.publish(publications(1, 4))
+    harness.disk.fail_writes = f"/{QUEUE_ID}/"
+    harness.store.flush_writes()
+    harness.disk.fail_writes = None
+    before = harness.disk.snapshot()
+    assert not queue.engine.flush_writes()
+    assert harness.disk.snapshot() == before

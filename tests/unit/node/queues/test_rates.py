@@ -7,6 +7,9 @@ import math
 import pytest
 
 from node.queues.rates import HALF_LIFE_S, QueueRates, Rate
+from node.store.shared.config import StoreConfig
+from tests.support.messages import publications
+from tests.support.stores import StoreHarness
 
 
 def test_a_rate_forgets_half_in_a_half_life() -> None:
@@ -95,3 +98,15 @@ def test_a_fast_queue_may_keep_more_than_a_slow_one() -> None:
     assert steady(10).target_ram_count(2.0) == pytest.approx(80, abs=1)
     assert QueueRates().target_ram_count(2.0) == 0
     assert steady(10).target_ram_count(math.inf) is None
+
+
+@pytest.mark.parametrize(("published", "on_disk_only"), [(19, 52), (20, 72)])
+def test_a_target_justifies_more_positions_than_a_segment(published: int, on_disk_only: int) -> None:
+    """Of 60 behind it 60 - 60 * 60 // (60 + 40) = 24, and nothing goes down for less than a batch of 4."""
+    queue = StoreHarness(StoreConfig(v2_segment_entries=8, io_batch_messages=4)).open_queue()
+    for first, count in ((1, 100), (101, published)):
+        queue.publish(publications(first, count))
+        queue.engine.paging.target_ram_count = 40
+        while queue.engine.paging.page_out():
+            pass
+    assert queue.engine.stage_counts.delta == on_disk_only

@@ -262,3 +262,16 @@ def refuse(bench: QueueBench, from_origin: int, counters: Sequence[int], by: int
 def bodies(bench: QueueBench) -> list[bytes]:
     """Of what is ready."""
     return [each.body for each in bench.storage.ready_messages()]
+
+
+@pytest.mark.usefixtures("little_place")
+def test_an_origin_that_has_sent_all_of_it_again_is_in_nobodys_way() -> None:
+    """It stays the least recently refused, of which nothing is left to forget."""
+    refusals = Refusals()
+    refusals.add(channel(1), [make_msg_id(origin(1), 1)])
+    assert refusals.take(make_msg_id(origin(1), 1))
+    for number in range(2, 8):
+        refusals.add(channel(number), [make_msg_id(origin(number), counter) for counter in range(1, 9)])
+        refusals.check_invariants()
+    assert refusals.take(make_msg_id(origin(7), 8))
+    assert not refusals.take(make_msg_id(origin(1), 1))

@@ -52,3 +52,14 @@ def test_a_record_settled_since_its_file_was_surveyed_takes_no_part() -> None:
     node.check()
     assert node.store.status().moved_bytes == 3 * RECORD_BYTES
     assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + 3 * RECORD_BYTES, "7, 8 and 10"
+
+
+def test_a_note_is_closed_when_it_is_written() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(*range(1, 7))
+    before = node.disk.open_handles
+    while not [name for name in node.files() if name.endswith(".holes")]:
+        node.store.maintain()
+    assert node.disk.open_handles == before

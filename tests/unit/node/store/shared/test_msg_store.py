@@ -11,6 +11,7 @@ from node.ids import MsgId
 from node.store.disk.disk import read_whole
 from node.store.disk.group_commit import GroupCommit
 from node.store.disk.simulated import CrashStyle, SimulatedDisk, SimulatedFile
+from node.store.formats.record import RECORD_HEADER_BYTES, pack_hole
 from node.store.shared.clean_tables import TABLES_NAME
 from node.store.shared.compaction.compaction import Reclaimed
 from node.store.shared.config import StoreConfig
@@ -341,6 +342,17 @@ def test_a_long_lost_write_is_no_damage_either(node: SharedStoreNode, monkeypatc
     test_a_lost_write_between_two_others_leaves_a_hole_and_no_damage(node)
 
 
+@pytest.mark.parametrize("written_bytes", [1, 4, RECORD_HEADER_BYTES - 1, RECORD_HEADER_BYTES])
+def test_a_hole_of_which_only_the_beginning_was_written_is_no_damage(node: SharedStoreNode, written_bytes: int) -> None:
+    node.write(1, 2, 3)
+    node.stop()
+    file = node.disk.open(FIRST_FILE)
+    file.pwrite(pack_hole(RECORD_BYTES)[:written_bytes] + bytes(RECORD_BYTES - written_bytes), 64 + RECORD_BYTES)
+    node.start(may_open_clean=False)
+    assert (node.store.recovery.torn, node.store.recovery.corrupt) == (int(written_bytes < RECORD_HEADER_BYTES), [])
+    assert [node.store.contains(msg_id_of(counter)) for counter in (1, 2, 3)] == [True, False, True]
+
+
 def test_damage_in_the_middle_is_reported_and_never_served(node: SharedStoreNode) -> None:
     node.write(1, 2, 3)
     node.stop()
@@ -437,3 +449,14 @@ def test_the_status_counts(node: SharedStoreNode) -> None:
     assert (status.messages, node.files()) == (4, ["0.rdq", "1.rdq"])
     assert (status.valid_bytes, status.total_bytes) == (4 * RECORD_BYTES, 5 * RECORD_BYTES)
     assert (status.compactions, status.moved_bytes) == (0, 0)
+
+
+def test_a_message_that_a_batch_names_twice_is_written_once_and_what_is_behind_it_as_well(
+    node: SharedStoreNode,
+) -> None:
+    """A fanout publishes it to several queues in one turn."""
+    envelopes = {counter: envelope_of(counter) for counter in (1, 2)}
+    node.store.write_batch([(msg_id_of(counter), envelopes[counter]) for counter in (1, 1, 2)])
+    assert [node.store.read(msg_id_of(counter)) for counter in (1, 2)] == [envelopes[1], envelopes[2]]
+    node.store.release(msg_id_of(1))
+    assert node.store.contains(msg_id_of(1)), "it was named twice"

@@ -82,3 +82,21 @@ def test_a_store_that_closes_behind_the_renaming_of_a_merged_file_serves_from_it
     assert node.store.recovery.clean
     assert served_from(node) == {5}
     node.check()
+
+
+def test_neighbours_are_read_with_one_call() -> None:
+    """A file of small messages has a million."""
+    reads = set()
+    for kept in (3, 6, 9):
+        node = SharedStoreNode(StoreConfig(file_size_limit_bytes=20 * RECORD_BYTES, compaction="merge"))
+        node.write(*range(1, 62))
+        node.sync()
+        node.release(*(counter for counter in range(1, 61) if not 0 < counter % 20 <= kept))
+        before = node.disk.reads
+        for _ in range(30):
+            node.sync()
+            node.store.maintain()
+        reads.add(node.disk.reads - before)
+        assert node.store.status().moved_bytes == 2 * kept * RECORD_BYTES
+        node.check()
+    assert len(reads) == 1
