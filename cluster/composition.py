@@ -72,7 +72,7 @@ from node.broker import Broker
 from node.config import NodeConfig
 from node.errors import WarrenError
 from node.ids import Incarnation, NodeName, QueueId
-from node.store.disk.distrust import OwnDisk, note_failed_syncs, reread_if_noted
+from node.store.disk.distrust import OwnDisk, Use, reread_if_marked
 from node.store.disk.group_commit import FLUSHED_MAX, GroupCommit
 from node.store.shared.config import StoreConfig
 
@@ -126,6 +126,7 @@ class Node:
         admin: NodeAdmin,
         peers: AdminPeers,
         lock: DirectoryLock,
+        use: Use,
     ) -> None:
         self.config = config
         self._world = world
@@ -139,6 +140,7 @@ class Node:
         self.admin = admin
         self._peers = peers
         self._lock = lock
+        self._use = use
         self._joining: asyncio.Task[None] | None = None
 
     @property
@@ -205,6 +207,7 @@ class Node:
         await self.mesh.stop()
         await self.raft.stop()
         self._world.probe.close()
+        self._use.end()
         self._lock.release()
 
     def check_invariants(self, touched: Collection[QueueId] | None = None) -> None:
@@ -222,7 +225,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     To be called on the loop that it will run on. Raises `ConfigError` if the directory cannot be this node's, and
     `StorageError`.
     """
-    config, lock, joined, identity, incarnation = _claim_directory(config, world)
+    config, lock, use, joined, identity, incarnation = _claim_directory(config, world)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
     runtime = _runtime(config, world, incarnation, ending)
@@ -284,6 +287,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
         admin=admin,
         peers=peers,
         lock=lock,
+        use=use,
     )
 
 
@@ -293,6 +297,7 @@ class _Claim(NamedTuple):
     #: As configured, or as it was when the node joined a cluster.
     config: NodeConfig
     lock: DirectoryLock
+    use: Use
     joined: JoinedCluster | None
     identity: IdentityFile
     incarnation: Incarnation
@@ -302,14 +307,14 @@ def _claim_directory(config: NodeConfig, world: World) -> _Claim:
     """Raises `ConfigError` if the directory cannot be this node's, and `StorageError`."""
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock, _log_within(config))
-    reread_if_noted(world.disk, data_dir)
-    note_failed_syncs(world.disk, data_dir)
+    reread_if_marked(world.disk, data_dir)
+    use = Use(world.disk, data_dir)
     carry_out_reset(world.disk, data_dir)
     joined = joined_cluster(world.disk, data_dir)
     config = as_joined(config, joined)
     identity = IdentityFile.open(world.disk, data_dir, config.node_name, world.chance)
     identity.require(world.speaks_protocol)
-    return _Claim(config, lock, joined, identity, next_incarnation(world.disk, data_dir))
+    return _Claim(config, lock, use, joined, identity, next_incarnation(world.disk, data_dir))
 
 
 def _log_within(config: NodeConfig) -> tuple[str, ...]:

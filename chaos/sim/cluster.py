@@ -24,7 +24,6 @@ from cluster.runtime.identity import RAFT_DIRECTORY
 from cluster.runtime.offline_forgetting import carry_out, plan_forgetting
 from cluster.transport.admin_port import AdminPort
 from node.errors import ConfigError, StorageError, WarrenError
-from node.store.disk.distrust import NOTE_FILE
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
 
 #: Delays above the drawn ones of a link that is slow now and then.
@@ -107,9 +106,10 @@ class SimulatedCluster:
                 self._tell(f"{name} begins anew on an empty disk", name)
             self.network.host_back(name)
             machine.is_restarting = False
-            if machine.disk.exists(f"{DATA_DIR}/{NOTE_FILE}"):
+            if machine.disk.has_lost_writes:
                 # It is about to give up what a sync could not write, as if the power had gone.
                 self.powers[name].append(self._now_us())
+                machine.disk.has_lost_writes = False
             process = machine.start_process()
             self._tell(f"start {name}, life {process.number}", name, ends=DOWN)
             process.create_task(self._live(machine, process), name=name)

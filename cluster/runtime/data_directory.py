@@ -18,7 +18,7 @@ from cluster.runtime.identity import IDENTITY_FILE, RAFT_DIRECTORY
 from node.errors import ConfigError, StorageError
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
-from node.store.disk.distrust import NOTE_FILE
+from node.store.disk.distrust import MARK_FILE
 
 NAME_FILE = "node_name"
 INCARNATION_FILE = "incarnation"
@@ -29,7 +29,7 @@ _WRONG_PLACE = frozenset(
 #: A directory that has one of these is a node's, whatever else somebody has put into it.
 _MARKS = frozenset({NAME_FILE, INCARNATION_FILE, IDENTITY_FILE})
 #: What a first start that was cut short, or the maker of a file system, may have left.
-_HARMLESS = frozenset({"lock", RAFT_DIRECTORY, "vhosts", RESET_FILE, JOINED_FILE, NOTE_FILE, "lost+found"})
+_HARMLESS = frozenset({"lock", RAFT_DIRECTORY, "vhosts", RESET_FILE, JOINED_FILE, MARK_FILE, "lost+found"})
 _KNOWN = _MARKS | _HARMLESS
 #: So many foreign names are told.
 _TOLD_MAX = 3

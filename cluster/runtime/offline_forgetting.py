@@ -47,6 +47,7 @@ from node.errors import ConfigError
 from node.ids import Incarnation, NodeName, QueueId
 from node.queues.stored_copies import stored_reach
 from node.store.disk.disk import Disk
+from node.store.disk.distrust import OwnDisk, Use, reread_if_marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,13 @@ class Forgetting:
     entries: tuple[Entry, ...] = field(default=(), repr=False)
 
 
-def plan_forgetting(disk: Disk, data_dir: str, names: Sequence[str]) -> Forgetting:
+def plan_forgetting(disk: OwnDisk, data_dir: str, names: Sequence[str]) -> Forgetting:
     """Find out what forgetting these nodes comes to. Writes nothing.
 
     Raises `ConfigError` if they cannot be forgotten here, or not by this release, `StorageError` for a directory that
     cannot be read.
     """
+    reread_if_marked(disk, data_dir)
     node = NodeName(owner_of(disk, data_dir))
     restored = RaftStorage.read(disk, f"{data_dir}/{RAFT_DIRECTORY}")
     identity = read_identity(disk, data_dir)
@@ -126,8 +128,9 @@ def _is_lossy(before: MastershipRecord, record: MastershipRecord) -> bool:
     return record.lossy_promotions > before.lossy_promotions or not is_awaited
 
 
-def carry_out(disk: Disk, data_dir: str, plan: Forgetting, chance: Random) -> None:
+def carry_out(disk: OwnDisk, data_dir: str, plan: Forgetting, chance: Random) -> None:
     """Do what was planned just before. The directory is locked by the caller. Raises `StorageError`."""
+    use = Use(disk, data_dir)
     current = read_identity(disk, data_dir)
     assert current is not None, "it was read for the plan"
     file = IdentityFile(disk, data_dir, current)
@@ -142,6 +145,7 @@ def carry_out(disk: Disk, data_dir: str, plan: Forgetting, chance: Random) -> No
         storage.sync()
         storage.close()
     file.end_forgetting()
+    use.end()
 
 
 def _replayed(restored: RestoredState) -> MetadataState:

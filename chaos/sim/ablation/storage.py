@@ -105,7 +105,7 @@ def positions_are_given_twice(patches: Patches) -> None:
 
 def failed_syncs_are_forgotten(patches: Patches) -> None:
     """A start takes what the kernel shows for what the disk has."""
-    patches.setattr(composition, "reread_if_noted", lambda *_: None)
+    patches.setattr(composition, "reread_if_marked", lambda *_: None)
 
 
 def refused_messages_make_room(patches: Patches) -> None:

@@ -94,7 +94,8 @@ def failed_disk(scene: Scene, operations: int) -> None:
 
 
 def failed_sync(scene: Scene, operations: int) -> None:
-    """A sync fails, the node ends and starts again, and later the power goes, here or everywhere."""
+    """A sync fails, the node ends and starts again, and later the power goes, here or everywhere. Now and then the node
+    is killed in the moment of the failure."""
     chance = scene.chance
     scene.change(persistent_percent=100, consumers=chance.choice((0, 1)), policy=chance.choice(({}, ALL_AUTOMATIC)))
     scene.traffic(0, scene.length_ms, operations * 2)
@@ -102,6 +103,8 @@ def failed_sync(scene: Scene, operations: int) -> None:
     while at_ms < scene.length_ms:
         victim = scene.any_node()
         scene.at(at_ms, "fail_sync", victim)
+        if chance.random() < 0.3:
+            scene.at(at_ms, "crash", victim, chance.randint(1, 6), "kill")
         for _ in range(3):
             scene.publish(at_ms + chance.uniform(0, 30))
         scene.at(at_ms + chance.uniform(0, 30), "policy", chance.choice((ALL_AUTOMATIC, ALL_MANUAL)))

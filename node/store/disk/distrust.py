@@ -7,10 +7,12 @@ Recover from fsync Failures?*, USENIX ATC 2020). So no file is synced a second t
 it would take a vote for kept that the next loss of power takes away, an entry of the log for safe that it
 acknowledges, and a message for one that it need not be sent.
 
-So a process leaves a note when a sync fails, and whoever comes after gives up what is in memory of every file in the
-directory before it reads one (`posix_fadvise`, ``POSIX_FADV_DONTNEED``: what is clean goes, what is yet to be written
-stays). From then on it reads what the disk has, as after a loss of power, which every file is made for. The note need
-not survive such a loss: neither does what it is about. A system that keeps the pages all the same is as it was before.
+A process cannot be relied on to tell: it may be killed before it hears of the failure. So it leaves a mark when it
+begins, and takes it away when it has ended in order and no sync has failed. Who finds one gives up what is in memory of
+every file in the directory before it reads one (`posix_fadvise`, ``POSIX_FADV_DONTNEED``: what is clean goes, what is
+yet to be written stays). From then on it reads what the disk has, as after a loss of power, which every file is made
+for. The mark need not survive such a loss: neither does what it is about. A system that keeps the pages all the same is
+as it was before.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from node.store.disk.disk import Disk
 
 log = logging.getLogger(__name__)
 
-NOTE_FILE = "sync.failed"
+MARK_FILE = "running"
 
 
 class OwnDisk(Disk, Protocol):
@@ -39,25 +41,33 @@ class OwnDisk(Disk, Protocol):
         or nothing, is no error. Raises `StorageError`."""
 
 
-def note_failed_syncs(disk: OwnDisk, data_dir: str) -> None:
-    """From now on a failed sync leaves a note in ``data_dir``."""
-    path = f"{data_dir}/{NOTE_FILE}"
+class Use:
+    """From the first look at a data directory to the end of the process, or of what it did there."""
 
-    def note() -> None:
-        with suppress(StorageError):  # a disk that takes no names any more takes no start either
-            if not disk.exists(path):
-                disk.create(path).close()
+    def __init__(self, disk: OwnDisk, data_dir: str) -> None:
+        """Mark the directory, unless it is. Raises `StorageError`."""
+        self._disk = disk
+        self._path = f"{data_dir}/{MARK_FILE}"
+        self._has_failed = False
+        disk.on_sync_failed = self._note_failure
+        if not disk.exists(self._path):
+            disk.create(self._path).close()
 
-    disk.on_sync_failed = note
+    def _note_failure(self) -> None:
+        self._has_failed = True
+
+    def end(self) -> None:
+        """Everything that was written is closed: the mark goes, unless a sync has failed."""
+        if not self._has_failed:
+            with suppress(StorageError):  # it costs the next start some reading
+                self._disk.unlink(self._path)
 
 
-def reread_if_noted(disk: OwnDisk, data_dir: str) -> None:
+def reread_if_marked(disk: OwnDisk, data_dir: str) -> None:
     """Before anything is read from ``data_dir``. Raises `StorageError`."""
-    path = f"{data_dir}/{NOTE_FILE}"
-    if disk.exists(path):
-        log.warning("a sync failed in the life before: all files are read from the disk again")
+    if disk.exists(f"{data_dir}/{MARK_FILE}"):
+        log.info("the process before did not end in order, or a sync failed: files are read from the disk, not memory")
         _reread_all(disk, data_dir)
-        disk.unlink(path)
 
 
 def _reread_all(disk: OwnDisk, directory: str) -> None:

@@ -228,7 +228,7 @@ class SimulatedFile:
         try:
             self._disk.before_sync(self._path, self._inode.pending.clear)
         except StorageError:
-            self._is_unsynced = True
+            self._is_unsynced = self._disk.has_lost_writes = True
             self._disk.on_sync_failed()
             raise
         for operation in self._inode.pending:
@@ -291,6 +291,8 @@ class SimulatedDisk:
         self.crash_after: int | None = None
         #: Every fsync fails from this number of operations on.
         self.fail_sync_after: int | None = None
+        #: A sync has failed, and what it should have made durable is still shown to whoever reads.
+        self.has_lost_writes = False
         #: See `node.store.disk.distrust.OwnDisk`.
         self.on_sync_failed: Callable[[], None] = lambda: None
         #: Called before each operation that changes something: a test may look at what a crash would leave just then.
@@ -454,6 +456,7 @@ class SimulatedDisk:
         self._begin_life()
         self.fail_writes = self.fail_syncs = self.fail_reads = self.crash_after = self.fail_sync_after = None
         self.full_for = None
+        self.has_lost_writes = False
         self._undo_moves(0 if style is CrashStyle.DROP else rng.randint(0, len(self._moves)))
         self._lose_new_directories(style, rng)
         for directory in self._directories.values():

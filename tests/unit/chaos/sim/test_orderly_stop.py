@@ -8,10 +8,11 @@ import pytest
 
 from chaos.sim.client import Connection
 from chaos.sim.convergence import why_not_converged
-from chaos.sim.machine import AMQP_PORT
+from chaos.sim.machine import AMQP_PORT, DATA_DIR
 from chaos.sim.sockets import connect
 from cluster.metadata.commands import ChangeTopology
 from node.ids import NodeName
+from node.store.disk.distrust import MARK_FILE
 from node.topology.commands import DeclareQueue
 from tests.support.amounts import few_fast
 from tests.support.sim_lab import NAMES, Lab
@@ -41,6 +42,20 @@ def longest_declare_s(lab: Lab, at: str, lasts_s: float) -> float:
         lab.pass_time(0.1)
     task.result()
     return max(took)
+
+
+def is_marked(lab: Lab, name: str) -> bool:
+    return lab.cluster.machines[name].disk.exists(f"{DATA_DIR}/{MARK_FILE}")
+
+
+def test_only_who_has_stopped_in_order_is_believed_by_its_next_start(founded_lab: Lab) -> None:
+    lab = founded_lab
+    lab.cluster.stop("n1")
+    lab.cluster.kill("n2")
+    lab.cluster.fail_sync("n3")
+    lab.pass_time(10)
+    assert lab.ends_of("n3"), "it could not go on"
+    assert [is_marked(lab, name) for name in NAMES] == [False, True, True]
 
 
 @pytest.mark.parametrize("seed", few_fast(range(1, 4), 1))

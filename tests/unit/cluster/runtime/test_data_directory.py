@@ -122,7 +122,7 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(tmp_path: Pat
         [".warren.cookie"],
         ["n1.log"],
         ["lock", "identity.tmp"],
-        ["lock", "identity.tmp", "sync.failed"],
+        ["lock", "identity.tmp", "running"],
         ["incarnation", "lock", "raft", "vhosts", "copied by the operator"],
     ],
     ids=[

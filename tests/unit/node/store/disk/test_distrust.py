@@ -1,4 +1,4 @@
-"""What a failed sync leaves in memory is not believed by the start after it."""
+"""What a failed sync leaves in memory is not believed by the start after it, even if nobody lived to tell of it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import pytest
 
 from node.errors import StorageError
 from node.store.disk.disk import RealDisk, read_whole, write_durably
-from node.store.disk.distrust import NOTE_FILE, OwnDisk, note_failed_syncs, reread_if_noted
+from node.store.disk.distrust import MARK_FILE, OwnDisk, Use, reread_if_marked
 from node.store.disk.simulated import SimulatedDisk
 
+MARK = f"/data/{MARK_FILE}"
 
-def disk_with_a_file() -> SimulatedDisk:
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
     disk = SimulatedDisk()
     disk.mkdir("/data/raft")
     write_durably(disk, "/data/raft/log", b"kept")
-    note_failed_syncs(disk, "/data")
     return disk
 
 
@@ -30,35 +32,62 @@ def fail_to_sync(disk: SimulatedDisk, data: bytes) -> None:
     disk.fail_syncs = None
 
 
-def test_what_a_sync_could_not_write_is_seen_until_the_next_start() -> None:
-    disk = disk_with_a_file()
+def test_what_a_sync_could_not_write_is_seen_until_the_next_start(disk: SimulatedDisk) -> None:
+    use = Use(disk, "/data")
     fail_to_sync(disk, b" and lost")
+    use.end()
     assert read_whole(disk, "/data/raft/log") == b"kept and lost"
-    reread_if_noted(disk, "/data")
+    reread_if_marked(disk, "/data")
     assert read_whole(disk, "/data/raft/log") == b"kept"
-    assert not disk.exists(f"/data/{NOTE_FILE}")
 
 
-def test_what_was_written_since_and_not_yet_synced_stays() -> None:
-    disk = disk_with_a_file()
+def test_nor_is_it_believed_if_the_process_died_before_it_heard(disk: SimulatedDisk) -> None:
+    Use(disk, "/data")
+    disk.on_sync_failed = lambda: None
+    fail_to_sync(disk, b" and lost")
+    reread_if_marked(disk, "/data")
+    assert read_whole(disk, "/data/raft/log") == b"kept"
+
+
+def test_the_mark_lasts_until_somebody_ends_in_order(disk: SimulatedDisk) -> None:
+    Use(disk, "/data")
+    reread_if_marked(disk, "/data")
+    second = Use(disk, "/data")
+    assert disk.exists(MARK)
+    second.end()
+    assert not disk.exists(MARK)
+
+
+def test_what_was_written_since_and_not_yet_synced_stays(disk: SimulatedDisk) -> None:
+    Use(disk, "/data")
     fail_to_sync(disk, b" lost")
     disk.open("/data/raft/log").pwrite(b"KEPT", 0)
-    reread_if_noted(disk, "/data")
+    reread_if_marked(disk, "/data")
     assert read_whole(disk, "/data/raft/log") == b"KEPT"
 
 
-def test_without_a_failed_sync_nothing_is_given_up() -> None:
-    disk = disk_with_a_file()
-    disk.open("/data/raft/log").append(b" soon")
-    reread_if_noted(disk, "/data")
-    assert read_whole(disk, "/data/raft/log") == b"kept soon"
+def test_after_an_orderly_end_nothing_is_given_up(disk: SimulatedDisk) -> None:
+    Use(disk, "/data").end()
+    fail_to_sync(disk, b" shown")
+    reread_if_marked(disk, "/data")
+    assert read_whole(disk, "/data/raft/log") == b"kept shown"
 
 
-def test_a_disk_that_takes_no_note_either_leaves_the_failure_to_be_told() -> None:
-    disk = disk_with_a_file()
-    disk.fail_writes = NOTE_FILE
-    fail_to_sync(disk, b" lost")
-    assert not disk.exists(f"/data/{NOTE_FILE}")
+def test_a_disk_that_takes_no_mark_takes_no_start(disk: SimulatedDisk) -> None:
+    disk.fail_writes = MARK_FILE
+    with pytest.raises(StorageError, match=MARK_FILE):
+        Use(disk, "/data")
+
+
+def test_a_mark_that_cannot_be_taken_away_is_no_failure(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = Use(disk, "/data")
+
+    def refuse(path: str) -> None:
+        raise StorageError(f"unlink of {path} failed")
+
+    monkeypatch.setattr(disk, "unlink", refuse)
+    use.end()
+    assert disk.exists(MARK)
 
 
 def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Path) -> None:
@@ -67,16 +96,15 @@ def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Pat
     (tmp_path / "queues" / "1").write_bytes(b"unsynced")
     (tmp_path / "elsewhere").symlink_to("queues")
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / NOTE_FILE).touch()
-    reread_if_noted(disk, str(tmp_path))
+    (tmp_path / MARK_FILE).touch()
+    reread_if_marked(disk, str(tmp_path))
     assert (tmp_path / "queues" / "1").read_bytes() == b"unsynced"
-    assert not (tmp_path / NOTE_FILE).exists()
     disk.reread(str(tmp_path / "gone"))
 
 
-def test_a_failed_sync_of_the_system_leaves_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_of_the_system_leaves_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
-    note_failed_syncs(disk, str(tmp_path))
+    use = Use(disk, str(tmp_path))
     file = disk.create(str(tmp_path / "log"))
     file.append(b"lost")
 
@@ -86,4 +114,5 @@ def test_a_failed_sync_of_the_system_leaves_a_note(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.fdatasync", fail)
     with pytest.raises(StorageError, match="fsync"):
         file.sync()
-    assert (tmp_path / NOTE_FILE).exists()
+    use.end()
+    assert (tmp_path / MARK_FILE).exists()
