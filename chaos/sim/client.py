@@ -81,6 +81,11 @@ class Channel:
         self._waiting: deque[tuple[tuple[type[Frame], ...], asyncio.Future[Any]]] = deque()
         self._content: tuple[Frame, int, list[bytes]] | None = None
 
+    @property
+    def heard_us(self) -> int:
+        """When what was heard last was sent, in microseconds."""
+        return 1 + int(self.connection.heard_sent_s * 1e6)
+
     # --- requests ---
 
     async def open(self) -> None:
@@ -161,8 +166,10 @@ class Channel:
     async def tx_select(self) -> None:
         await self._ask(commands.Tx.Select(), commands.Tx.SelectOk)
 
-    async def tx_commit(self) -> None:
-        await self._ask(commands.Tx.Commit(), commands.Tx.CommitOk)
+    async def tx_commit(self) -> int:
+        """When the answer was sent, in microseconds."""
+        sent_us: int = await self._ask(commands.Tx.Commit(), commands.Tx.CommitOk)
+        return sent_us
 
     async def tx_rollback(self) -> None:
         await self._ask(commands.Tx.Rollback(), commands.Tx.RollbackOk)
@@ -238,7 +245,7 @@ class Channel:
                 self.connection.send(frame.marshal(commands.Channel.CloseOk(), self.number))
                 self.lost(ClosedError(method.reply_code or 0, method.reply_text))
         elif self.closed is None:
-            self._answered(method)
+            self._answered(method, self.heard_us if isinstance(method, commands.Tx.CommitOk) else None)
 
     def _begin_content(self, content: header.ContentHeader) -> None:
         if self._content is None:

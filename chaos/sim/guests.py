@@ -76,12 +76,12 @@ class Transactor(Client):
     async def _try(self, channel: Channel, transaction: Transaction) -> bool:
         """Whether that is all that is to be done about it."""
         kind, is_done = Kind.NACK, True  # what was never committed is nothing
-        channel_id = self.channel_id
+        channel_id, sent_us = self.channel_id, None
         try:
             self._publish(channel, channel_id, transaction)
             if transaction.is_committed:
                 kind = Kind.PUB_UNKNOWN
-                await channel.tx_commit()
+                sent_us = await channel.tx_commit()
                 kind = Kind.CONFIRM
                 self.world.note("a transaction was committed")
             else:
@@ -89,7 +89,7 @@ class Transactor(Client):
                 self.world.note("a transaction was rolled back")
         except ClosedError as error:
             is_done = not transaction.is_committed or error.code == PARTIAL_COMPLETION
-        self._record(kind, channel_id, transaction)
+        self._record(kind, channel_id, transaction, sent_us)
         return is_done
 
     def _publish(self, channel: Channel, channel_id: int, transaction: Transaction) -> None:
@@ -101,10 +101,11 @@ class Transactor(Client):
                 self.world.transient.add((transaction.queue, self.number, seq, transaction.attempt))
             channel.publish(self._queue_name(transaction.queue), body, is_persistent=transaction.is_persistent)
 
-    def _record(self, kind: Kind, channel_id: int, transaction: Transaction) -> None:
+    def _record(self, kind: Kind, channel_id: int, transaction: Transaction, sent_us: int | None = None) -> None:
         for seq in range(transaction.first_seq, transaction.first_seq + transaction.size):
             self.log.record(
                 kind,
+                t_lo_us=sent_us,
                 queue_id=transaction.queue,
                 pub_id=self.number,
                 seq=seq,

@@ -6,8 +6,9 @@ which lives of which nodes have ended, what was durable where, and which acknowl
 
 **What excuses a loss.** A confirmed message may be missing only if
 
-- its queue was taken over since by a copy that lacked something, as the record says; whether the policy permitted that
-  is judged when it happens (`chaos.sim.record_watch`); or
+- its queue was taken over by a copy that lacked something, as the record says, since the confirm was sent, however long
+  it was on its way (``t_lo_us``); whether the policy permitted that is judged when it happens
+  (`chaos.sim.record_watch`); or
 - it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
   those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
 - it left its queue legally, seen where it happened, message by message: dropped by a limit (`Kind.DROP`), purged
@@ -167,11 +168,11 @@ def _is_excused(
     """``entries``: which node each channel led to, as far as that is known."""
     queue = key[0]
     assert queue is not None, "a story has a queue"
-    confirmed_us = min(event.t_hi_us for event in story if event.kind == Kind.CONFIRM)
+    sent_us, confirmed_us = min((event.t_lo_us, event.t_hi_us) for event in story if event.kind == Kind.CONFIRM)
     published_us = min((event.t_hi_us for event in story if event.kind == Kind.PUB_INVOKE), default=confirmed_us)
     if any(event.kind == Kind.RETURN for event in story):
         return True  # no queue took it, and that was said before the confirm
-    if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
+    if any(at_us >= sent_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     entry = next((entries.get(event.channel_id) for event in story if event.kind == Kind.PUB_INVOKE), None)
     if _was_deleted(queue, published_us, confirmed_us, entry, circumstances):

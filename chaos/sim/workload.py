@@ -261,13 +261,15 @@ class Publisher(Client):
         self.world.note("a message was returned")
 
     def _answered(self, sequence: int, multiple: bool, is_ack: bool) -> None:
+        assert self.channel is not None, "it has answered"
+        sent_us = self.channel.heard_us
         first = min(self._outstanding, default=sequence) if multiple else sequence
         answered = [number for number in range(first, sequence + 1) if number in self._outstanding]
         if not answered:
             self.log.record(Kind.CONFIRM_STRAY, channel_id=self.channel_id, delivery_tag=sequence)
         for number in answered:
             item = self._outstanding.pop(number)
-            self._record(Kind.CONFIRM if is_ack else Kind.NACK, item)
+            self._record(Kind.CONFIRM if is_ack else Kind.NACK, item, sent_us)
             self.world.on_moment("confirm", item.queue)
             if not is_ack:
                 self.world.note("a publish was refused")
@@ -289,9 +291,10 @@ class Publisher(Client):
             self._due.append(again)
             self.process.call_later(RECONNECT_PAUSE_S, self._publish)
 
-    def _record(self, kind: Kind, item: Item) -> None:
+    def _record(self, kind: Kind, item: Item, sent_us: int | None = None) -> None:
         self.log.record(
             kind,
+            t_lo_us=sent_us,
             queue_id=item.queue,
             pub_id=self.number,
             seq=item.seq,

@@ -106,6 +106,15 @@ def test_only_who_published_through_a_node_that_did_not_know_has_published_to_no
     assert kinds(told, ignorance={0: [ignorance]}, nodes=["n1", "n2"]) == found
 
 
+@pytest.mark.parametrize(("sent_us", "found"), [(AFTER - 1, []), (AFTER + 1, ["lost"])])
+def test_a_confirm_counts_from_when_it_was_sent(sent_us: int, found: list[str]) -> None:
+    """A link that was cut may bring it long after the queue has been taken over."""
+    story = Story().tell(Kind.PUB_INVOKE)
+    story.loop.run_until(60)
+    story.log.record(Kind.CONFIRM, t_lo_us=sent_us, queue_id=0, pub_id=0, seq=1, attempt=1, channel_id=1)
+    assert kinds(story, lossy={0: [AFTER]}) == found
+
+
 @pytest.mark.parametrize(("at_us", "found"), [(AFTER, []), (BEFORE, ["lost"])])
 def test_only_a_lossy_promotion_after_the_confirm_excuses_a_loss(at_us: int, found: list[str]) -> None:
     assert kinds(confirmed(), lossy={0: [at_us]}) == found
