@@ -103,10 +103,7 @@ class TopicMatcher:
         self._trie.remove(binding.routing_key, _destination(binding))
 
     def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
-        found: set[Destination] = set()
-        for key in routing_keys:
-            found |= self._trie.match(key)
-        return sorted(found)
+        return sorted(self._trie.match(*routing_keys))
 
 
 class HeadersMatcher:
