@@ -53,10 +53,12 @@ def _places(routing_keys: Sequence[str]) -> tuple[dict[str, int], int, int]:
 class TopicTrie:
     """Binding keys with their destinations."""
 
-    __slots__ = ("_root",)
+    __slots__ = ("_root", "looked_at")
 
     def __init__(self) -> None:
         self._root = _Node()
+        #: Words of binding keys that the last match has looked at.
+        self.looked_at = 0
 
     def add(self, binding_key: str, destination: Destination) -> None:
         node = self._root
@@ -88,9 +90,11 @@ class TopicTrie:
         within = 2 * ends  # the bit above each end is nobody's
         everywhere = within - starts
         found: set[Destination] = set()
+        looked_at = 0
         todo = [(self._root, starts)]
         while todo:
             node, reached = todo.pop()
+            looked_at += 1
             if reached & ends:
                 found.update(node.destinations)
             children = node.children
@@ -112,6 +116,7 @@ class TopicTrie:
                 # Of each key the first position, and from there on all of them: nothing is borrowed from the next key.
                 first = reached & (within - reached)
                 todo.append((any_words, (within - first) & everywhere))
+        self.looked_at = looked_at
         return found
 
     def check_invariants(self) -> None:
