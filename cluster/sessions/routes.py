@@ -109,6 +109,7 @@ class Route:
         "local_channels",
         "master",
         "queue_id",
+        "reopen_delay_s",
         "session",
         "state",
         "unconfirmed",
@@ -125,6 +126,8 @@ class Route:
         self.state = RouteState.WAITING
         #: Number of the current (or last) session; grows per entry node.
         self.session = 0
+        #: Pause before the next session if that one is refused as well as the last; 0: the last one was not.
+        self.reopen_delay_s = 0.0
         #: channel id -> publish sequence number -> message, in publish order.
         self.unconfirmed: dict[int, dict[int, Message]] = {}
         #: channel id -> first publish sequence number that no session has carried yet.
@@ -152,6 +155,8 @@ class Route:
         """Take over a new mastership record; true if the master or its epoch changed."""
         moved = (record.master, record.epoch) != (self.master, self.epoch)
         self.master, self.epoch, self.is_down = record.master, record.epoch, record.is_down
+        if moved:
+            self.reopen_delay_s = 0.0
         return moved
 
     def begin(self, session: int) -> None:
@@ -164,6 +169,7 @@ class Route:
         """The master accepted the session."""
         assert self.state is RouteState.OPENING, "only a session that was begun can open"
         self.state = RouteState.OPEN
+        self.reopen_delay_s = 0.0
 
     def lose(self) -> None:
         """The session is over; what is unanswered waits for the next one."""

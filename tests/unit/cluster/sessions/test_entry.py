@@ -169,6 +169,33 @@ def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> No
     assert bench.told() == ["n2 open 2", "n2 publish 2: 1"]
 
 
+def refused_until(bench: EntryBench, end_s: float, first_session: int) -> int:
+    """How many sessions are begun by then, if each is refused."""
+    now_s, session = 0.0, first_session
+    while now_s < end_s:
+        bench.refuses(session)
+        (again,) = bench.emitted()
+        assert isinstance(again, ReopenLater)
+        now_s += again.delay_s
+        bench.entry.reopen(QUEUE)
+        session += 1
+    return session - first_session
+
+
+def test_a_master_that_takes_long_to_open_its_copy_is_asked_ever_more_seldom(bench: EntryBench) -> None:
+    """It may have thousands of queues to recover, of which each entry node asks for each."""
+    bench.publishes(1)
+    asked = refused_until(bench, 10.0, 1)
+    assert asked <= 30
+    bench.moves("n2", 2)
+    bench.refuses(asked + 2)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)], "the next record may be on its way"
+    bench.entry.reopen(QUEUE)
+    bench.accepts(asked + 3)
+    bench.refuses(asked + 3)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+
+
 def test_a_timer_that_comes_when_the_session_stands_changes_nothing(bench: EntryBench) -> None:
     bench.publishes(1)
     bench.refuses(1)
