@@ -290,6 +290,24 @@ def test_untracked_publishes_wait_for_a_session_up_to_a_bound(
     assert bench.told() == ["n2 publish 1: 4", "n3 open 2"], "nobody keeps them once they were sent"
 
 
+def test_what_closed_channels_leave_for_a_queue_without_a_master_is_bounded_in_bytes(
+    opened: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is given up comes back, publishes as much again and is given up again, as long as nobody serves."""
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    opened.moves("n2", 1, is_down=True)
+    opened.sent()
+    for counter in range(1, 101):
+        channel = opened.entry.open_channel(RecordingSink())
+        opened.entry.publish(channel, QUEUE, [message(counter, bytes(1_000))], [1])
+        opened.entry.close_channel(channel)
+        opened.entry.check_invariants()
+    opened.moves("n3", 2)
+    opened.accepts(2)
+    told = [each for _, each in opened.sent() if isinstance(each, SessionPublish)]
+    assert 0 < sum(len(each.envelopes) for each in told) < 12_000
+
+
 def test_the_master_is_not_asked_to_confirm_what_nobody_tracks(bench: EntryBench) -> None:
     """The number that it would confirm may be that of another publish."""
     bench.entry.publish(bench.channel, QUEUE, [message_of(1)], [0])
