@@ -11,6 +11,13 @@ class NoQuorumError(WarrenError):
     """The cluster could not decide in time: too few nodes are up, or they do not reach each other."""
 
 
+class OutcomeUnknownError(NoQuorumError):
+    """The request was decided on before, and this node has not seen how: a snapshot that it was sent has the entry."""
+
+    def __init__(self) -> None:
+        super().__init__("the cluster has decided, and this node missed what; it may have been carried out, or refused")
+
+
 class RefusedChangeError(WarrenError):
     """The change makes no sense in the present state; nothing was changed."""
 

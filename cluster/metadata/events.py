@@ -76,10 +76,11 @@ Event = QueueCreated | QueueDeleted | MastershipChanged | PolicyChanged | Member
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of one request, the same on every node. A request that had been applied before has none."""
+    """Outcome of one request, the same on every node. Of one that had been applied before it is that nobody knows."""
 
     #: What the command returns: for a change of the topology what `Topology.apply` returns, else ``None``.
     result: Any = None
-    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions).
+    #: Set if the change was refused: `AmqpError`, `RefusedChangeError`, `PolicyError`, `ConfigError` (bad permissions);
+    #: or if what became of it is known no longer: `OutcomeUnknownError`.
     error: WarrenError | None = None
     events: tuple[Event, ...] = ()

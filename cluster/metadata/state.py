@@ -51,6 +51,7 @@ from cluster.metadata.errors import (
     EarlierLifeError,
     NoSuchPolicyError,
     NoSuchVhostError,
+    OutcomeUnknownError,
     RefusedChangeError,
 )
 from cluster.metadata.events import (
@@ -156,7 +157,8 @@ class MetadataState(RecordChanges):
         if objection := self.versions.objection(request.command, self.members, self.admissions.admitted):
             return Applied(error=objection)
         if not self._requests.admit(request_id):
-            return Applied()
+            # Who still waits for it has not seen the first one carried out, or refused.
+            return Applied(error=OutcomeUnknownError())
         self.is_changing = True
         try:
             check_command(request.command)

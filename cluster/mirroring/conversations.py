@@ -12,11 +12,14 @@ Bounds. What is in flight to a mirror and not applied is limited by `WINDOW_BYTE
 consists of. If a mirror falls behind the whole window nothing more is sent to it, and nothing is kept for it either:
 when it has applied what was sent, a new attach finds the difference by content and fills it, reading from the local
 queue. So a slow mirror costs a comparison, never memory.
+
+That bounds one conversation. All queues share the link to a node, and what waits for that is bounded as well, by its
+end (`cluster.transport.outbox`). So batches wait as long as the link is congested; the passing of time looks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import NamedTuple
 
@@ -63,6 +66,15 @@ ATTACH_RETRY_MS = 500
 NO_LIMIT = SeqId(2**63)
 #: States in which the next turn may have something to send, though nothing happened to the queue.
 _WORKING = frozenset({MirrorState.PROBING, MirrorState.FILLING})
+
+
+#: Asked of the link to a node.
+LinkTest = Callable[[NodeName], bool]
+
+
+def never(_node: NodeName) -> bool:
+    """A `LinkTest` that no link meets."""
+    return False
 
 
 class Frontier(NamedTuple):
@@ -314,12 +326,14 @@ class Conversations:
             )
         )
 
-    def send_differences(self, turn: int) -> None:
-        """What only one mirror needs; it follows the frames of ``turn``, which it presumes."""
+    def send_differences(self, turn: int, is_full: LinkTest) -> None:
+        """What only one mirror needs; it follows the frames of ``turn``, which it presumes. Over a link that is
+        congested no more goes than somebody waits for."""
         for progress in self.mirrors.values():
-            self._send_difference(progress, turn)
+            if progress.state is MirrorState.FILLING or progress.extras:
+                self._send_difference(progress, turn, is_full(progress.node))
 
-    def _send_difference(self, progress: MirrorProgress, turn: int) -> None:
+    def _send_difference(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
         if progress.extras and progress.state in RECEIVING:
             extras = SettleOp(tuple(progress.extras))
             progress.extras = []
@@ -327,6 +341,9 @@ class Conversations:
         while progress.state is MirrorState.FILLING and progress.lacking:
             is_busy = progress.in_flight_bytes > self._settings.window_bytes // 2
             if is_busy or progress.in_flight_sync_batches >= SYNC_BATCHES_IN_FLIGHT:
+                return
+            # Confirms wait for a required one: it has one batch on its way, whatever the others do.
+            if is_link_full and (progress.in_flight_sync_batches or not progress.is_required):
                 return
             if not progress.is_required and not self._throttle.may_send:
                 return

@@ -24,7 +24,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.confirms import ConfirmLedger
-from cluster.mirroring.conversations import NO_LIMIT, Conversations
+from cluster.mirroring.conversations import NO_LIMIT, Conversations, LinkTest, never
 from cluster.mirroring.messages import Attach, AttachRefused, EndOp, MirrorMessage, Ops, end_in
 from cluster.mirroring.progress import RECEIVING, MirrorState
 from cluster.mirroring.promotion import UntrustedOrigins, held_again, knows_deliveries, undelivered_start
@@ -216,10 +216,10 @@ class MirroredQueue:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def take_messages(self, as_of_index: int = 0) -> list[tuple[NodeName, MirrorMessage]]:
+    def take_messages(self, as_of_index: int = 0, is_full: LinkTest = never) -> list[tuple[NodeName, MirrorMessage]]:
         """Cut the turn: everything to send now, in order. Call once per turn of the loop; cheap if nothing happened.
 
-        ``as_of_index``: how far this node has applied the metadata log.
+        ``as_of_index``: how far this node has applied the metadata log. ``is_full``: much waits to be sent there.
         """
         conversations = self._conversations
         if self._mirrors:
@@ -227,7 +227,7 @@ class MirroredQueue:
             self._extend_horizon(self._horizon_step if probing else self._horizon_step // 2)
             if self._turn or self._has_published:
                 self._cut()
-            conversations.send_differences(self._cut_turn)
+            conversations.send_differences(self._cut_turn, is_full)
             if self._is_ending and not self._has_said_end:
                 self._has_said_end = True
                 conversations.say_end(self._cut_turn, self.local.delivered_below)

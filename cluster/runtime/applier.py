@@ -42,7 +42,8 @@ class StateMachine(Protocol):
     """
 
     def apply_in_pieces(self, index: int, payload: bytes) -> Pieces[Applied]:
-        """Carry out a committed command. A request id seen before is not carried out again (outcome ``None``)."""
+        """Carry out a committed command. A request id seen before is not carried out again, which is an error: who has
+        not heard the outcome of the first time cannot learn it any more."""
 
     def restore_in_pieces(self, data: bytes) -> Pieces[None]:
         """Become the state that `snapshot_pieces` gave."""

@@ -22,7 +22,8 @@ class ConsensusEvents:
     ``after_applied``: called in the turn after one in which something was applied.
     ``has_served``: clients were served in this life of the node, or would have been but for a pause.
     ``lacks``: members that this node has no link with.
-    ``on_pause``: stop serving clients, or (``None``) serve them; told only if this node ``pauses`` at all.
+    ``on_pause``: stop serving clients, or (``None``) serve them, and make up for what could not be decided meanwhile.
+    A node that never ``pauses`` is only told the latter.
     ``on_fatal``: the node must stop, for this reason, with this exit code.
     """
 
@@ -58,6 +59,8 @@ class ConsensusEvents:
 
     def on_pause(self, pause: Pause | None) -> None:
         if not self._pauses:
+            if pause is None:
+                self._on_pause(None)  # clients were served all the time, but some may have gone
             return
         if not self._has_served():
             self._wait(pause)

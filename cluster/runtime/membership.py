@@ -328,5 +328,15 @@ class Membership:
             self._sessions.node_lost(event.node)
             self._dropped.node_down(event.node)
 
+    def members_restored(self) -> None:
+        """The records are those of a snapshot: who came, went, or was forgotten in the entries that are in it was not
+        told. So all are told as what they are."""
+        members = self._metadata.state.members
+        for peer in self._peers:
+            if peer not in members:
+                self.member_changed(MemberChanged(peer, None))
+        for member in members.values():
+            self.member_changed(MemberChanged(member.node, member))
+
     def check_invariants(self) -> None:
         assert self.node not in self._linked_lives, "a node is not linked with itself"

@@ -31,6 +31,9 @@ class MirrorLinks(Protocol):
     def linked_nodes(self) -> Sequence[NodeName]:
         """Nodes that can be reached now."""
 
+    def is_congested_now(self, node: NodeName) -> bool:
+        """Much waits to be sent to this node, with what was said to it in this turn."""
+
 
 class QueueSettings(Protocol):
     """What is committed about queues."""

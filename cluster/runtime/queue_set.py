@@ -480,7 +480,8 @@ class QueueSet:
             self._turns.drain_soon(role.queue.queue_id)
         if effects:
             self._effects.dispatch(role.queue, effects)
-        for node, message in role.mirrored.take_messages(self._settings.applied_index_of(role.queue.queue_id)):
+        as_of_index = self._settings.applied_index_of(role.queue.queue_id)
+        for node, message in role.mirrored.take_messages(as_of_index, self._links.is_congested_now):
             self._links.send(node, message)
         for report in role.mirrored.take_reports():
             self._cluster.report(role.record, report)

@@ -69,6 +69,9 @@ class MemberWatcher(Protocol):
 
     def member_changed(self, event: MemberChanged) -> None: ...
 
+    def members_restored(self) -> None:
+        """The records of members are others: how they came to be so was not told."""
+
     def queue_changed(self, queue_id: QueueId) -> None: ...
 
 
@@ -176,7 +179,8 @@ class Roles:
     # --- committed changes ---
 
     def on_restored(self) -> Iterator[QueueId | None]:
-        """The whole state was replaced by a snapshot. (That this node counts as dead is for `Presence.tick` to see.)"""
+        """The whole state was replaced by a snapshot."""
+        self._membership.members_restored()
         if not self._is_active:
             return
         self.on_access_ended()

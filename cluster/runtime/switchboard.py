@@ -85,6 +85,13 @@ class OutgoingFrames:
     def is_congested(self, node: NodeName) -> bool:
         return self._mesh.is_congested(node)
 
+    def is_congested_now(self, node: NodeName) -> bool:
+        """What is said to the node in this turn counts, too: it is handed over for that."""
+        if messages := self._outgoing.get(node):
+            self._outgoing[node] = []
+            self._hand_over(node, messages)
+        return self._mesh.is_congested(node)
+
     def is_up(self, node: NodeName) -> bool:
         return node in self._mesh.up_peers
 
@@ -94,12 +101,15 @@ class OutgoingFrames:
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for node, messages in outgoing.items():
-            try:
-                self._mesh.send_queue_frames(node, messages)
-            except Exception as error:
-                # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
-                log.exception("messages for %s could not be sent", node)
-                self._mesh.reset_link(node, f"messages could not be sent: {error!r}")
+            self._hand_over(node, messages)
+
+    def _hand_over(self, node: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
+        try:
+            self._mesh.send_queue_frames(node, messages)
+        except Exception as error:
+            # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
+            log.exception("messages for %s could not be sent", node)
+            self._mesh.reset_link(node, f"messages could not be sent: {error!r}")
 
 
 class FrameReceiver(Protocol):

@@ -39,8 +39,9 @@ channel              closed
 ===================  ==================================================================================================
 
 A message of a session that is over, or of another node than the master, is a straggler and ignored. A refused session
-is tried again after `REOPEN_DELAY_S`: the master has not applied the record yet that we have. A session that cannot be
-opened (no link, no master, this node not ready) is opened by the event that ends the obstacle.
+is tried again after `REOPEN_DELAY_S`: the master has not applied the record yet that we have; and ever more seldom, if
+it is that one's copy which is not open. A session that cannot be opened (no link, no master, this node not ready) is
+opened by the event that ends the obstacle.
 
 What goes out, and why at once
 ------------------------------
@@ -88,6 +89,8 @@ from node.topology.records import QueueRecord
 
 #: Pause before a refused session is tried again: the master has not applied the record yet, a matter of one heartbeat.
 REOPEN_DELAY_S = 0.02
+#: Or it is opening its copy, which may take minutes, as those of thousands of queues: each refusal doubles the pause.
+REOPEN_DELAY_MAX_S = 0.5
 
 
 class Entry:
@@ -388,7 +391,9 @@ class Entry:
                 self._resume(route)
             return
         self._lose(route)
-        self._emit(ReopenLater(route.queue_id, REOPEN_DELAY_S))
+        delay_s = route.reopen_delay_s or REOPEN_DELAY_S
+        route.reopen_delay_s = min(2 * delay_s, REOPEN_DELAY_MAX_S)
+        self._emit(ReopenLater(route.queue_id, delay_s))
 
     def _resume(self, route: Route) -> None:
         """The session stands: send again what was never answered, attach the consumers again, let callers ask."""

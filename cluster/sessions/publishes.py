@@ -48,7 +48,7 @@ class ChannelPublishes:
             if route.state is not RouteState.OPEN:
                 route.first_unsent.setdefault(channel_id, publish_seqs[0])
         elif route.state is not RouteState.OPEN:
-            route.untracked.extend((channel_id, message) for message in messages)
+            route.untracked.add(channel_id, messages)
         if route.state is RouteState.OPEN:
             self._send(route, channel_id, publish_seqs, messages)
         else:
@@ -76,7 +76,7 @@ class ChannelPublishes:
             self._send_again(route, channel_id, publishes, unsent.get(channel_id))
         closed: dict[int, None] = {}
         while route.untracked and route.state is RouteState.OPEN:
-            channel_id, message = route.untracked.popleft()
+            channel_id, message = route.untracked.take()
             self._send(route, channel_id, [0], [message], is_resent=True)
             if channel_id not in self._sinks:
                 closed[channel_id] = None
@@ -139,4 +139,4 @@ class ChannelPublishes:
         publishes = route.unconfirmed.pop(channel_id, {})
         route.first_unsent.pop(channel_id, None)
         if route.state is not RouteState.OPEN:  # the messages were handed to us: still on their way
-            route.untracked.extend((channel_id, message) for message in publishes.values())
+            route.untracked.add(channel_id, publishes.values())

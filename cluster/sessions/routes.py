@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
@@ -46,8 +47,10 @@ from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.message import Message
 from node.queues.events import ConsumerSpec
 
-#: Publishes without confirms kept for one queue while it has no master: about a tenth of a second of traffic.
+#: Publishes without confirms kept for one queue while it has no master: about a tenth of a second of traffic. And their
+#: bytes: whoever is given up leaves what he has published, and comes back to publish it again.
 UNTRACKED_MESSAGES_MAX = 10_000
+UNTRACKED_BYTES_MAX = 32 * 1024 * 1024
 
 
 class RouteState(enum.Enum):
@@ -94,6 +97,40 @@ class Call:
         self.answer: Answer | None = None
 
 
+class Untracked:
+    """Publishes that nobody waits for, of channels that may be closed; the first go when there are too many, or when
+    they are too large."""
+
+    __slots__ = ("_messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, Message]] = deque()
+        #: Of their bodies and properties.
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, channel_id: int, messages: Iterable[Message]) -> None:
+        """Of one channel, in order."""
+        for message in messages:
+            self._messages.append((channel_id, message))
+            self.size_bytes += message.size_bytes
+        while len(self._messages) > UNTRACKED_MESSAGES_MAX or self.size_bytes > UNTRACKED_BYTES_MAX:
+            self.take()
+
+    def take(self) -> tuple[int, Message]:
+        """The first of them, with its channel."""
+        channel_id, message = self._messages.popleft()
+        self.size_bytes -= message.size_bytes
+        return channel_id, message
+
+    def check_invariants(self) -> None:
+        assert len(self._messages) <= UNTRACKED_MESSAGES_MAX, "what nobody waits for is bounded"
+        assert self.size_bytes <= UNTRACKED_BYTES_MAX, "in bytes, too"
+        assert self.size_bytes == sum([message.size_bytes for _, message in self._messages]), "which are counted"
+
+
 class Route:
     """State of one queue on its entry node. Only `Entry` and its parts change it."""
 
@@ -109,6 +146,7 @@ class Route:
         "local_channels",
         "master",
         "queue_id",
+        "reopen_delay_s",
         "session",
         "state",
         "unconfirmed",
@@ -125,6 +163,8 @@ class Route:
         self.state = RouteState.WAITING
         #: Number of the current (or last) session; grows per entry node.
         self.session = 0
+        #: Pause before the next session if that one is refused as well as the last; 0: the last one was not.
+        self.reopen_delay_s = 0.0
         #: channel id -> publish sequence number -> message, in publish order.
         self.unconfirmed: dict[int, dict[int, Message]] = {}
         #: channel id -> first publish sequence number that no session has carried yet.
@@ -133,7 +173,7 @@ class Route:
         self.hops: dict[int, Hop] = {}
         #: Open channels that have used the queue, by id (a dict for their order).
         self.used_by: dict[int, None] = {}
-        self.untracked: deque[tuple[int, Message]] = deque(maxlen=UNTRACKED_MESSAGES_MAX)
+        self.untracked = Untracked()
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Some channel had a consumer of this queue, and may have lost it while nobody could be told.
         self.has_consumed = False
@@ -152,6 +192,8 @@ class Route:
         """Take over a new mastership record; true if the master or its epoch changed."""
         moved = (record.master, record.epoch) != (self.master, self.epoch)
         self.master, self.epoch, self.is_down = record.master, record.epoch, record.is_down
+        if moved:
+            self.reopen_delay_s = 0.0
         return moved
 
     def begin(self, session: int) -> None:
@@ -164,6 +206,7 @@ class Route:
         """The master accepted the session."""
         assert self.state is RouteState.OPENING, "only a session that was begun can open"
         self.state = RouteState.OPEN
+        self.reopen_delay_s = 0.0
 
     def lose(self) -> None:
         """The session is over; what is unanswered waits for the next one."""
@@ -172,6 +215,7 @@ class Route:
 
     def check_invariants(self) -> None:
         is_open = self.state is RouteState.OPEN
+        self.untracked.check_invariants()
         assert self.state is RouteState.WAITING or self.session > 0, "a session has a number before it is used"
         assert all(self.unconfirmed.values()), "a channel without unconfirmed publishes leaves no empty table behind"
         assert not (is_open and (self.first_unsent or self.untracked)), "an open session has been given everything"

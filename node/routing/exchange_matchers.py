@@ -22,6 +22,10 @@ class ExchangeMatcher(Protocol):
     def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
         """Destinations for a message, each once. ``headers`` decodes the headers table when called."""
 
+    @property
+    def looked_at(self) -> int:
+        """How many bindings, or words of their keys, the last match has compared with something."""
+
 
 def _destination(binding: BindingRecord) -> Destination:
     return Destination(binding.destination_kind, binding.destination)
@@ -48,6 +52,7 @@ class DirectMatcher:
     """Binding key equal to a routing key."""
 
     __slots__ = ("_by_key",)
+    looked_at = 0
 
     def __init__(self) -> None:
         self._by_key: dict[str, _CountedDestinations] = {}
@@ -74,6 +79,7 @@ class FanoutMatcher:
     """Every binding."""
 
     __slots__ = ("_destinations",)
+    looked_at = 0
 
     def __init__(self) -> None:
         self._destinations = _CountedDestinations()
@@ -103,10 +109,11 @@ class TopicMatcher:
         self._trie.remove(binding.routing_key, _destination(binding))
 
     def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
-        found: set[Destination] = set()
-        for key in routing_keys:
-            found |= self._trie.match(key)
-        return sorted(found)
+        return sorted(self._trie.match(*routing_keys))
+
+    @property
+    def looked_at(self) -> int:
+        return self._trie.looked_at
 
 
 class HeadersMatcher:
@@ -128,6 +135,10 @@ class HeadersMatcher:
             return ()
         table = headers()
         return dict.fromkeys(_destination(each) for each in self._bindings if headers_match(each.arguments, table))
+
+    @property
+    def looked_at(self) -> int:
+        return len(self._bindings)
 
 
 def headers_match(arguments: Headers, headers: Headers) -> bool:

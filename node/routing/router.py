@@ -54,6 +54,9 @@ class Router(TopologyObserver):
         #: Index of an exchange, made when a message first reaches it.
         self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
         self._caches: dict[str, dict[tuple[str, str], tuple[QueueRecord, ...]]] = {}
+        #: Work of all answers so far that were not known (`ExchangeMatcher.looked_at`): whoever asks for many in a turn
+        #: of the loop is to look at it.
+        self.looked_at = 0
         topology.observe(self)
 
     def cached(self, vhost: str) -> RouteCache:
@@ -127,7 +130,9 @@ class Router(TopologyObserver):
         if exchange.name == DEFAULT_EXCHANGE:
             destinations = [Destination("queue", key) for key in keys if self._topology.queue(vhost, key) is not None]
         else:
-            destinations = list(self._matcher(exchange).match(keys, headers))
+            matcher = self._matcher(exchange)
+            destinations = list(matcher.match(keys, headers))
+            self.looked_at += matcher.looked_at
         if not destinations:
             alternate = self._alternate_exchange(exchange)
             return [alternate] if alternate is not None else []

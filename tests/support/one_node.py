@@ -44,6 +44,9 @@ class _NoMirrors:
     def send(self, node: NodeName, message: MirrorMessage) -> None:
         raise AssertionError("nobody else is there")
 
+    def is_congested_now(self, node: NodeName) -> bool:
+        return False
+
     def linked_nodes(self) -> Sequence[NodeName]:
         return ()
 

@@ -129,6 +129,9 @@ class QueueSetNode:
     def send(self, node: NodeName, message: MirrorMessage) -> None:
         self.network.send(self.name, node, message)
 
+    def is_congested_now(self, node: NodeName) -> bool:
+        return False
+
     def linked_nodes(self) -> Sequence[NodeName]:
         return [node for node in self.network.nodes if node != self.name]
 

@@ -12,7 +12,7 @@ begins, and takes it away when it has ended in order and no sync has failed. Who
 every file in the directory before it reads one (`posix_fadvise`, ``POSIX_FADV_DONTNEED``: what is clean goes, what is
 yet to be written stays). From then on it reads what the disk has, as after a loss of power, which every file is made
 for. The mark need not survive such a loss: neither does what it is about. A system that keeps the pages all the same is
-as it was before.
+as it was before. What may not be read (a `lost+found` of root's) the node will not read later, either.
 """
 
 from __future__ import annotations
@@ -72,5 +72,11 @@ def reread_if_marked(disk: OwnDisk, data_dir: str) -> None:
 
 def _reread_all(disk: OwnDisk, directory: str) -> None:
     for name in disk.list(directory):
-        disk.reread(f"{directory}/{name}")
-        _reread_all(disk, f"{directory}/{name}")
+        path = f"{directory}/{name}"
+        try:
+            disk.reread(path)
+            _reread_all(disk, path)
+        except StorageError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            log.info("%s is not read again, since this user may not read it: nothing of a node (%s)", path, error)

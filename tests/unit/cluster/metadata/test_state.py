@@ -32,6 +32,7 @@ from cluster.metadata.errors import (
     NoSuchPolicyError,
     NoSuchUserError,
     NoSuchVhostError,
+    OutcomeUnknownError,
     StaleDeletionError,
     StillMemberError,
     UserExistsError,
@@ -74,7 +75,7 @@ def test_a_repeated_request_is_applied_once() -> None:
     delete = Request(request_id(2), ChangeTopology(DeleteVhost("/"), N1))
     state.apply(1, create)
     state.apply(2, delete)
-    assert state.apply(3, create) == Applied()
+    assert isinstance(state.apply(3, create).error, OutcomeUnknownError)
     assert not state.topology.has_vhost("/")
 
 
@@ -110,8 +111,18 @@ def test_a_repeat_is_known_after_a_snapshot_too() -> None:
     state.apply(2, Request(request_id(2), ChangeTopology(DeleteVhost("/"), N1)))
     restored = MetadataState()
     restored.restore(state.snapshot())
-    assert restored.apply(3, create) == Applied()
+    assert isinstance(restored.apply(3, create).error, OutcomeUnknownError)
     assert not restored.topology.has_vhost("/")
+
+
+def test_a_repeat_of_what_was_refused_is_not_told_as_success() -> None:
+    """Its node may have been sent a snapshot in place of the entry that would have told."""
+    state = MetadataState()
+    refused = Request(request_id(1), ClearPolicy("/", "none"))
+    assert isinstance(state.apply(1, refused).error, NoSuchPolicyError)
+    restored = MetadataState()
+    restored.restore(state.snapshot())
+    assert isinstance(restored.apply(2, refused).error, OutcomeUnknownError)
 
 
 def test_a_forgotten_node_is_not_heard_until_it_was_let_in_and_then_above_its_earlier_starts() -> None:

@@ -204,3 +204,10 @@ async def test_connections_that_lost_their_user_or_vhost_are_looked_for_where_th
 )
 def test_each_reason_not_to_listen_has_its_remedy(error: OSError, said: str) -> None:
     assert str(cannot_listen("key", ADDRESS, error)) == f"`key`: cannot listen on 127.0.0.1:5672: {said}"
+
+
+async def test_a_node_that_went_on_serving_deletes_abandoned_queues_when_the_cluster_decides_again() -> None:
+    bench = Bench()
+    await bench.service.open(None)
+    await bench.quorum(True)
+    assert (bench.running(), bench.deletions) == ([True], 1)

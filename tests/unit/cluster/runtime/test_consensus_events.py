@@ -66,3 +66,11 @@ def test_who_never_pauses_says_nothing(caplog: pytest.LogCaptureFixture) -> None
     bench = Bench(pauses=False)
     bench.events.on_pause(PAUSE)
     assert (said(caplog), bench.told) == ([], [])
+
+
+def test_who_never_pauses_makes_up_for_what_could_not_be_decided_meanwhile() -> None:
+    """Exclusive queues of connections that have ended would be locked for ever."""
+    bench = Bench(pauses=False)
+    bench.events.on_pause(PAUSE)
+    bench.events.on_pause(None)
+    assert bench.told == [None]

@@ -169,6 +169,33 @@ def test_a_refused_session_is_tried_again_after_a_pause(bench: EntryBench) -> No
     assert bench.told() == ["n2 open 2", "n2 publish 2: 1"]
 
 
+def refused_until(bench: EntryBench, end_s: float, first_session: int) -> int:
+    """How many sessions are begun by then, if each is refused."""
+    now_s, session = 0.0, first_session
+    while now_s < end_s:
+        bench.refuses(session)
+        (again,) = bench.emitted()
+        assert isinstance(again, ReopenLater)
+        now_s += again.delay_s
+        bench.entry.reopen(QUEUE)
+        session += 1
+    return session - first_session
+
+
+def test_a_master_that_takes_long_to_open_its_copy_is_asked_ever_more_seldom(bench: EntryBench) -> None:
+    """It may have thousands of queues to recover, of which each entry node asks for each."""
+    bench.publishes(1)
+    asked = refused_until(bench, 10.0, 1)
+    assert asked <= 30
+    bench.moves("n2", 2)
+    bench.refuses(asked + 2)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)], "the next record may be on its way"
+    bench.entry.reopen(QUEUE)
+    bench.accepts(asked + 3)
+    bench.refuses(asked + 3)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+
+
 def test_a_timer_that_comes_when_the_session_stands_changes_nothing(bench: EntryBench) -> None:
     bench.publishes(1)
     bench.refuses(1)
@@ -261,6 +288,24 @@ def test_untracked_publishes_wait_for_a_session_up_to_a_bound(
     bench.moves("n3", 2)
     bench.accepts(2)
     assert bench.told() == ["n2 publish 1: 4", "n3 open 2"], "nobody keeps them once they were sent"
+
+
+def test_what_closed_channels_leave_for_a_queue_without_a_master_is_bounded_in_bytes(
+    opened: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is given up comes back, publishes as much again and is given up again, as long as nobody serves."""
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    opened.moves("n2", 1, is_down=True)
+    opened.sent()
+    for counter in range(1, 101):
+        channel = opened.entry.open_channel(RecordingSink())
+        opened.entry.publish(channel, QUEUE, [message(counter, bytes(1_000))], [1])
+        opened.entry.close_channel(channel)
+        opened.entry.check_invariants()
+    opened.moves("n3", 2)
+    opened.accepts(2)
+    told = [each for _, each in opened.sent() if isinstance(each, SessionPublish)]
+    assert 0 < sum(len(each.envelopes) for each in told) < 12_000
 
 
 def test_the_master_is_not_asked_to_confirm_what_nobody_tracks(bench: EntryBench) -> None:

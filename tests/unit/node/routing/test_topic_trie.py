@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from node.routing.topic_trie import TopicTrie
@@ -61,3 +63,44 @@ def test_many_hashes_do_not_take_exponential_time() -> None:
     trie.add(".".join(["#"] * 20) + ".end", Q)
     assert trie.match(".".join(["x"] * 120)) == set()
     assert trie.match(".".join(["x"] * 120) + ".end") == {Q}
+
+
+class CountedChildren(dict[str, Any]):
+    """Of one node: how often a child is asked for or looked at."""
+
+    looks = 0
+
+    def get(self, word: str, default: Any = None) -> Any:
+        CountedChildren.looks += 1
+        return super().get(word, default)
+
+    def items(self) -> Any:
+        CountedChildren.looks += len(self)
+        return super().items()
+
+
+def test_a_match_looks_at_each_word_of_the_binding_keys_once() -> None:
+    """Not at each with each word of the routing key: clients choose both, and all others wait meanwhile."""
+    trie = TopicTrie()
+    for number in range(20):
+        trie.add(f"#.{number}." + ".".join(["#", "a"] * 60), Q)
+        trie.add("#." + ".".join(["*"] * number) + ".#." + ".".join(["*", "#", "a"] * 40), Q)
+    nodes = 0
+    todo = [trie._root]
+    while todo:
+        node = todo.pop()
+        nodes += 1
+        todo += node.children.values()
+        node.children = CountedChildren(node.children)
+    trie.match(".".join(["a"] * 127), *(f"{number}" + ".a" * 100 for number in range(50)))
+    assert 0 < CountedChildren.looks <= 4 * nodes
+
+
+def test_keys_of_one_message_are_matched_each_by_itself() -> None:
+    trie = TopicTrie()
+    for number, key in enumerate(("a.*", "b", "#.b", "c.#", "*.*.*", "#.d.#", "*.c", "")):
+        trie.add(key, Destination("queue", f"{number} {key}"))
+    keys = ("a", "b.c", "", "c", "x.d", "d.b", "*", "#.#")
+    for count in range(len(keys) + 1):
+        together = trie.match(*keys[:count])
+        assert together == set().union(*(trie.match(key) for key in keys[:count]))

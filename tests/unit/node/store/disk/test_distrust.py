@@ -102,6 +102,44 @@ def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Pat
     disk.reread(str(tmp_path / "gone"))
 
 
+def test_what_the_node_may_not_read_is_none_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data directory may be a file system of its own, with a `lost+found` that is root's."""
+    disk: OwnDisk = RealDisk()
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "note").write_text("of somebody else")
+    (tmp_path / "raft").mkdir()
+    (tmp_path / MARK_FILE).touch()
+    reread: list[str] = []
+    open_file, list_directory = os.open, os.listdir
+
+    def may_open(path: str, flags: int) -> int:
+        if path == str(tmp_path / "note"):
+            raise PermissionError(13, "Permission denied", path)
+        reread.append(path)
+        return open_file(path, flags)
+
+    def may_list(path: str) -> list[str]:
+        if path == str(tmp_path / "lost+found"):
+            raise PermissionError(13, "Permission denied", path)
+        return list_directory(path)
+
+    monkeypatch.setattr("os.open", may_open)
+    monkeypatch.setattr("os.listdir", may_list)
+    reread_if_marked(disk, str(tmp_path))
+    assert str(tmp_path / "raft") in reread
+
+
+def test_a_disk_that_cannot_be_read_takes_no_start(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    Use(disk, "/data")
+
+    def fail(path: str) -> None:
+        raise StorageError(f"open of {path} failed") from OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk, "reread", fail)
+    with pytest.raises(StorageError, match="open"):
+        reread_if_marked(disk, "/data")
+
+
 def test_a_failed_sync_of_the_system_leaves_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
     use = Use(disk, str(tmp_path))

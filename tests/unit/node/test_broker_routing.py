@@ -1,0 +1,32 @@
+"""How long a broker takes to find the queues of what a client publishes."""
+
+from __future__ import annotations
+
+from pamqp import commands, header
+
+from tests.support.broker_bench import BrokerBench, request
+
+
+async def test_publishes_that_are_long_to_route_are_routed_in_steps_bounded_by_bindings() -> None:
+    """Whatever goes through a headers exchange is compared with all of its bindings."""
+    bench = BrokerBench()
+    client = bench.client()
+    await client.declare("q")
+    await client.declare("other")
+    for number in range(300):
+        await client.definitions.bind_queue("q", "amq.headers", "", {"number": number})
+    bodies = [b"%d" % number for number in range(8)]
+    found = header.ContentHeader(0, 0, commands.Basic.Properties(headers={"number": 7})).marshal()[12:]
+    requests = [request(each.decode(), exchange="amq.headers", properties=found, seq=int(each) + 1) for each in bodies]
+    work = client.channel.publish([*requests, request("last", key="other", seq=9)])
+    assert work is not None
+    routed, steps = bench.broker.router.looked_at, 0
+    while not work.step(client.channel):
+        assert bench.broker.router.looked_at - routed <= 2 * 300
+        routed, steps = bench.broker.router.looked_at, steps + 1
+    assert steps >= 3
+    assert [each.body for each in bench.node.messages("q")] == bodies
+    assert [each.body for each in bench.node.messages("other")] == [b"last"]
+    confirmed = " ".join(await client.heard()).replace("confirm", "").split()
+    assert sorted(map(int, confirmed)) == list(range(1, 10))
+    client.channel.check_invariants()
