@@ -4,7 +4,8 @@ Whether one is accepted is part of what the cluster agrees on. It depends on the
 changes from one minor version of Python to the next: all nodes of a cluster run the same. It must not depend on the
 moment, but Python's compiler recurses into groups and gives up where the stack of this moment ends; therefore their
 depth is bounded before it is asked. How long a match takes is the operator's business: a pattern like ``(a+)+$`` can
-take for ever, as in the reference.
+take for ever with a name that was chosen for it, where RabbitMQ's library gives up after ten million steps and finds
+nothing. Time is no limit that all nodes would agree on, and Python's engine counts no steps.
 """
 
 from __future__ import annotations
