@@ -356,10 +356,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_until(self, when_s: float) -> None:
         """Let everything happen up to this true time."""
-        agenda, step = self._agenda, self._step
+        agenda, turn = self._agenda, self._turn
         with self._running():
             while agenda and agenda[0][0] <= when_s:
-                step()
+                due_s, _, item = heappop(agenda)
+                if due_s > self.now_s:
+                    self.now_s = due_s
+                if item.__class__ is Process:
+                    turn(item)
+                else:
+                    self._expire(item)
         self.now_s = max(self.now_s, when_s)
 
     def run_forever(self) -> None:
@@ -393,15 +399,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.now_s = max(self.now_s, when_s)
         if item.__class__ is Process:
             self._turn(item)
-            return
-        assert isinstance(item, _Timer), "nothing else is on the agenda"
-        process = item.process
-        if item._cancelled or not process.is_alive:
+        else:
+            self._expire(item)
+
+    def _expire(self, timer: _Timer) -> None:
+        process = timer.process
+        if timer._cancelled or not process.is_alive:
             return
         if process.is_paused:
-            process.overdue.append(item)
+            process.overdue.append(timer)
             return
-        process.ready.append(item)
+        process.ready.append(timer)
         if process.is_on_agenda:
             return
         agenda, now_s = self._agenda, self.now_s
@@ -418,9 +426,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         ready = process.ready
         due = len(ready)
         self.current = process
-        next_ready: Callable[[], Any] = ready.popleft
         for _ in range(due):
-            handle = next_ready()
+            handle = ready.popleft()
             if not handle._cancelled:
                 try:
                     handle._context.run(handle._callback, *handle._args)
@@ -428,7 +435,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     self._callback_failed(handle, error)
-            if not process.may_run():
+            if not process.is_alive or process.is_paused:
                 break
         self.current = None
         self.turns += 1
