@@ -354,8 +354,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise SimulationStuckError(f"nothing is left to do at {self.now_s:.6f} s, and {awaited!r} is not done")
         return awaited.result()
 
-    def run_until(self, when_s: float) -> None:
-        """Let everything happen up to this true time."""
+    def run_until(self, when_s: float, is_over: Callable[[], bool] | None = None) -> None:
+        """Let everything happen up to this true time, or until ``is_over`` says so, which is asked after each step."""
         agenda, turn = self._agenda, self._turn
         with self._running():
             while agenda and agenda[0][0] <= when_s:
@@ -366,6 +366,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     turn(item)
                 else:
                     self._expire(item)
+                if is_over is not None and is_over():
+                    return
         self.now_s = max(self.now_s, when_s)
 
     def run_forever(self) -> None:
