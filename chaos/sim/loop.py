@@ -360,9 +360,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         with self._running():
             while agenda and agenda[0][0] <= when_s:
                 due_s, _, item = heappop(agenda)
-                if due_s > self.now_s:
-                    self.now_s = due_s
-                if item.__class__ is Process:
+                self.now_s = max(self.now_s, due_s)
+                if isinstance(item, Process):
                     turn(item)
                 else:
                     self._expire(item)
@@ -399,7 +398,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _step(self) -> None:
         when_s, _, item = heappop(self._agenda)
         self.now_s = max(self.now_s, when_s)
-        if item.__class__ is Process:
+        if isinstance(item, Process):
             self._turn(item)
         else:
             self._expire(item)
@@ -425,7 +424,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.is_on_agenda = False
             return
         process.is_on_agenda = True  # what becomes ready in this turn is for the next one
-        ready = process.ready
+        ready: deque[Any] = process.ready
         due = len(ready)
         self.current = process
         for _ in range(due):
@@ -437,7 +436,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     self._callback_failed(handle, error)
-            if not process.is_alive or process.is_paused:
+            if not process.may_run():
                 break
         self.current = None
         self.turns += 1
