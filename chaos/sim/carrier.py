@@ -192,9 +192,11 @@ class _Wire:
             if self._end is not None:
                 self._end.abort()
             return
-        if quiet_s >= self._silence_s / 3:
+        until_ping_s = self._silence_s / 3 - quiet_s
+        if until_ping_s < SOON_S:
             self.send(_PING)
-        self._timer = self.loop.call_later(min(self._silence_s / 6, rest_s), self._look)
+            until_ping_s = self._silence_s / 6
+        self._timer = self.loop.call_later(min(until_ping_s, rest_s), self._look)
 
     # --- what the network does ---
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pamqp import body, commands, frame, header, heartbeat
@@ -59,6 +60,19 @@ _CAPABILITIES: dict[str, Any] = {"capabilities": {"connection.blocked": True, "c
 
 
 def _nothing(*_args: object) -> None: ...
+
+
+@lru_cache
+def _publish_frame(channel: int, exchange: str, queue: str, mandatory: bool) -> bytes:
+    return frame.marshal(commands.Basic.Publish(0, exchange, queue, mandatory), channel)
+
+
+@lru_cache
+def _header_frame(channel: int, size: int, is_persistent: bool, headers: tuple[tuple[str, Any], ...]) -> bytes:
+    properties = commands.Basic.Properties(
+        delivery_mode=PERSISTENT if is_persistent else 1, headers=dict(headers) or None
+    )
+    return frame.marshal(header.ContentHeader(0, size, properties), channel)
 
 
 class Channel:
@@ -194,12 +208,9 @@ class Channel:
         """The sequence number of the publish, which counts from 1 after `confirm_select`. Raises `ClosedError`."""
         self._require_open()
         self.published += 1
-        properties = commands.Basic.Properties(
-            delivery_mode=PERSISTENT if is_persistent else 1, headers=dict(headers) if headers else None
-        )
         parts = [
-            frame.marshal(commands.Basic.Publish(0, exchange, queue, mandatory), self.number),
-            frame.marshal(header.ContentHeader(0, len(content), properties), self.number),
+            _publish_frame(self.number, exchange, queue, mandatory),
+            _header_frame(self.number, len(content), is_persistent, tuple((headers or {}).items())),
         ]
         pieces = range(0, len(content), FRAME_MAX_BYTES - 8)
         parts += [frame.marshal(body.ContentBody(content[at : at + FRAME_MAX_BYTES - 8]), self.number) for at in pieces]

@@ -354,12 +354,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise SimulationStuckError(f"nothing is left to do at {self.now_s:.6f} s, and {awaited!r} is not done")
         return awaited.result()
 
-    def run_until(self, when_s: float) -> None:
-        """Let everything happen up to this true time."""
-        agenda, step = self._agenda, self._step
+    def run_until(self, when_s: float, is_over: Callable[[], bool] | None = None) -> None:
+        """Let everything happen up to this true time, or until ``is_over`` says so, which is asked after each step."""
+        agenda, turn = self._agenda, self._turn
         with self._running():
             while agenda and agenda[0][0] <= when_s:
-                step()
+                due_s, _, item = heappop(agenda)
+                self.now_s = max(self.now_s, due_s)
+                if isinstance(item, Process):
+                    turn(item)
+                else:
+                    self._expire(item)
+                if is_over is not None and is_over():
+                    return
         self.now_s = max(self.now_s, when_s)
 
     def run_forever(self) -> None:
@@ -391,17 +398,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _step(self) -> None:
         when_s, _, item = heappop(self._agenda)
         self.now_s = max(self.now_s, when_s)
-        if item.__class__ is Process:
+        if isinstance(item, Process):
             self._turn(item)
-            return
-        assert isinstance(item, _Timer), "nothing else is on the agenda"
-        process = item.process
-        if item._cancelled or not process.is_alive:
+        else:
+            self._expire(item)
+
+    def _expire(self, timer: _Timer) -> None:
+        process = timer.process
+        if timer._cancelled or not process.is_alive:
             return
         if process.is_paused:
-            process.overdue.append(item)
+            process.overdue.append(timer)
             return
-        process.ready.append(item)
+        process.ready.append(timer)
         if process.is_on_agenda:
             return
         agenda, now_s = self._agenda, self.now_s
@@ -415,12 +424,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process.is_on_agenda = False
             return
         process.is_on_agenda = True  # what becomes ready in this turn is for the next one
-        ready = process.ready
+        ready: deque[Any] = process.ready
         due = len(ready)
         self.current = process
-        next_ready: Callable[[], Any] = ready.popleft
         for _ in range(due):
-            handle = next_ready()
+            handle = ready.popleft()
             if not handle._cancelled:
                 try:
                     handle._context.run(handle._callback, *handle._args)

@@ -303,12 +303,10 @@ class RecordWatch:
     def look(self, name: str, life: int, node: Node) -> None:
         """Cheap unless the node has applied something since the last look, or has begun or ended to serve clients. To
         be called whenever it has."""
-        if self.is_alone(name):
-            return
         state = node.runtime.metadata.state
         now = state.applied_index, node.clients.is_serving
         before = self._looked_at.get((name, life))
-        if before == now or state.is_changing:
+        if before == now or state.is_changing or self.is_alone(name):
             return
         if before is not None and now[0] < before[0]:
             # It has given up its log for that of a cluster which goes on, and reads that from the beginning.

@@ -210,17 +210,16 @@ class Run:
         return (self.loop.current or self.loop.harness).wall_time_s()
 
     def _after_turn(self, process: Process) -> None:
-        node = self._look(process)
-        if node is not None:
+        node = process.subject
+        if isinstance(node, Node) and process.is_alive:
+            self.records.look(process.name, process.number, node)
             self._checks.turn_over(node)
 
-    def _look(self, process: Process) -> Node | None:
+    def _look(self, process: Process) -> None:
         """At what a node knows; nothing if the process is none any more."""
         node = process.subject
-        if not isinstance(node, Node) or not process.is_alive:
-            return None
-        self.records.look(process.name, process.number, node)
-        return node
+        if isinstance(node, Node) and process.is_alive:
+            self.records.look(process.name, process.number, node)
 
     def _invariant_broken(self, error: AssertionError) -> None:
         self.stage.violate("invariant", f"{error}{place(error)}")
@@ -322,6 +321,10 @@ def run_schedule(schedule: Schedule, **options: Any) -> Outcome:
             gc.enable()
 
 
+#: What `logging` finds out for every line unless it is told not to (its manual, "Optimization"), and nobody reads here.
+FACTS_OF_LINES = ("_srcfile", "logThreads", "logMultiprocessing", "logProcesses")
+
+
 class _Log(logging.Handler):
     """The nodes' log goes into the story."""
 
@@ -367,12 +370,17 @@ def _quiet(run: Run) -> Iterator[None]:
     root.setLevel(logging.INFO)
     sys.unraisablehook = lambda _unraisable: None
     time.time = run.wall_time_s
+    facts = {name: getattr(logging, name) for name in FACTS_OF_LINES}
+    for name in facts:
+        setattr(logging, name, None)
     try:
         with catch_warnings():
             # Coroutines of killed nodes are never awaited, which is no mistake.
             simplefilter("ignore", RuntimeWarning)
             yield
     finally:
+        for name, value in facts.items():
+            setattr(logging, name, value)
         time.time = wall_time
         root.handlers[:] = before
         root.setLevel(level)

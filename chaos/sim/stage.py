@@ -192,9 +192,7 @@ class Stage:
     def finish(self, coroutine: Coroutine[Any, Any, Any], limit_s: float, what: str) -> bool:
         """Run until this is done; a violation if it takes too long."""
         task = self.visitor.process.create_task(coroutine)
-        end_s = self.loop.now_s + limit_s
-        while not task.done() and self.loop.now_s < end_s and not self.violations:
-            self.loop.run_until(self.loop.now_s + 0.05)
+        self.loop.run_until(self.loop.now_s + limit_s, lambda: task.done() or bool(self.violations))
         if not task.done():
             self.violate("stuck", f"{what} has not come to an end in {limit_s:g} s")
             return False

@@ -1,8 +1,9 @@
 """When the queues of a node are drained: those that were called, once per turn of the loop.
 
 Calls into a queue only mark it (`DrainTurns.touch`). At the end of the turn each marked queue is drained, then one
-group commit is asked for all of them. So a thousand publishes of one socket read cost one drain, one frame per mirror
-and a share of one fsync. No queue is drained after `TURN_S` of a turn; the others wait for the next one.
+group commit is asked for all of them, if somebody waits for one. So a thousand publishes of one socket read cost one
+drain, one frame per mirror and a share of one fsync. No queue is drained after `TURN_S` of a turn; the others wait for
+the next one.
 
 Durability comes back as generations (`node.store.disk.group_commit`): a queue touched while generation g was open is
 looked at again when g is on disk.
@@ -99,7 +100,8 @@ class DrainTurns:
         if order and not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._turn)
-        self._request_sync()
+        if self._group_commit.has_dirty or self._group_commit.open_generation in self._touched:
+            self._request_sync()
 
     def check_invariants(self) -> None:
         assert not self._marked or self._is_scheduled, "what is marked has a turn coming"

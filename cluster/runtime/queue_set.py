@@ -92,7 +92,9 @@ class QueueSet:
         self._turns = DrainTurns(self.roles, self._drain, group_commit, request_sync, call_soon, clock)
         #: The queue was called and may have written. (No method of ours: every batch of a client comes by here.)
         self.touch = self._turns.touch
-        self._ticks = QueueTicks(self.roles, self._guarded, self.touch, call_soon, clock, slice_pieces)
+        self._ticks = QueueTicks(
+            self.roles, self._processes.keys(), self._guarded, self.touch, call_soon, clock, slice_pieces
+        )
         #: What masters said that have applied more of the log than we.
         self._early = EarlyMessages()
         #: Told of sealed queues whose deletion nobody else brings to an end.
@@ -468,11 +470,13 @@ class QueueSet:
             self._link_news.catch_up(queue_id)
         if (role := self.roles.get(queue_id)) is None:
             return  # it broke at what it has just heard
-        with self._guarded(queue_id):
+        try:  # what `_guarded` does, without its price: this is the node's innermost loop
             if isinstance(role, MasterRole):
                 self._drain_master(role)
             else:
                 self._drain_mirror(role)
+        except Exception as error:
+            self.out_of_service(queue_id, error)
 
     def _drain_master(self, role: MasterRole) -> None:
         effects = role.process.drain()

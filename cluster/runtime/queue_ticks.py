@@ -1,6 +1,6 @@
 """Time that passes, told to the queues of a node in slices.
 
-It matters to every queue that has mirrors: ten thousand of them take some tens of milliseconds, ten times a second. A
+It matters to masters that have mirrors: ten thousand of them take some tens of milliseconds, ten times a second. A
 tick that finds the one before it under way adds nothing: what queues measure is seconds, and each hears of the time as
 of the tick that began.
 """
@@ -8,7 +8,7 @@ of the tick that began.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 
 from cluster.runtime.queue_role import MasterRole, Role
@@ -20,7 +20,8 @@ TURN_S = 0.002
 
 
 class QueueTicks:
-    """``guarded``: what one queue does wrong stays its own; ``touch``: it may have something to say.
+    """``masters``: which of the roles are that of a master. ``guarded``: what one queue does wrong stays its own;
+    ``touch``: it may have something to say.
 
     ``call_soon`` as of a loop; ``clock`` (seconds) goes on within a turn of it. A turn tells ``per_turn`` at most.
     """
@@ -28,6 +29,7 @@ class QueueTicks:
     def __init__(
         self,
         roles: Mapping[QueueId, Role],
+        masters: Collection[QueueId],
         guarded: Callable[[QueueId], AbstractContextManager[None]],
         touch: Callable[[QueueId], None],
         call_soon: Callable[[Callable[[], None]], object],
@@ -35,6 +37,7 @@ class QueueTicks:
         per_turn: int,
     ) -> None:
         self._roles = roles
+        self._masters = masters
         self._guarded = guarded
         self._touch = touch
         self._turns = InTurns(self._tell_next, TURN_S, call_soon, clock, per_turn)
@@ -46,7 +49,7 @@ class QueueTicks:
         """Throttled synchronisation goes on, stalled mirrors are noticed."""
         if not self._due:
             self._now_ms = now_ms
-            self._due.extend(self._roles)
+            self._due.extend(self._masters)
             self._turns.go_on()
 
     def _tell_next(self) -> bool:

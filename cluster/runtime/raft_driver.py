@@ -16,10 +16,11 @@ while one that is `MAX_OUTSTANDING_REQUESTS` older still waits: that is how far 
 **Standing.** Whether this node is current enough to serve clients, for want of a quorum, of a disk that takes the log,
 or of anything else, is watched on every tick (`cluster.runtime.standing`). An ordinary election is no reason to pause.
 
-**Ticks.** The timer is set for what is due next: a heartbeat, an election, the time at which this node would be too old
-to serve. A follower that hears its leader wakes up about once a second. While something waits that no deadline tells
-of (a proposal, a full disk, the end of a pause) it is every `TICK_EVERY_MS`. A deadline that has come nearer sets the
-timer anew (`_hasten`); one that has gone further away does not: the timer finds nothing to do and is set again.
+**Ticks.** The timer is set for what is due next: a heartbeat, an election, a proposal that is to be tried again, the
+time at which this node would be too old to serve. A follower that hears its leader wakes up about once a second. While
+something waits that no deadline tells of (a full disk, the end of a pause) it is every `TICK_EVERY_MS`. A deadline that
+has come nearer sets the timer anew (`_hasten`); one that has gone further away does not: the timer finds nothing to do
+and is set again.
 
 **Crash.** Everything answered was synced by a majority. An error of the disk stops the driver for good: a node that
 does not know what it has on disk must not vote.
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING_PROPOSALS = 20_000
 #: The clock is looked at this often while something waits that has no deadline.
 TICK_EVERY_MS = 50
+NEVER_MS = float("inf")
 
 #: What is counted towards a majority.
 _ANSWERS = (AppendResponse, HeartbeatResponse, PreVoteResponse, VoteResponse)
@@ -160,6 +162,8 @@ class RaftDriver:
         self._applied_watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
         self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms())
         self._last_proposal = 0
+        #: When the first of them is to be tried again, or before.
+        self._next_try_ms: float = NEVER_MS
         self._worker = worker
         self._snapshots = SnapshotTaker(
             self.core,
@@ -271,10 +275,11 @@ class RaftDriver:
         self._last_proposal += 1
         proposal = _Proposal(self._last_proposal, payload, self._loop.create_future(), self.core.log.commit)
         self._waiting[request_id] = proposal
-        self._hasten()
         try:
             if proposal.number < next(iter(self._waiting.values())).number + MAX_OUTSTANDING_REQUESTS:
                 self._try_proposal(proposal, self._now_ms())
+                self._next_try_ms = min(self._next_try_ms, proposal.next_try_ms)
+                self._hasten()
             async with asyncio.timeout(timeout_ms / 1000):
                 return await proposal.future
         except TimeoutError:
@@ -371,9 +376,9 @@ class RaftDriver:
     def _next_tick_ms(self, now_ms: int) -> int:
         """When the clock is to be looked at; see the top of this module."""
         due_ms = now_ms + TICK_EVERY_MS
-        if not self._waiting and self._stalled is None:
+        if self._stalled is None:
             due_ms = max(due_ms, self._standing.next_look_ms(self.applied_index))
-        return max(now_ms + 1, min(due_ms, self.core.next_deadline_ms))
+        return int(max(now_ms + 1, min(due_ms, self.core.next_deadline_ms, self._next_try_ms)))
 
     def _arm_timer(self) -> None:
         if self._timer is not None:
@@ -426,6 +431,7 @@ class RaftDriver:
     def _retry_proposals(self, now_ms: int, is_leader_new: bool = False) -> None:
         """Propose again what is due; everything, under a new leader."""
         end: int | None = None
+        next_try_ms = NEVER_MS
         for proposal in self._waiting.values():
             if end is None:
                 end = proposal.number + MAX_OUTSTANDING_REQUESTS
@@ -433,6 +439,8 @@ class RaftDriver:
                 break
             if is_leader_new or proposal.next_try_ms <= now_ms:
                 self._try_proposal(proposal, now_ms)
+            next_try_ms = min(next_try_ms, proposal.next_try_ms)
+        self._next_try_ms = next_try_ms
 
     # --- carrying out ---
 

@@ -194,7 +194,7 @@ class Mesh:
             return
         encode = self._encoder.encode
         self._send(link, StreamKind.QUEUES, [encode(message) for message in messages])
-        if not self._is_turn_end_scheduled:
+        if self._encoder.holds_ops and not self._is_turn_end_scheduled:
             self._is_turn_end_scheduled = True
             asyncio.get_running_loop().call_soon(self._end_turn)
 

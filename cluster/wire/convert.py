@@ -126,6 +126,11 @@ class QueueEncoder:
         #: By id of the tuple; holding the tuple keeps its id from being used again.
         self._encoded_ops: dict[int, tuple[Sequence[MirrorOp], bytes]] = {}
 
+    @property
+    def holds_ops(self) -> bool:
+        """There is something to `forget`."""
+        return bool(self._encoded_ops)
+
     def encode(self, message: QueueFrameMessage) -> bytes:
         """One item of a frame of the queue stream."""
         if type(message) is Ops:

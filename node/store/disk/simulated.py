@@ -310,8 +310,9 @@ class SimulatedDisk:
         self._count()
         if self.fail_writes is not None and self.fail_writes in path:
             raise StorageError(f"write of {path} failed: injected error (errno 5)")
-        is_full = growth_bytes > self.free_bytes(path) or (self.full_for is not None and self.full_for in path)
-        if growth_bytes and is_full:
+        if not growth_bytes:
+            return
+        if growth_bytes > self.free_bytes(path) or (self.full_for is not None and self.full_for in path):
             raise DiskFullError(f"write of {path} failed: No space left on device (errno 28)")
 
     def before_read(self, path: str) -> None:
