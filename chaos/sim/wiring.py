@@ -33,7 +33,7 @@ from cluster.metadata.records import PolicyRecord
 NOT_FOUND = 404
 PRECONDITION_FAILED = 406
 #: What the broker says of a queue whose master is down, moves, or says nothing: it is there, and out of reach.
-OUT_OF_REACH = ("is inaccessible", "did not answer in time", "is changing its master", "changes its master")
+OUT_OF_REACH = ("inaccessible", "did not answer in time", "is changing its master", "changes its master")
 KEY = "key"
 #: Between two publishes.
 PAUSE_S = 0.2
