@@ -53,6 +53,10 @@ FAULTS: Mapping[str, tuple[int, int]] = {
 #: How many of the seeds have a fault, and where it is another share.
 FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
+#: Under these a living node may be one that nobody waits for, and serve what it knew for a moment, as
+#: `cluster.runtime.standing` admits (*Whom the wait leaves out*): one that stands still while others are refused by its
+#: address, or that loses its links one after the other.
+LEAVING_OUT = frozenset({"refuse", "cut", "cut_one_way", "isolate", "swizzle"})
 #: How many of the seeds begin with nodes of the release before.
 EARLIER_SHARE = 0.25
 #: How many have consumers that ask for more than messages, and for what.
@@ -172,12 +176,14 @@ def draw_privileges(chance: Random, personality: Personality) -> Personality:
 
 def draw_requests(chance: Random, personality: Personality) -> Personality:
     """What clients ask for besides, of brokers and of exchanges. What is wired is in one queue that must not be lost:
-    not where machines are replaced, of which one may have had the only copy that is complete."""
-    wirings = chance.choice((0, 0, 0, 1, 2))
+    not where machines are replaced, of which one may have had the only copy that is complete. And through whatever node
+    it must be routed by what was told last: not under faults of `LEAVING_OUT`."""
+    wirings = chance.choice((0, 1, 1, 2))
+    is_certain = not personality.replacements and LEAVING_OUT.isdisjoint(personality.faults)
     return replace(
         personality,
         reject_percent=chance.choice((0, 0, 0, 20, 60)),
-        wirings=0 if personality.replacements else wirings,
+        wirings=wirings if is_certain else 0,
         has_flow=chance.random() < 0.2,
     )
 
