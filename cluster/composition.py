@@ -446,7 +446,7 @@ def _broker(config: NodeConfig, world: World, runtime: NodeRuntime) -> Broker:
         alternate_exchange=runtime.records.alternate_exchange,
         flow=runtime.flow,
     )
-    runtime.roles.on_policy_changed = broker.router.forget_routes
+    runtime.metadata.state.on_policies_changed = broker.router.forget_routes
     runtime.alarms.on_reason = broker.set_alarm
     return broker
 

@@ -121,27 +121,52 @@ class Channel:
         return answer.message_count, answer.consumer_count
 
     async def declare_exchange(
-        self, exchange: str, kind: str = "fanout", *, passive: bool = False, auto_delete: bool = False
+        self,
+        exchange: str,
+        kind: str = "fanout",
+        *,
+        passive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """A durable one."""
         request = commands.Exchange.Declare(
-            exchange=exchange, exchange_type=kind, passive=passive, durable=True, auto_delete=auto_delete
+            exchange=exchange,
+            exchange_type=kind,
+            passive=passive,
+            durable=True,
+            auto_delete=auto_delete,
+            arguments=dict(arguments or {}),
         )
         await self._ask(request, commands.Exchange.DeclareOk)
 
     async def delete_exchange(self, exchange: str) -> None:
         await self._ask(commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk)
 
-    async def bind_exchange(self, destination: str, source: str, key: str) -> None:
-        request = commands.Exchange.Bind(destination=destination, source=source, routing_key=key)
+    async def bind_exchange(
+        self, destination: str, source: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        request = commands.Exchange.Bind(
+            destination=destination, source=source, routing_key=key, arguments=dict(arguments or {})
+        )
         await self._ask(request, commands.Exchange.BindOk)
 
-    async def bind(self, queue: str, exchange: str, key: str) -> None:
-        request = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key)
+    async def unbind_exchange(
+        self, destination: str, source: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        request = commands.Exchange.Unbind(
+            destination=destination, source=source, routing_key=key, arguments=dict(arguments or {})
+        )
+        await self._ask(request, commands.Exchange.UnbindOk)
+
+    async def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+        request = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key, arguments=dict(arguments or {}))
         await self._ask(request, commands.Queue.BindOk)
 
-    async def unbind(self, queue: str, exchange: str, key: str) -> None:
-        request = commands.Queue.Unbind(queue=queue, exchange=exchange, routing_key=key)
+    async def unbind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+        request = commands.Queue.Unbind(
+            queue=queue, exchange=exchange, routing_key=key, arguments=dict(arguments or {})
+        )
         await self._ask(request, commands.Queue.UnbindOk)
 
     async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -176,6 +201,9 @@ class Channel:
     async def recover(self) -> None:
         """Everything unacked goes back to its queues."""
         await self._ask(commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+
+    async def flow(self, is_active: bool) -> None:
+        await self._ask(commands.Channel.Flow(is_active), commands.Channel.FlowOk)
 
     async def tx_select(self) -> None:
         await self._ask(commands.Tx.Select(), commands.Tx.SelectOk)
@@ -222,6 +250,9 @@ class Channel:
 
     def nack(self, delivery_tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
         self._say(commands.Basic.Nack(delivery_tag, multiple, requeue))
+
+    def reject(self, delivery_tag: int, *, requeue: bool = True) -> None:
+        self._say(commands.Basic.Reject(delivery_tag, requeue))
 
     def _say(self, method: Frame) -> None:
         self._require_open()

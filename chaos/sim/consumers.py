@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos.analysis.reference import AttemptKey
 from chaos.history import Kind, ProcessLog, ProcKind
-from chaos.sim.client import Channel, ClosedError, Delivered, open_connection
+from chaos.sim.client import Channel, ClosedError, Delivered, ProtocolError, open_connection
 from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD
 from chaos.sim.workload import (
     ANSWER_TIMEOUT_S,
@@ -30,6 +30,8 @@ from chaos.workload.message_id import MessageId, decode_body
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {FIRST: {"x-priority": 5}, TOLD: {"x-cancel-on-ha-failover": True}}
 #: Somebody else consumes from the queue, or exclusively.
 ACCESS_REFUSED = 403
+#: The broker does not do this.
+NOT_IMPLEMENTED = 540
 
 #: A consumer asks so long after an acknowledgement for an answer that proves it.
 PROOF_DELAY_S = 0.2
@@ -88,6 +90,7 @@ class Consumer(Client):
         prefetch: int,
         requeue_percent: int,
         hold_percent: int,
+        reject_percent: int = 0,
         kind: str = "",
     ) -> None:
         """``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it."""
@@ -98,6 +101,7 @@ class Consumer(Client):
         self._prefetch = prefetch
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
+        self._reject_percent = reject_percent
         self.queue: int | None = None
         #: What it consumes by all that it was told, and through which node; ``None``: nothing.
         self.place: tuple[int, int] | None = None
@@ -153,6 +157,26 @@ class Consumer(Client):
                 self.world.note("a channel recovered its deliveries")
         if channel is self.channel:
             self._is_recovering = False
+
+    def flow(self, is_active: bool) -> None:
+        """Ask the broker to stop delivering, or to go on."""
+        channel = self.channel
+        if channel is not None and channel.closed is None:
+            self.process.create_task(self._flow(channel, is_active))
+
+    async def _flow(self, channel: Channel, is_active: bool) -> None:
+        """It goes on as it does; to stop is nothing that it does, so it must not say that it has. It ends the
+        connection instead, as RabbitMQ does, and what is held comes again."""
+        try:
+            await channel.flow(is_active)
+        except ClosedError as error:
+            if is_active and error.code == NOT_IMPLEMENTED:
+                raise ProtocolError("a channel.flow that asks for nothing was refused") from error
+            if error.code == NOT_IMPLEMENTED:
+                self.world.note("a client was refused to stop the flow of a channel")
+        else:
+            if not is_active:
+                raise ProtocolError("the broker said that it has stopped the flow of a channel")
 
     def give_back(self) -> None:
         """Everything that was delivered so far and is still held, in one word that has no answer."""
@@ -227,10 +251,18 @@ class Consumer(Client):
         if self._is_recovering or delivered.delivery_tag <= self._recovered_tag:
             return
         record_settlement(self.log, queue, delivered, message, channel_id, is_requeued=is_requeued)
-        if is_requeued:
+        is_rejected = self.world.dice(self.name, message, "reject") < self._reject_percent
+        if is_rejected:
+            channel.reject(delivered.delivery_tag, requeue=is_requeued)
+            self.world.note(
+                "a message was rejected and came back" if is_requeued else "a message was rejected for good"
+            )
+        elif is_requeued:
             channel.nack(delivered.delivery_tag)
+        else:
+            channel.ack(delivered.delivery_tag)
+        if is_requeued:
             return
-        channel.ack(delivered.delivery_tag)
         assert self._settling is not None, "it consumes"
         self._settling.sent(message, delivered)
         if self._settling and not self._is_proving:
@@ -282,7 +314,8 @@ def record_settlement(
     *,
     is_requeued: bool = False,
 ) -> None:
-    """`ACK_SENT` or `NACK_SENT`, before the bytes leave."""
+    """`ACK_SENT` or `NACK_SENT`, before the bytes leave. A rejection for good is an acknowledgement: no queue here has
+    a dead-letter exchange."""
     log.record(
         Kind.NACK_SENT if is_requeued else Kind.ACK_SENT,
         queue_id=queue,

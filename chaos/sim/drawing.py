@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, Personality, Schedule, Step, node_name
+from chaos.sim.schedule import EXCLUSIVE, FIRST, TOLD, WIRING_KINDS, Personality, Schedule, Step, node_name
 
 #: Messages of one publish step at most.
 BURST_MAX = 12
@@ -53,6 +53,10 @@ FAULTS: Mapping[str, tuple[int, int]] = {
 #: How many of the seeds have a fault, and where it is another share.
 FAULT_SHARE = 0.25
 FAULT_SHARES: Mapping[str, float] = {"ambush": 0.5}
+#: Under these a living node may be one that nobody waits for, and serve what it knew for a moment, as
+#: `cluster.runtime.standing` admits (*Whom the wait leaves out*): one that stands still while others are refused by its
+#: address, or that loses its links one after the other.
+LEAVING_OUT = frozenset({"refuse", "cut", "cut_one_way", "isolate", "swizzle"})
 #: How many of the seeds begin with nodes of the release before.
 EARLIER_SHARE = 0.25
 #: How many have consumers that ask for more than messages, and for what.
@@ -170,6 +174,20 @@ def draw_privileges(chance: Random, personality: Personality) -> Personality:
     return replace(personality, consumer_kinds=kinds, has_single_active=has_single_active)
 
 
+def draw_requests(chance: Random, personality: Personality) -> Personality:
+    """What clients ask for besides, of brokers and of exchanges. What is wired is in one queue that must not be lost:
+    not where machines are replaced, of which one may have had the only copy that is complete. And through whatever node
+    it must be routed by what was told last: not under faults of `LEAVING_OUT`."""
+    wirings = chance.choice((0, 1, 1, 2))
+    is_certain = not personality.replacements and LEAVING_OUT.isdisjoint(personality.faults)
+    return replace(
+        personality,
+        reject_percent=chance.choice((0, 0, 0, 20, 60)),
+        wirings=wirings if is_certain else 0,
+        has_flow=chance.random() < 0.2,
+    )
+
+
 @dataclass
 class _Drawing:
     """The steps of one seed as they are drawn; ``chance`` is the generator of what is drawn just now."""
@@ -283,6 +301,21 @@ class _Drawing:
                 if chance.random() < 0.3:
                     self.at(at_ms - 100, "purge", queue)
                 self.at(at_ms, kind, queue, chance.choice(("unused", "empty", "empty")))
+
+    def wirings(self) -> None:
+        """Exchanges and bindings that come and go besides the workload."""
+        for number in range(self.personality.wirings):
+            chance = self.chance = drawn_for(self.seed, "wiring", number)
+            for _ in range(chance.choice((1, 2))):
+                kind, lasts_ms = chance.choice(WIRING_KINDS), chance.choice((300, 800, 1_500))
+                self.at(chance.uniform(0, 0.8) * self.end_ms, "wiring", number, lasts_ms, kind)
+
+    def flows(self) -> None:
+        """Some consumers want the broker to stop, which it refuses, or to go on, which it does."""
+        p = self.personality
+        for consumer in range(p.consumers if p.has_flow else 0):
+            chance = self.chance = drawn_for(self.seed, "flow", consumer)
+            self.at(chance.uniform(0.1, 0.9) * self.end_ms, "flow", consumer, int(chance.random() < 0.3))
 
     # --- faults ---
 
@@ -502,9 +535,12 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     share = min(max(length_ms / LONGEST_MS, min(LENGTH_SHARES)), 1.0)
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     personality = draw_privileges(drawn_for(seed, "privileges"), personality)
+    personality = draw_requests(drawn_for(seed, "requests"), personality)
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)
+    drawing.wirings()
+    drawing.flows()
     drawing.faults()
     drawing.upgrades()
     drawing.replacements()

@@ -32,6 +32,10 @@ from typing import Any, NamedTuple
 FILE_VERSION = 1
 #: What a consumer wants: the queue for itself, to be served before others, to be cancelled when the master changes.
 EXCLUSIVE, FIRST, TOLD = "exclusive", "first", "told"
+#: How messages find their way through the exchanges of a wiring (`chaos.sim.wiring`): by a binding of one of three
+#: types of exchange, or by the alternate exchange that an argument or a policy names.
+DIRECT, TOPIC, HEADERS, ARGUED, BY_POLICY = "direct", "topic", "headers", "argued", "policy"
+WIRING_KINDS = (DIRECT, TOPIC, HEADERS, ARGUED, BY_POLICY)
 
 
 class Step(NamedTuple):
@@ -114,6 +118,12 @@ class Personality:
     has_single_active: bool = False
     #: How often the leader of the metadata reports.
     raft_heartbeat_ms: int = 100
+    #: Of a hundred messages, so many are settled, or given back, by a rejection.
+    reject_percent: int = 0
+    #: Clients whose exchanges and bindings come and go.
+    wirings: int = 0
+    #: Consumers ask for what the broker does not do, and for what it need not do.
+    has_flow: bool = False
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class Stage:
                 prefetch=p.prefetch,
                 requeue_percent=p.requeue_percent,
                 hold_percent=p.hold_percent,
+                reject_percent=p.reject_percent,
                 kind=p.consumer_kinds[number % len(p.consumer_kinds)] if p.consumer_kinds else "",
             )
             for number in range(p.consumers)

@@ -10,7 +10,7 @@ from typing import Any
 from chaos.sim.client import Channel, ClosedError
 from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
-from chaos.sim.schedule import Step
+from chaos.sim.schedule import DIRECT, Step
 from chaos.sim.stage import NOWHERE, VHOST, Stage, policy_record, queue_name
 from chaos.sim.tenants import OPERATOR_PAUSE_S, Tenant
 from chaos.sim.wiring import Wiring
@@ -103,6 +103,9 @@ class Steps:
 
     def _get_in_transaction(self, queue: int, is_committed: int) -> None:
         self._ask(lambda channel: self._stage.visitor.get_in_transaction(channel, queue, bool(is_committed)))
+
+    def _flow(self, consumer: int, is_active: int) -> None:
+        self._stage.consumers[consumer].flow(bool(is_active))
 
     def _give_back(self, consumer: int, _queue: int) -> None:
         self._stage.consumers[consumer].give_back()
@@ -259,11 +262,11 @@ class Steps:
         tenant = self._tenants.setdefault(number, Tenant(stage, number))
         stage.operations.append(stage.visitor.process.create_task(tenant.stay(lasts_ms)))
 
-    def _wiring(self, number: int, lasts_ms: int) -> None:
+    def _wiring(self, number: int, lasts_ms: int, kind: str = DIRECT) -> None:
         """Exchanges and a queue are made, bound, used, and taken away after a while."""
         stage = self._stage
         wiring = self._wirings.setdefault(number, Wiring(stage, number))
-        stage.operations.append(stage.visitor.process.create_task(wiring.stay(lasts_ms)))
+        stage.operations.append(stage.visitor.process.create_task(wiring.stay(lasts_ms, kind)))
 
     def _force_promote(self, queue: int, node: str) -> None:
         self._operate(lambda admin: admin.force_promote(VHOST, queue_name(queue), node))

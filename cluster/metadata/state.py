@@ -22,7 +22,7 @@ middle begins again from its snapshot and log, and snapshots are taken between c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -120,6 +120,9 @@ class MetadataState(RecordChanges):
         self.versions = ClusterProtocol(spoken)
         #: A command is being carried out in pieces.
         self.is_changing = False
+        #: Told the vhost whose policies changed, before anybody sees a queue that follows them: what was concluded from
+        #: them is forgotten. (With a snapshot everything changes, which the observers of the topology hear.)
+        self.on_policies_changed: Callable[[str], None] = lambda _vhost: None
         self._requests = AppliedRequests()
         self._events: list[Event] = []
         #: Whence this state can be made again, if a command breaks off in the middle.
@@ -434,6 +437,7 @@ class MetadataState(RecordChanges):
         yield from self._policies_changed(command.vhost)
 
     def _policies_changed(self, vhost: str) -> Pieces[None]:
+        self.on_policies_changed(vhost)
         self._events.append(PolicyChanged(vhost))
         for queue in self._queues():
             if queue.vhost == vhost:

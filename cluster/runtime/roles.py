@@ -107,8 +107,6 @@ class Roles:
         self._is_active = False
         #: A user or a vhost may be gone (their connections are closed).
         self.on_access_ended: Callable[[], None] = lambda: None
-        #: Told the vhost whose policies changed (the broker forgets its routes).
-        self.on_policy_changed: Callable[[str], None] = lambda _vhost: None
 
     # --- taking part ---
 
@@ -187,8 +185,6 @@ class Roles:
         yield None
         yield from self._forget_deleted_queues()
         yield from self._queues.policy_changed()
-        for vhost in self._state.topology.vhosts():
-            self.on_policy_changed(vhost)
         yield None
         for queue_id in list(self._state.masterships):
             self._take_up_record(queue_id)
@@ -243,7 +239,6 @@ class Roles:
             self._files.vhosts_are(self._state.topology.vhosts())
         elif isinstance(event, PolicyChanged):
             yield from self._queues.policy_changed()
-            self.on_policy_changed(event.vhost)
 
     def _mastership_changed(self, event: MastershipChanged) -> None:
         queue = self._records.queue(event.queue_id)

@@ -45,6 +45,9 @@ def personality(**changes: Any) -> Personality:
         odd_percent=0,
         replacements=0,
         has_conditional_deletes=False,
+        reject_percent=0,
+        wirings=0,
+        has_flow=False,
     )
     return replace(calm, **changes)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chaos.sim.hostile import HOSTILE
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
+from chaos.sim.schedule import WIRING_KINDS
 
 
 def conditional_delete(scene: Scene, operations: int) -> None:
@@ -120,13 +122,14 @@ def growth(scene: Scene, operations: int) -> None:
         at_ms += chance.choice((0, 200, 1_500))
 
 
-def _stays(scene: Scene, kind: str, pause_max_ms: float) -> None:
-    """One to three of a kind (`chaos.sim.tenants`, `chaos.sim.wiring`), each again and again."""
+def _stays(scene: Scene, kind: str, pause_max_ms: float, ways: Sequence[str] = ()) -> None:
+    """One to three of a kind (`chaos.sim.tenants`, `chaos.sim.wiring`), each again and again, in one of some ways."""
     chance = scene.chance
     for number in range(chance.choice((1, 2, 3))):
         at_ms = chance.uniform(300, 1_500)
         while at_ms < scene.length_ms:
-            scene.at(at_ms, kind, number, chance.choice((0, 300, 1_500)))
+            way = (chance.choice(ways),) if ways else ()
+            scene.at(at_ms, kind, number, chance.choice((0, 300, 1_500)), *way)
             at_ms += chance.uniform(50, pause_max_ms)
 
 
@@ -150,7 +153,7 @@ def wirings(scene: Scene, operations: int) -> None:
     chance = scene.chance
     scene.change(log_entries_kept=chance.choice((0, 5)), slice_pieces=chance.choice((0, 1, 3)))
     scene.traffic(0, scene.length_ms, operations // 2)
-    _stays(scene, "wiring", 1_500)
+    _stays(scene, "wiring", 1_500, WIRING_KINDS)
     at_ms = 900.0
     while at_ms < scene.length_ms:
         victim, lasts_ms = scene.any_node(), chance.uniform(300, 3_000)

@@ -399,6 +399,18 @@ def test_a_policy_is_announced_and_can_be_cleared_once() -> None:
     assert isinstance(cluster.apply(ClearPolicy("/", "ha")).error, NoSuchPolicyError)
 
 
+def test_who_concludes_something_from_policies_hears_of_a_change_before_anybody_sees_a_piece_of_it() -> None:
+    cluster = StateUnderTest("n1")
+    for number in range(3):
+        cluster.declare(f"q{number}")
+    state, changed = cluster.state, list[str]()
+    state.on_policies_changed = changed.append
+    policy = PolicyRecord("/", "detour", "^", {"alternate-exchange": "elsewhere"}, 0, "exchanges")
+    pieces = state.apply_in_pieces(cluster.index + 1, Request(request_id(1), SetPolicy(policy)))
+    assert changed == []
+    assert [(list(changed), state.policy_of_exchange("/", "amq.direct")) for _ in pieces] == [(["/"], policy)] * 3
+
+
 def test_an_exchange_goes_by_its_arguments_and_then_by_its_policy() -> None:
     cluster = StateUnderTest("n1")
     topology = cluster.state.topology
