@@ -43,6 +43,7 @@ from cluster.runtime.applier import SLICE_PIECES
 from cluster.runtime.client_service import ClientService, cannot_listen
 from cluster.runtime.consensus_events import ConsensusEvents
 from cluster.runtime.data_directory import (
+    OWN_NAMES,
     DirectoryLock,
     claim_data_directory,
     count_on_from,
@@ -307,7 +308,7 @@ def _claim_directory(config: NodeConfig, world: World) -> _Claim:
     """Raises `ConfigError` if the directory cannot be this node's, and `StorageError`."""
     data_dir = str(config.data_dir)
     lock = claim_data_directory(world.disk, data_dir, config.node_name, world.lock, _log_within(config))
-    reread_if_marked(world.disk, data_dir)
+    reread_if_marked(world.disk, data_dir, OWN_NAMES)
     use = Use(world.disk, data_dir)
     carry_out_reset(world.disk, data_dir)
     joined = joined_cluster(world.disk, data_dir)

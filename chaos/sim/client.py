@@ -40,6 +40,11 @@ class ClosedError(Exception):
         self.code = code
 
 
+def history_us(true_s: float) -> int:
+    """A time as the history has it: nothing happens before 1 (`chaos.sim.workload.MemoryHistory.now`)."""
+    return 1 + int(true_s * 1e6)
+
+
 class Delivered(NamedTuple):
     """A message as a consumer, a get or a return hands it out."""
 
@@ -49,6 +54,11 @@ class Delivered(NamedTuple):
     body: bytes
     #: Not before this the broker has sent it (true time, seconds).
     sent_s: float = 0.0
+
+    @property
+    def sent_us(self) -> int:
+        """As the history has it."""
+        return history_us(self.sent_s)
 
 
 #: Frames on channel 0 that ask for nothing.
@@ -62,13 +72,14 @@ _CAPABILITIES: dict[str, Any] = {"capabilities": {"connection.blocked": True, "c
 def _nothing(*_args: object) -> None: ...
 
 
-@lru_cache
+@lru_cache(typed=True)
 def _publish_frame(channel: int, exchange: str, queue: str, mandatory: bool) -> bytes:
     return frame.marshal(commands.Basic.Publish(0, exchange, queue, mandatory), channel)
 
 
-@lru_cache
+@lru_cache(typed=True)
 def _header_frame(channel: int, size: int, is_persistent: bool, headers: tuple[tuple[str, Any], ...]) -> bytes:
+    """The values of headers are texts and integers: 1 and True would be one key."""
     properties = commands.Basic.Properties(
         delivery_mode=PERSISTENT if is_persistent else 1, headers=dict(headers) or None
     )
@@ -98,7 +109,7 @@ class Channel:
     @property
     def heard_us(self) -> int:
         """When what was heard last was sent, in microseconds."""
-        return 1 + int(self.connection.heard_sent_s * 1e6)
+        return history_us(self.connection.heard_sent_s)
 
     # --- requests ---
 

@@ -291,7 +291,7 @@ def record_delivery(
     message, crc_ok = decode_body(run_tag, delivered.body)
     log.record(
         Kind.DELIVER,
-        t_lo_us=1 + int(delivered.sent_s * 1e6),
+        t_lo_us=delivered.sent_us,
         queue_id=queue,
         pub_id=None if message is None else message.pub_id,
         seq=None if message is None else message.seq,

@@ -168,7 +168,8 @@ def _is_excused(
     """``entries``: which node each channel led to, as far as that is known."""
     queue = key[0]
     assert queue is not None, "a story has a queue"
-    sent_us, confirmed_us = min((event.t_lo_us, event.t_hi_us) for event in story if event.kind == Kind.CONFIRM)
+    confirms = [event for event in story if event.kind == Kind.CONFIRM]
+    sent_us, confirmed_us = min(event.t_lo_us for event in confirms), min(event.t_hi_us for event in confirms)
     published_us = min((event.t_hi_us for event in story if event.kind == Kind.PUB_INVOKE), default=confirmed_us)
     if any(event.kind == Kind.RETURN for event in story):
         return True  # no queue took it, and that was said before the confirm

@@ -90,7 +90,8 @@ class ClientService:
             await self._serve()
 
     def pause_changed(self, pause: Pause | None) -> None:
-        """Stop serving at once, or (``None``) serve again, in the background."""
+        """Stop serving at once, or (``None``) serve again, in the background; queues that were abandoned meanwhile are
+        deleted then, also by who has served all the time."""
         if pause is not None and self._server is not None:
             self._is_serving = False
             self._server.refuse(_farewell(pause))

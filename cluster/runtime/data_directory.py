@@ -31,6 +31,8 @@ _MARKS = frozenset({NAME_FILE, INCARNATION_FILE, IDENTITY_FILE})
 #: What a first start that was cut short, or the maker of a file system, may have left.
 _HARMLESS = frozenset({"lock", RAFT_DIRECTORY, "vhosts", RESET_FILE, JOINED_FILE, MARK_FILE, "lost+found"})
 _KNOWN = _MARKS | _HARMLESS
+#: Everything that a node has made there, and will read.
+OWN_NAMES = _KNOWN - {"lost+found"}
 #: So many foreign names are told.
 _TOLD_MAX = 3
 

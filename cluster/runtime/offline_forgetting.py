@@ -41,7 +41,7 @@ from cluster.raft.core import RestoredState
 from cluster.raft.log import RaftLog
 from cluster.raft.messages import Entry, EntryKind, HardState, Ready
 from cluster.raft.storage import RaftStorage
-from cluster.runtime.data_directory import incarnation_of, next_incarnation, owner_of
+from cluster.runtime.data_directory import OWN_NAMES, incarnation_of, next_incarnation, owner_of
 from cluster.runtime.identity import IDENTITY_BYTES, RAFT_DIRECTORY, IdentityFile, read_identity
 from node.errors import ConfigError
 from node.ids import Incarnation, NodeName, QueueId
@@ -79,7 +79,7 @@ def plan_forgetting(disk: OwnDisk, data_dir: str, names: Sequence[str]) -> Forge
     Raises `ConfigError` if they cannot be forgotten here, or not by this release, `StorageError` for a directory that
     cannot be read.
     """
-    reread_if_marked(disk, data_dir)
+    reread_if_marked(disk, data_dir, OWN_NAMES)
     node = NodeName(owner_of(disk, data_dir))
     restored = RaftStorage.read(disk, f"{data_dir}/{RAFT_DIRECTORY}")
     identity = read_identity(disk, data_dir)

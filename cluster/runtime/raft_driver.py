@@ -287,7 +287,7 @@ class RaftDriver:
         finally:
             is_oldest = next(iter(self._waiting)) == request_id
             del self._waiting[request_id]
-            if is_oldest and len(self._waiting) >= MAX_OUTSTANDING_REQUESTS // 2:
+            if is_oldest and self._last_proposal >= proposal.number + MAX_OUTSTANDING_REQUESTS:
                 self._schedule_retry()  # some may be waiting for their first try
 
     async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
@@ -592,7 +592,9 @@ class RaftDriver:
         assert (self._stalled is None) == (self._refused is None), "what the disk did not take, it refused"
         assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"
         if self._timer is not None and self._is_running:
-            due_ms = max(self.core.next_deadline_ms, self._timer_set_ms + 1)
-            assert self._timer_due_ms <= due_ms, "the timer comes when the core waits for it"
+            due_ms = max(min(self.core.next_deadline_ms, self._next_try_ms), self._timer_set_ms + 1)
+            assert self._timer_due_ms <= due_ms, "the timer comes when the core waits for it, or a proposal"
+        tried_ms = [proposal.next_try_ms for proposal in self._waiting.values() if proposal.next_try_ms]
+        assert self._next_try_ms <= min(tried_ms, default=NEVER_MS), "what was tried is tried again"
         if self._sync is None and self._is_running and not self._is_pump_scheduled:
             assert not self._unsynced, "what is written is being synced or confirmed"

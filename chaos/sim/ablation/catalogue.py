@@ -361,8 +361,8 @@ _ALL = (
     ),
     Safeguard(
         storage.failed_syncs_are_forgotten,
-        "After a failed sync the next start reads what the disk has.",
-        "what it then takes for durable",
+        "A start after an end that was not in order reads what the disk has.",
+        "what it takes for durable after a failed sync",
         "node.store.disk.distrust",
         "failed_sync",
     ),

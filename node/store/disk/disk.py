@@ -414,6 +414,24 @@ class RealDirectorySync:
             os.close(fd)
 
 
+def _reread_below(directory: str) -> None:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _reread_below(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                _reread_file(entry.path)
+
+
+def _reread_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # of a file system that does not know it
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
 class RealDisk:
     """`Disk` of the operating system."""
 
@@ -501,16 +519,12 @@ class RealDisk:
     def reread(self, path: str) -> None:
         """See `node.store.disk.distrust.OwnDisk`."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
+            if Path(path).is_dir():
+                _reread_below(path)
+            elif Path(path).is_file():
+                _reread_file(path)
         except OSError as error:
-            raise _failure("open", path, error) from error
-        try:
-            with contextlib.suppress(OSError):  # of a directory, or of a file system that does not know it
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+            raise _failure("reading again", path, error) from error
 
     def free_bytes(self, path: str) -> int:
         try:

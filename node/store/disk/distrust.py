@@ -9,16 +9,16 @@ acknowledges, and a message for one that it need not be sent.
 
 A process cannot be relied on to tell: it may be killed before it hears of the failure. So it leaves a mark when it
 begins, and takes it away when it has ended in order and no sync has failed. Who finds one gives up what is in memory of
-every file in the directory before it reads one (`posix_fadvise`, ``POSIX_FADV_DONTNEED``: what is clean goes, what is
-yet to be written stays). From then on it reads what the disk has, as after a loss of power, which every file is made
-for. The mark need not survive such a loss: neither does what it is about. A system that keeps the pages all the same is
-as it was before. What may not be read (a `lost+found` of root's) the node will not read later, either.
+every file of the node before it reads one (`posix_fadvise`, ``POSIX_FADV_DONTNEED``: what is clean goes, what is yet to
+be written stays). From then on it reads what the disk has, as after a loss of power, which every file is made for. The
+mark need not survive such a loss: neither does what it is about. A system that keeps the pages all the same is as it
+was before. What else is in the directory, a `lost+found` of root's or an operator's link, is nobody's business here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Protocol
 
@@ -37,8 +37,8 @@ class OwnDisk(Disk, Protocol):
     on_sync_failed: Callable[[], None]
 
     def reread(self, path: str) -> None:
-        """Give up what is in memory of a file and is not to be written: it is read from the disk again. A directory,
-        or nothing, is no error. Raises `StorageError`."""
+        """Give up what is in memory of a file, or of all files below a directory, and is not to be written: it is read
+        from the disk again. Nothing there is no error, and no link below is followed. Raises `StorageError`."""
 
 
 class Use:
@@ -63,20 +63,9 @@ class Use:
                 self._disk.unlink(self._path)
 
 
-def reread_if_marked(disk: OwnDisk, data_dir: str) -> None:
-    """Before anything is read from ``data_dir``. Raises `StorageError`."""
+def reread_if_marked(disk: OwnDisk, data_dir: str, names: Collection[str]) -> None:
+    """Before anything is read from ``data_dir``, of which the node has these. Raises `StorageError`."""
     if disk.exists(f"{data_dir}/{MARK_FILE}"):
         log.info("the process before did not end in order, or a sync failed: files are read from the disk, not memory")
-        _reread_all(disk, data_dir)
-
-
-def _reread_all(disk: OwnDisk, directory: str) -> None:
-    for name in disk.list(directory):
-        path = f"{directory}/{name}"
-        try:
-            disk.reread(path)
-            _reread_all(disk, path)
-        except StorageError as error:
-            if not isinstance(error.__cause__, PermissionError):
-                raise
-            log.info("%s is not read again, since this user may not read it: nothing of a node (%s)", path, error)
+        for name in sorted(names):
+            disk.reread(f"{data_dir}/{name}")

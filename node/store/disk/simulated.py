@@ -350,6 +350,8 @@ class SimulatedDisk:
         inode = self._inode(path)
         if inode is not None:
             inode.reread()
+        for name in self.list(path):
+            self.reread(f"{path}/{name}")
 
     def create(self, path: str) -> DiskFile:
         directory, name = _split(path)

@@ -57,6 +57,7 @@ def test_whoever_waits_for_what_needed_no_writing_is_drained_again_once() -> Non
     assert bench.turn() == [A]
     bench.turns.nothing_written()
     assert bench.turn() == [A]
+    assert bench.syncs_asked == 1, "nobody waits for another"
     bench.turns.nothing_written()
     assert bench.turn() == []
     bench.sync()

@@ -8,16 +8,18 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cluster.metadata.commands import NodeDown, SetPolicy
+from cluster.metadata.commands import ChangeTopology, NodeDown, SetPolicy
 from cluster.metadata.records import PolicyRecord
 from cluster.runtime.queue_role import MasterRole
 from cluster.runtime.roles import TAKE_UP_SLICE_S
 from node.ids import Incarnation, QueueId
 from node.pieces import at_once
 from node.queues.local_replica import LocalReplica
+from node.routing.router import Router
 from node.store.steps import Steps
+from node.topology.commands import Bind, DeclareExchange
 from node.topology.records import QueueRecord
-from tests.support.runtime_bench import N2, N3, RuntimeBench
+from tests.support.runtime_bench import N1, N2, N3, RuntimeBench
 
 
 @pytest.fixture
@@ -111,3 +113,23 @@ async def test_policies_that_a_snapshot_brings_hold_at_once(bench: RuntimeBench)
     assert not refuses()
     group.restore(with_limit)
     assert refuses()
+
+
+async def test_routes_follow_the_policies_that_a_snapshot_brings(bench: RuntimeBench) -> None:
+    state = bench.runtime.metadata.state
+    router = Router(state.topology, bench.runtime.records.alternate_exchange)
+    queue_id = bench.declare("q")
+    for command in (
+        DeclareExchange("/", "from", "direct"),
+        DeclareExchange("/", "other", "fanout"),
+        Bind("/", "other", "q", "queue", ""),
+    ):
+        bench.log.commit(ChangeTopology(command, N1))
+    without = state.snapshot()
+    other = {"alternate-exchange": "other"}
+    bench.log.commit(SetPolicy(PolicyRecord("/", "other", "^from$", other, 1, "exchanges")))
+    assert [queue.queue_id for queue in router.route("/", "from", "key", b"\0\0")] == [queue_id]
+    assert router.cached("/")
+    bench.runtime.metadata.restore(without)
+    assert not router.cached("/")
+    assert router.route("/", "from", "key", b"\0\0") == ()

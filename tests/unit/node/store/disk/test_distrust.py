@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import AF_UNIX, socket
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_what_a_sync_could_not_write_is_seen_until_the_next_start(disk: Simulate
     fail_to_sync(disk, b" and lost")
     use.end()
     assert read_whole(disk, "/data/raft/log") == b"kept and lost"
-    reread_if_marked(disk, "/data")
+    reread_if_marked(disk, "/data", ["raft"])
     assert read_whole(disk, "/data/raft/log") == b"kept"
 
 
@@ -45,13 +46,13 @@ def test_nor_is_it_believed_if_the_process_died_before_it_heard(disk: SimulatedD
     Use(disk, "/data")
     disk.on_sync_failed = lambda: None
     fail_to_sync(disk, b" and lost")
-    reread_if_marked(disk, "/data")
+    reread_if_marked(disk, "/data", ["raft"])
     assert read_whole(disk, "/data/raft/log") == b"kept"
 
 
 def test_the_mark_lasts_until_somebody_ends_in_order(disk: SimulatedDisk) -> None:
     Use(disk, "/data")
-    reread_if_marked(disk, "/data")
+    reread_if_marked(disk, "/data", ["raft"])
     second = Use(disk, "/data")
     assert disk.exists(MARK)
     second.end()
@@ -62,14 +63,14 @@ def test_what_was_written_since_and_not_yet_synced_stays(disk: SimulatedDisk) ->
     Use(disk, "/data")
     fail_to_sync(disk, b" lost")
     disk.open("/data/raft/log").pwrite(b"KEPT", 0)
-    reread_if_marked(disk, "/data")
+    reread_if_marked(disk, "/data", ["raft"])
     assert read_whole(disk, "/data/raft/log") == b"KEPT"
 
 
 def test_after_an_orderly_end_nothing_is_given_up(disk: SimulatedDisk) -> None:
     Use(disk, "/data").end()
     fail_to_sync(disk, b" shown")
-    reread_if_marked(disk, "/data")
+    reread_if_marked(disk, "/data", ["raft"])
     assert read_whole(disk, "/data/raft/log") == b"kept shown"
 
 
@@ -90,43 +91,71 @@ def test_a_mark_that_cannot_be_taken_away_is_no_failure(disk: SimulatedDisk, mon
     assert disk.exists(MARK)
 
 
-def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Path) -> None:
+@pytest.fixture
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files whose memory the system was asked to give up."""
+    names: list[str] = []
+    advise = os.posix_fadvise
+
+    def note(fd: int, offset: int, size: int, advice: int) -> None:
+        names.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        advise(fd, offset, size, advice)
+
+    monkeypatch.setattr("os.posix_fadvise", note)
+    return names
+
+
+def test_the_files_of_the_system_are_reread_and_stay_what_they_are(tmp_path: Path, given_up: list[str]) -> None:
     disk: OwnDisk = RealDisk()
-    (tmp_path / "queues").mkdir()
-    (tmp_path / "queues" / "1").write_bytes(b"unsynced")
-    (tmp_path / "elsewhere").symlink_to("queues")
-    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "vhosts" / "1").mkdir(parents=True)
+    (tmp_path / "vhosts" / "1" / "index").write_bytes(b"unsynced")
+    (tmp_path / "name").write_bytes(b"n1")
     (tmp_path / MARK_FILE).touch()
-    reread_if_marked(disk, str(tmp_path))
-    assert (tmp_path / "queues" / "1").read_bytes() == b"unsynced"
-    disk.reread(str(tmp_path / "gone"))
+    reread_if_marked(disk, str(tmp_path), ["name", "gone", "vhosts"])
+    assert given_up == [str(tmp_path / "name"), str(tmp_path / "vhosts" / "1" / "index")]
+    assert (tmp_path / "vhosts" / "1" / "index").read_bytes() == b"unsynced"
 
 
-def test_what_the_node_may_not_read_is_none_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data directory may be a file system of its own, with a `lost+found` that is root's."""
+def test_what_somebody_else_has_put_there_is_left_alone(tmp_path: Path, given_up: list[str]) -> None:
+    """Each of these would fail, or never end: a start after a kill must not depend on them."""
     disk: OwnDisk = RealDisk()
+    own = tmp_path / "vhosts"
+    own.mkdir()
+    for directory in (tmp_path, own):
+        (directory / "loop").symlink_to(".")
+        (directory / "descriptors").symlink_to("/proc/self/fd")
+        (directory / "nowhere").symlink_to("gone")
+        os.mkfifo(directory / "pipe")
+        with socket(AF_UNIX) as listener:
+            listener.bind(str(directory / "socket"))
     (tmp_path / "lost+found").mkdir()
-    (tmp_path / "note").write_text("of somebody else")
-    (tmp_path / "raft").mkdir()
     (tmp_path / MARK_FILE).touch()
-    reread: list[str] = []
-    open_file, list_directory = os.open, os.listdir
+    reread_if_marked(disk, str(tmp_path), ["raft", "vhosts"])
+    assert given_up == []
 
-    def may_open(path: str, flags: int) -> int:
-        if path == str(tmp_path / "note"):
-            raise PermissionError(13, "Permission denied", path)
-        reread.append(path)
-        return open_file(path, flags)
 
-    def may_list(path: str) -> list[str]:
-        if path == str(tmp_path / "lost+found"):
-            raise PermissionError(13, "Permission denied", path)
-        return list_directory(path)
+def test_a_directory_of_the_node_on_another_disk_is_reread(tmp_path: Path, given_up: list[str]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "log").touch()
+    (tmp_path / "raft").symlink_to("elsewhere")
+    (tmp_path / MARK_FILE).touch()
+    reread_if_marked(RealDisk(), str(tmp_path), ["raft"])
+    assert given_up == [str(tmp_path / "elsewhere" / "log")]
 
-    monkeypatch.setattr("os.open", may_open)
-    monkeypatch.setattr("os.listdir", may_list)
-    reread_if_marked(disk, str(tmp_path))
-    assert str(tmp_path / "raft") in reread
+
+def test_a_file_of_the_node_that_may_not_be_read_takes_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft" / "log").touch()
+    (tmp_path / MARK_FILE).touch()
+
+    def refuse(path: str, _flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        reread_if_marked(RealDisk(), str(tmp_path), ["raft"])
 
 
 def test_a_disk_that_cannot_be_read_takes_no_start(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +166,7 @@ def test_a_disk_that_cannot_be_read_takes_no_start(disk: SimulatedDisk, monkeypa
 
     monkeypatch.setattr(disk, "reread", fail)
     with pytest.raises(StorageError, match="open"):
-        reread_if_marked(disk, "/data")
+        reread_if_marked(disk, "/data", ["raft"])
 
 
 def test_a_failed_sync_of_the_system_leaves_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
