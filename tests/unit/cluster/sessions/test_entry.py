@@ -308,6 +308,29 @@ def test_what_closed_channels_leave_for_a_queue_without_a_master_is_bounded_in_b
     assert 0 < sum(len(each.envelopes) for each in told) < 12_000
 
 
+def test_a_message_that_is_larger_than_the_bound_takes_the_place_of_all_others(
+    bench: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients may publish one of four times its size."""
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    large = b"x" * 20_000
+    for counter, body in enumerate((b"1", large), 1):
+        bench.entry.publish(bench.channel, QUEUE, [message(counter, body)], [0])
+    bench.entry.check_invariants()
+    bench.accepts(1)
+    assert bench.told() == ["n2 open 1", f"n2 publish 1: {large.decode()} resent"]
+
+
+def test_a_message_that_is_larger_than_the_bound_goes_when_there_is_a_newer_one(
+    bench: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    for counter, body in enumerate((bytes(20_000), b"2"), 1):
+        bench.entry.publish(bench.channel, QUEUE, [message(counter, body)], [0])
+    bench.accepts(1)
+    assert bench.told() == ["n2 open 1", "n2 publish 1: 2 resent"]
+
+
 def test_the_master_is_not_asked_to_confirm_what_nobody_tracks(bench: EntryBench) -> None:
     """The number that it would confirm may be that of another publish."""
     bench.entry.publish(bench.channel, QUEUE, [message_of(1)], [0])
