@@ -9,12 +9,12 @@ import pytest
 
 from cluster.raft.config import RaftConfig
 from cluster.sessions import routes
-from cluster.sessions.entry import REOPEN_DELAY_S
+from cluster.sessions.entry import REOPEN_DELAY_MAX_S, REOPEN_DELAY_S
 from cluster.sessions.messages import SessionConfirm, SessionPublish, SessionSettle
 from cluster.sessions.ports import ReopenLater
 from cluster.sessions.questions import Question
 from node.errors import StorageError
-from node.ids import SeqId
+from node.ids import NodeName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
@@ -193,6 +193,20 @@ def test_a_master_that_takes_long_to_open_its_copy_is_asked_ever_more_seldom(ben
     bench.entry.reopen(QUEUE)
     bench.accepts(asked + 3)
     bench.refuses(asked + 3)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+
+
+def test_a_master_that_comes_back_over_a_new_link_is_asked_as_if_for_the_first_time(bench: EntryBench) -> None:
+    """It may be in another life, of which the refusals before the break say nothing."""
+    bench.linked.add(NodeName("n3"))
+    bench.publishes(1)
+    asked = refused_until(bench, 10.0, 1)
+    bench.link_breaks("n3")
+    bench.refuses(asked + 1)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_MAX_S)], "that is no link to it"
+    bench.link_breaks("n2")
+    bench.link_comes("n2")
+    bench.refuses(asked + 2)
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
 
 
