@@ -330,14 +330,14 @@ class Conversations:
         """What only one mirror needs; it follows the frames of ``turn``, which it presumes. Over a link that is
         congested no more goes than somebody waits for."""
         for progress in self.mirrors.values():
-            if progress.state is MirrorState.FILLING or progress.extras:
-                self._send_difference(progress, turn, is_full(progress.node))
+            if progress.extras and progress.state in RECEIVING:
+                extras = SettleOp(tuple(progress.extras))
+                progress.extras = []
+                self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)
+            if progress.state is MirrorState.FILLING:
+                self._fill(progress, turn, bool(progress.lacking) and is_full(progress.node))
 
-    def _send_difference(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
-        if progress.extras and progress.state in RECEIVING:
-            extras = SettleOp(tuple(progress.extras))
-            progress.extras = []
-            self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)
+    def _fill(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
         while progress.state is MirrorState.FILLING and progress.lacking:
             is_busy = progress.in_flight_bytes > self._settings.window_bytes // 2
             if is_busy or progress.in_flight_sync_batches >= SYNC_BATCHES_IN_FLIGHT:

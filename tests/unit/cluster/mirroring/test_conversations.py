@@ -10,10 +10,10 @@ import pytest
 from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue
-from cluster.mirroring.messages import AttachRefused, HorizonOp, Ops
+from cluster.mirroring.messages import AttachRefused, AttachReply, HorizonOp, Ops
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
-from node.ids import Epoch
+from node.ids import Epoch, NodeName
 from tests.support.messages import publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
@@ -127,6 +127,38 @@ def test_a_mirror_is_filled_beside_whatever_else_is_on_its_way_to_it() -> None:
         pair.master.take_messages()
     [progress] = pair.master._conversations.mirrors.values()
     assert (progress.in_flight_frames, progress.in_flight_sync_batches) == (19, 0)
+
+
+def test_the_link_is_looked_at_only_for_what_is_missing() -> None:
+    """Nor for what a mirror has too much, which may be left of a conversation that is about to begin anew."""
+    asked: list[NodeName] = []
+
+    def is_full(node: NodeName) -> bool:
+        asked.append(node)
+        return False
+
+    pair = Pair()
+    pair.master.publish(publications(1, 2))
+    pair.mirror_local.publish(publications(1, 2))
+    pair.master.drop(1)
+    pair.master.publish(publications(3, 1))
+    pair.up()
+    for _, message in pair.master.take_messages(is_full=is_full):
+        pair.mirror.receive(N1, message)
+    for _, answer in pair.mirror.take_messages():
+        if isinstance(answer, AttachReply):
+            pair.master.receive(N2, answer)
+    pair.up()
+    [progress] = pair.master._conversations.mirrors.values()
+    assert (progress.state, bool(progress.extras)) == (MirrorState.PROBING, True)
+    for _, message in pair.master.take_messages(is_full=is_full):
+        pair.mirror.receive(N1, message)
+    assert asked == []
+    pair.to_master()
+    assert (progress.state, bool(progress.lacking)) == (MirrorState.FILLING, True)
+    for _ in range(2):
+        pair.master.take_messages(is_full=is_full)
+    assert asked == [N2], "all of it was sent"
 
 
 def test_what_every_mirror_has_is_not_counted_any_more() -> None:
