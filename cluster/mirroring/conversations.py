@@ -14,7 +14,9 @@ when it has applied what was sent, a new attach finds the difference by content 
 queue. So a slow mirror costs a comparison, never memory.
 
 That bounds one conversation. All queues share the link to a node, and what waits for that is bounded as well, by its
-end (`cluster.transport.outbox`). So batches wait as long as the link is congested; the passing of time looks again.
+end (`cluster.transport.outbox`). So batches wait as long as the link is congested; the passing of time looks again. A
+mirror that confirms wait for is not left without: it has one batch on its way all the same, a small one, because a
+link that was broken for a moment leaves as many such mirrors as there are queues (`CONGESTED_PARTS`).
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from cluster.mirroring.reports import (
 from cluster.mirroring.service import REPORT_REPEAT_MS
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.sync import (
+    CONGESTED_PARTS,
     SYNC_BATCH_BYTES,
     SYNC_BATCHES_IN_FLIGHT,
     SyncProgress,
@@ -330,24 +333,25 @@ class Conversations:
         """What only one mirror needs; it follows the frames of ``turn``, which it presumes. Over a link that is
         congested no more goes than somebody waits for."""
         for progress in self.mirrors.values():
-            if progress.state is MirrorState.FILLING or progress.extras:
-                self._send_difference(progress, turn, is_full(progress.node))
+            if progress.extras and progress.state in RECEIVING:
+                extras = SettleOp(tuple(progress.extras))
+                progress.extras = []
+                self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)
+            if progress.state is MirrorState.FILLING:
+                self._fill(progress, turn, bool(progress.lacking) and is_full(progress.node))
 
-    def _send_difference(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
-        if progress.extras and progress.state in RECEIVING:
-            extras = SettleOp(tuple(progress.extras))
-            progress.extras = []
-            self._send(progress, (extras,), 16 * len(extras.ranges), turn=turn)
+    def _fill(self, progress: MirrorProgress, turn: int, is_link_full: bool) -> None:
         while progress.state is MirrorState.FILLING and progress.lacking:
             is_busy = progress.in_flight_bytes > self._settings.window_bytes // 2
             if is_busy or progress.in_flight_sync_batches >= SYNC_BATCHES_IN_FLIGHT:
                 return
-            # Confirms wait for a required one: it has one batch on its way, whatever the others do.
+            # Confirms wait for a required one: it has one batch on its way, whatever the others do, but a small one.
             if is_link_full and (progress.in_flight_sync_batches or not progress.is_required):
                 return
             if not progress.is_required and not self._throttle.may_send:
                 return
-            batch = cut_batch(self._local, progress.lacking, self._settings.sync_batch_messages, SYNC_BATCH_BYTES)
+            bytes_max = SYNC_BATCH_BYTES // CONGESTED_PARTS if is_link_full else SYNC_BATCH_BYTES
+            batch = cut_batch(self._local, progress.lacking, self._settings.sync_batch_messages, bytes_max)
             if batch is None:
                 break
             op, size_bytes = batch

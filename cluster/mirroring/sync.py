@@ -15,7 +15,11 @@ SYNC_BATCH_MESSAGES = 4096
 #: Body and envelope bytes after which a batch is closed. A batch is read and sent in one turn of the loop, so this is
 #: what live traffic waits for: 1 MiB costs some milliseconds.
 SYNC_BATCH_BYTES = 1024 * 1024
-#: Messages read at a time while a batch grows, so that big messages overshoot the byte bound by one read only.
+#: Over a congested link a batch is a so many-th part of that. Each queue with a mirror that confirms wait for may have
+#: one on its way there, and this leaves room for four thousand before the link is reset (`cluster.transport.outbox`).
+CONGESTED_PARTS = 16
+#: Messages read at a time at most while a batch grows. The first read is of one, each takes twice as many as the one
+#: before: so large messages make a batch about twice as large as it should be, and no larger.
 SYNC_READ_MESSAGES = 64
 #: Batches on the way to one mirror: one being applied while the next travels.
 SYNC_BATCHES_IN_FLIGHT = 2
@@ -47,11 +51,13 @@ def cut_batch(
     seq_ids: list[SeqId] = []
     parts: list[bytes] = []
     size_bytes = 0
+    at_a_time = 1
     while lacking and len(seq_ids) < messages_max and size_bytes < bytes_max:
-        for seq_id, envelope in reader.read(lacking.take_first(min(SYNC_READ_MESSAGES, messages_max - len(seq_ids)))):
+        for seq_id, envelope in reader.read(lacking.take_first(min(at_a_time, messages_max - len(seq_ids)))):
             seq_ids.append(seq_id)
             parts.append(envelope)
             size_bytes += len(envelope)
+        at_a_time = min(2 * at_a_time, SYNC_READ_MESSAGES)
     if not seq_ids:
         return None
     return SyncBatchOp(tuple(seq_ids), b"".join(parts)), size_bytes

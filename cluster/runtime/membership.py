@@ -81,6 +81,10 @@ class PeerAlarms(Protocol):
 
     def own_alarms(self) -> NodeAlarms: ...
 
+    @property
+    def alarmed_peers(self) -> Sequence[NodeName]:
+        """Those of whom an alarm is kept."""
+
     def node_up(self, node: NodeName) -> None: ...
 
     def node_down(self, node: NodeName, *, is_linked: bool) -> None: ...
@@ -330,9 +334,13 @@ class Membership:
 
     def members_restored(self) -> None:
         """The records are those of a snapshot: who came, went, or was forgotten in the entries that are in it was not
-        told. So all are told as what they are."""
+        told. So all are told as what they are.
+
+        The peers are those of the log (`cluster.runtime.group_members`), which are without those that were forgotten
+        before the snapshot is read to its end: who else is known here may be one of these.
+        """
         members = self._metadata.state.members
-        for peer in self._peers:
+        for peer in dict.fromkeys((*self._peers, *self._alarms.alarmed_peers, *self._stopped)):
             if peer not in members:
                 self.member_changed(MemberChanged(peer, None))
         for member in members.values():

@@ -186,6 +186,11 @@ class ResourceAlarms:
             log.warning("alarms on %s: %s", peer, names)
             self._tell_broker()
 
+    @property
+    def alarmed_peers(self) -> list[NodeName]:
+        """See `AlarmRegistry.alarmed_peers`."""
+        return self.registry.alarmed_peers
+
     def node_up(self, node: NodeName) -> None:
         self.registry.node_up(node)
         self._tell_broker()

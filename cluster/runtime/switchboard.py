@@ -65,6 +65,8 @@ class OutgoingFrames:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._outgoing: dict[NodeName, list[QueueFrameMessage]] = {}
+        #: Nodes whose link lacks something that was said, and is about to be reset.
+        self._broken: set[NodeName] = set()
         self._mesh: FrameCarrier
 
     def connect(self, mesh: FrameCarrier) -> None:
@@ -104,12 +106,20 @@ class OutgoingFrames:
             self._hand_over(node, messages)
 
     def _hand_over(self, node: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
+        if node in self._broken:
+            return  # behind a gap, what is sent again later would be taken for known
         try:
             self._mesh.send_queue_frames(node, messages)
         except Exception as error:
             # Part of the conversation is lost, as with a broken link; the other nodes get theirs.
             log.exception("messages for %s could not be sent", node)
-            self._mesh.reset_link(node, f"messages could not be sent: {error!r}")
+            self._broken.add(node)
+            # Not here: whoever asks for room (`is_congested_now`) is in the midst of something, and is told of the end.
+            self._loop.call_soon(self._reset, node, f"messages could not be sent: {error!r}")
+
+    def _reset(self, node: NodeName, reason: str) -> None:
+        self._broken.discard(node)
+        self._mesh.reset_link(node, reason)
 
 
 class FrameReceiver(Protocol):

@@ -40,8 +40,8 @@ channel              closed
 
 A message of a session that is over, or of another node than the master, is a straggler and ignored. A refused session
 is tried again after `REOPEN_DELAY_S`: the master has not applied the record yet that we have; and ever more seldom, if
-it is that one's copy which is not open. A session that cannot be opened (no link, no master, this node not ready) is
-opened by the event that ends the obstacle.
+it is that one's copy which is not open. With a new link, as with a new record, that begins anew. A session that cannot
+be opened (no link, no master, this node not ready) is opened by the event that ends the obstacle.
 
 What goes out, and why at once
 ------------------------------
@@ -177,6 +177,7 @@ class Entry:
         self._credits.link_free(node)
         for route in self._routes.values():
             if route.master == node:
+                route.reopen_delay_s = 0.0  # whoever comes back may be in another life
                 self._lose(route)
 
     def queue_stopped(self, queue_id: QueueId) -> None:

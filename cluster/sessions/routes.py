@@ -11,7 +11,7 @@ Everything a client may not lose is kept on the route until the master has answe
 - ``unconfirmed``: publishes whose confirm somebody waits for. They are sent again, in order, on the next session;
   the master recognises by message id those that it has (`BackingQueue.is_duplicate`).
 - ``untracked``: publishes without confirms that found no open session. Bounded: such a publisher asked for no
-  promise, and the oldest go first.
+  promise, and the oldest go first. The newest one stays, though it alone may be larger than the bound.
 - ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
   session, at whose opening what is unconfirmed is sent again and paid for again.
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
@@ -99,7 +99,7 @@ class Call:
 
 class Untracked:
     """Publishes that nobody waits for, of channels that may be closed; the first go when there are too many, or when
-    they are too large."""
+    they are too large together. One message alone is never too large."""
 
     __slots__ = ("_messages", "size_bytes")
 
@@ -116,7 +116,9 @@ class Untracked:
         for message in messages:
             self._messages.append((channel_id, message))
             self.size_bytes += message.size_bytes
-        while len(self._messages) > UNTRACKED_MESSAGES_MAX or self.size_bytes > UNTRACKED_BYTES_MAX:
+        while len(self._messages) > 1 and (
+            len(self._messages) > UNTRACKED_MESSAGES_MAX or self.size_bytes > UNTRACKED_BYTES_MAX
+        ):
             self.take()
 
     def take(self) -> tuple[int, Message]:
@@ -127,7 +129,7 @@ class Untracked:
 
     def check_invariants(self) -> None:
         assert len(self._messages) <= UNTRACKED_MESSAGES_MAX, "what nobody waits for is bounded"
-        assert self.size_bytes <= UNTRACKED_BYTES_MAX, "in bytes, too"
+        assert self.size_bytes <= UNTRACKED_BYTES_MAX or len(self._messages) == 1, "in bytes, too, but for the newest"
         assert self.size_bytes == sum([message.size_bytes for _, message in self._messages]), "which are counted"
 
 

@@ -48,6 +48,11 @@ class AlarmRegistry:
         """The alarms of this node."""
         return self._raised.get(self._node, frozenset())
 
+    @property
+    def alarmed_peers(self) -> list[NodeName]:
+        """Those whose alarms are kept, whether these count or not."""
+        return [node for node in self._raised if node != self._node]
+
     def update(self, node: NodeName, alarms: Iterable[Alarm]) -> bool:
         """``node`` says which alarms it has, all of them. True if that is news."""
         said = frozenset(alarms)

@@ -10,6 +10,8 @@ import pytest
 from chaos.sim.cluster import SimulatedCluster
 from chaos.sim.drawing import draw_personality
 from chaos.sim.loop import SimulatedLoop
+from cluster.metadata import codec
+from cluster.runtime import housekeeping
 from node.ids import NodeName
 from tests.support.sim_lab import Lab
 
@@ -18,9 +20,11 @@ NAMES = ("n1", "n2", "n3", "n4", "n5")
 
 @pytest.fixture
 def wide_lab(quiet_loop: SimulatedLoop) -> Lab:
-    """Five nodes, and logs that do not go back far."""
+    """Five nodes that take their time, and logs that do not go back far."""
     lab = Lab(quiet_loop)
-    personality = replace(draw_personality(Random(1), len(NAMES)), log_entries_kept=5)
+    personality = replace(
+        draw_personality(Random(1), len(NAMES)), log_entries_kept=5, slice_pieces=1, turn_cost_ms=(1.0, 1.0)
+    )
     lab.cluster = SimulatedCluster(quiet_loop, personality, 1)
     lab.start(*NAMES)
     lab.until_converged()
@@ -57,6 +61,28 @@ def test_the_alarm_of_a_node_that_went_down_meanwhile_blocks_nobody(wide_lab: La
     lab.pass_time(20)
     member = lab.cluster.nodes[late].runtime.metadata.state.members.get(NodeName(gone))
     assert (member is None) == is_forgotten
+    assert alarms(lab, late) == []
+
+
+def test_who_is_forgotten_is_told_of_though_it_is_no_peer_any_more(
+    wide_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log names who votes from the moment at which the snapshot is there, the records when it is read to its
+    end."""
+    monkeypatch.setattr(codec, "DECODED_PIECE_BYTES", 10)
+    monkeypatch.setattr(housekeeping, "REPROPOSE_EVERY_TICKS", 1)
+    lab = wide_lab
+    leader = lab.leader()
+    late, gone = [name for name in NAMES if name != leader][:2]
+    lab.cluster.memory_alarm(gone)
+    lab.pass_time(1)
+    lab.cluster.isolate(late)
+    lab.cluster.kill(gone)
+    lab.pass_time(20)
+    lab.forget(gone, at=leader)
+    miss_a_snapshot(lab, late, leader)
+    lab.cluster.isolate_end(late)
+    lab.pass_time(20)
     assert alarms(lab, late) == []
 
 

@@ -10,10 +10,11 @@ import pytest
 from cluster.mirroring import conversations
 from cluster.mirroring import master as master_module
 from cluster.mirroring.master import MirroredQueue
-from cluster.mirroring.messages import AttachRefused, HorizonOp, Ops
+from cluster.mirroring.messages import AttachRefused, AttachReply, HorizonOp, Ops, SyncBatchOp
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
-from node.ids import Epoch
+from cluster.mirroring.sync import CONGESTED_PARTS, SYNC_BATCH_BYTES
+from node.ids import Epoch, NodeName
 from tests.support.messages import publications
 from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
@@ -127,6 +128,63 @@ def test_a_mirror_is_filled_beside_whatever_else_is_on_its_way_to_it() -> None:
         pair.master.take_messages()
     [progress] = pair.master._conversations.mirrors.values()
     assert (progress.in_flight_frames, progress.in_flight_sync_batches) == (19, 0)
+
+
+def test_the_link_is_looked_at_only_for_what_is_missing() -> None:
+    """Nor for what a mirror has too much, which may be left of a conversation that is about to begin anew."""
+    asked: list[NodeName] = []
+
+    def is_full(node: NodeName) -> bool:
+        asked.append(node)
+        return False
+
+    pair = Pair()
+    pair.master.publish(publications(1, 2))
+    pair.mirror_local.publish(publications(1, 2))
+    pair.master.drop(1)
+    pair.master.publish(publications(3, 1))
+    pair.up()
+    for _, message in pair.master.take_messages(is_full=is_full):
+        pair.mirror.receive(N1, message)
+    for _, answer in pair.mirror.take_messages():
+        if isinstance(answer, AttachReply):
+            pair.master.receive(N2, answer)
+    pair.up()
+    [progress] = pair.master._conversations.mirrors.values()
+    assert (progress.state, bool(progress.extras)) == (MirrorState.PROBING, True)
+    for _, message in pair.master.take_messages(is_full=is_full):
+        pair.mirror.receive(N1, message)
+    assert asked == []
+    pair.to_master()
+    assert (progress.state, bool(progress.lacking)) == (MirrorState.FILLING, True)
+    for _ in range(2):
+        pair.master.take_messages(is_full=is_full)
+    assert asked == [N2], "all of it was sent"
+
+
+def test_a_required_mirror_is_filled_in_small_pieces_while_the_link_is_congested() -> None:
+    """So may be those of all other queues, which share the link."""
+    pair = Pair()
+    pair.master.publish(publications(1, 300, body=bytes(16 * 1024)))
+    pair.up().exchange(1)
+    sizes: list[list[int]] = []
+
+    def is_full(_node: NodeName) -> bool:
+        return len(sizes) < 5
+
+    while pair.state() is MirrorState.FILLING:
+        messages = pair.master.take_messages(is_full=is_full)
+        assert pair.master.take_messages(is_full=is_full) == [], "one is on its way"
+        ops = [op for _, message in messages if isinstance(message, Ops) for op in message.ops]
+        sizes.append([len(op.envelopes) for op in ops if isinstance(op, SyncBatchOp) and op.seq_ids])
+        for _, message in messages:
+            pair.mirror.receive(N1, message)
+        pair.to_master()
+        pair.sync()
+    assert [len(batches) for batches in sizes[:6]] == [1, 1, 1, 1, 1, 2]
+    assert max(size for batches in sizes[:5] for size in batches) <= 2 * SYNC_BATCH_BYTES // CONGESTED_PARTS
+    assert sizes[5][0] >= SYNC_BATCH_BYTES
+    assert pair.mirror_local.digests() == pair.master_local.digests()
 
 
 def test_what_every_mirror_has_is_not_counted_any_more() -> None:

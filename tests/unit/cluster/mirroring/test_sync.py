@@ -45,13 +45,22 @@ def test_a_batch_has_so_many_messages_that_are_still_there() -> None:
 def test_a_batch_ends_with_the_read_that_makes_up_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "SYNC_READ_MESSAGES", 4)
     reader = Reader()
-    batch = cut_batch(reader, lacking(1, 50), 99, 700)
+    batch = cut_batch(reader, lacking(1, 50), 99, 600)
     assert batch is not None
-    assert batch[1] == 700
-    assert reader.asked == [4, 4]
-    batch = cut_batch(reader, lacking(1, 50), 99, 701)
+    assert batch[1] == 600
+    assert reader.asked == [1, 2, 4]
+    batch = cut_batch(reader, lacking(1, 50), 99, 601)
     assert batch is not None
-    assert batch[1] == 1000
+    assert batch[1] == 900
+    assert reader.asked[3:] == [1, 2, 4, 4]
+
+
+def test_a_batch_of_large_messages_is_not_much_larger_than_it_should_be() -> None:
+    """Each read takes about as many as those before it together."""
+    for bytes_max in (1, 100, 250, 1000, 3000):
+        batch = cut_batch(Reader(), lacking(1, 99), 99, bytes_max)
+        assert batch is not None
+        assert bytes_max <= batch[1] < 2 * bytes_max + 100
 
 
 def test_of_what_is_settled_there_is_no_batch() -> None:

@@ -36,6 +36,8 @@ class Part:
         self.told = told
         #: Peers whose link is up, for the part that knows them.
         self.up: set[NodeName] = set()
+        #: Peers with an alarm, for the part that knows those.
+        self.alarmed_peers: list[NodeName] = []
 
     def __getattr__(self, method: str) -> Any:
         return lambda *_arguments, **_options: self.told.append(f"{self.name} {method}")
@@ -217,6 +219,24 @@ async def test_a_node_that_was_forgotten_has_not_said_goodbye(caplog: pytest.Log
     caplog.set_level(logging.INFO)
     Bench().membership.member_changed(MemberChanged(N2, None))
     assert "has stopped" not in caplog.text
+
+
+@pytest.mark.parametrize("known_as", ["peer", "alarmed", "stopped"])
+async def test_who_is_missing_in_a_snapshot_was_forgotten_however_it_is_known_here(known_as: str) -> None:
+    """The links follow the log, which may have taken it from the peers before the snapshot was read to its end."""
+    bench = Bench()
+    bench.membership.watch([N2] if known_as == "peer" else [])
+    if known_as == "alarmed":
+        bench.parts["alarms"].alarmed_peers = [N2]
+    elif known_as == "stopped":
+        bench.membership.member_changed(MemberChanged(N2, member(N2, LIFE_1, is_up=False), is_stopped=True))
+    bench.since()
+    forgotten = ["consensus peers_changed", "alarms node_down", "sessions node_lost", "dropped node_down"]
+    bench.membership.members_restored()
+    assert bench.since() == forgotten
+    bench.metadata.state.members[N2] = member(N2, LIFE_1, is_up=True)
+    bench.membership.members_restored()
+    assert bench.since() == ["consensus peers_changed", "alarms node_up"]
 
 
 async def test_that_nobody_leads_is_no_leader_to_announce(caplog: pytest.LogCaptureFixture) -> None:

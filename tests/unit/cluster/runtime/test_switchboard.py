@@ -98,6 +98,12 @@ class CountingMesh(FakeMesh):
         super().send_queue_frames(peer, messages)
 
 
+async def turns(count: int) -> None:
+    """Of the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_what_is_said_in_one_turn_leaves_together_and_in_order() -> None:
     mesh = CountingMesh()
     links = OutgoingFrames(asyncio.get_running_loop())
@@ -121,6 +127,27 @@ async def test_what_cannot_be_sent_to_one_resets_that_link_only() -> None:
     mesh.broken = {N2}
     links.send(N2, OPEN)
     links.send(N3, OPEN)
-    await asyncio.sleep(0)
+    await turns(2)
     assert (mesh.reset, mesh.sent) == ([N2], [(N3, OPEN)])
     assert links.is_up(N2) is (N2 in links.linked_nodes())
+
+
+async def test_a_link_is_reset_in_a_turn_of_its_own_and_carries_nothing_behind_what_was_lost() -> None:
+    """Whoever asks for room is in the midst of something, and would hear that the link is gone. And a later publish of
+    a channel must not come before one that is sent again."""
+    mesh = CountingMesh()
+    links = OutgoingFrames(asyncio.get_running_loop())
+    links.connect(mesh)
+    mesh.broken = {N2}
+    links.send(N2, OPEN)
+    assert not links.is_congested_now(N2)
+    assert mesh.reset == []
+    mesh.broken = set()
+    links.send(N2, ACK)
+    assert not links.is_congested_now(N2)
+    links.send(N2, CONFIRM)
+    await turns(3)
+    assert (mesh.reset, mesh.sent) == ([N2], [])
+    links.send(N2, OPEN)
+    await turns(2)
+    assert (mesh.reset, mesh.sent) == ([N2], [(N2, OPEN)])

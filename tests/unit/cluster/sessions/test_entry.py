@@ -9,12 +9,12 @@ import pytest
 
 from cluster.raft.config import RaftConfig
 from cluster.sessions import routes
-from cluster.sessions.entry import REOPEN_DELAY_S
+from cluster.sessions.entry import REOPEN_DELAY_MAX_S, REOPEN_DELAY_S
 from cluster.sessions.messages import SessionConfirm, SessionPublish, SessionSettle
 from cluster.sessions.ports import ReopenLater
 from cluster.sessions.questions import Question
 from node.errors import StorageError
-from node.ids import SeqId
+from node.ids import NodeName, SeqId
 from node.message import Message
 from node.queues.backing_queue import Publication
 from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
@@ -196,6 +196,20 @@ def test_a_master_that_takes_long_to_open_its_copy_is_asked_ever_more_seldom(ben
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
 
 
+def test_a_master_that_comes_back_over_a_new_link_is_asked_as_if_for_the_first_time(bench: EntryBench) -> None:
+    """It may be in another life, of which the refusals before the break say nothing."""
+    bench.linked.add(NodeName("n3"))
+    bench.publishes(1)
+    asked = refused_until(bench, 10.0, 1)
+    bench.link_breaks("n3")
+    bench.refuses(asked + 1)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_MAX_S)], "that is no link to it"
+    bench.link_breaks("n2")
+    bench.link_comes("n2")
+    bench.refuses(asked + 2)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
+
+
 def test_a_timer_that_comes_when_the_session_stands_changes_nothing(bench: EntryBench) -> None:
     bench.publishes(1)
     bench.refuses(1)
@@ -306,6 +320,29 @@ def test_what_closed_channels_leave_for_a_queue_without_a_master_is_bounded_in_b
     opened.accepts(2)
     told = [each for _, each in opened.sent() if isinstance(each, SessionPublish)]
     assert 0 < sum(len(each.envelopes) for each in told) < 12_000
+
+
+def test_a_message_that_is_larger_than_the_bound_takes_the_place_of_all_others(
+    bench: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients may publish one of four times its size."""
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    large = b"x" * 20_000
+    for counter, body in enumerate((b"1", large), 1):
+        bench.entry.publish(bench.channel, QUEUE, [message(counter, body)], [0])
+    bench.entry.check_invariants()
+    bench.accepts(1)
+    assert bench.told() == ["n2 open 1", f"n2 publish 1: {large.decode()} resent"]
+
+
+def test_a_message_that_is_larger_than_the_bound_goes_when_there_is_a_newer_one(
+    bench: EntryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "UNTRACKED_BYTES_MAX", 10_000)
+    for counter, body in enumerate((bytes(20_000), b"2"), 1):
+        bench.entry.publish(bench.channel, QUEUE, [message(counter, body)], [0])
+    bench.accepts(1)
+    assert bench.told() == ["n2 open 1", "n2 publish 1: 2 resent"]
 
 
 def test_the_master_is_not_asked_to_confirm_what_nobody_tracks(bench: EntryBench) -> None:

@@ -89,3 +89,14 @@ def test_being_declared_down_does_not_make_room_here(registry: AlarmRegistry) ->
     registry.node_down(N1, is_linked=False)
     assert registry.reason == "low on memory"
     registry.check_invariants()
+
+
+def test_peers_with_an_alarm_are_known_whether_it_counts_or_not(registry: AlarmRegistry) -> None:
+    registry.update(N1, {DISK})
+    registry.update(N2, {MEMORY})
+    registry.update(N3, {MEMORY})
+    registry.node_down(N3, is_linked=True)
+    assert registry.alarmed_peers == [N2, N3]
+    registry.link_lost(N3)
+    registry.update(N2, ())
+    assert registry.alarmed_peers == []
