@@ -51,8 +51,8 @@ _COUNTER = struct.Struct(">Q")
 #: Copies of messages, one per queue, that a batch may come to and be enqueued at once; more are enqueued in steps of so
 #: many. One takes a microsecond or two, ten if its queue gets no other.
 COPIES_AT_ONCE = 512
-#: Bindings, or words of them, that may be compared with the messages of a batch to find their queues; then the rest of
-#: it has further steps. One takes two microseconds or three.
+#: Bindings, words and further routing keys that may be looked at to find the queues of a batch (`Router.looked_at`);
+#: then the rest of it has further steps. One takes two microseconds or three, at most.
 LOOKED_AT_ONCE = 512
 
 
@@ -234,7 +234,7 @@ class Channel:
 
     def _sort(self, requests: Sequence[PublishRequest], batch: _Batch) -> int:
         """Fill ``batch``. The loop that every message goes through. Returns for how many: it stops when they go to very
-        many queues, or when very many bindings were looked at to find them."""
+        many queues, or when very many bindings or keys were looked at to find them."""
         known_route = self._router.cached(self._vhost).get
         origin = self._origin
         pack = _COUNTER.pack
@@ -461,8 +461,8 @@ class Channel:
 class _Fanout:
     """Publishes that go to very many queues, or are long to route, on their way. Implements `Work`.
 
-    They are routed as many at a time as come to `COPIES_AT_ONCE` copies, or have `LOOKED_AT_ONCE` bindings looked at,
-    then queue after queue is given its share.
+    They are routed as many at a time as come to `COPIES_AT_ONCE` copies, or have `LOOKED_AT_ONCE` bindings or keys
+    looked at, then queue after queue is given its share.
     """
 
     __slots__ = ("_batch", "_channel", "_done", "_requests", "_shares")

@@ -24,7 +24,10 @@ class ExchangeMatcher(Protocol):
 
     @property
     def looked_at(self) -> int:
-        """How many bindings, or words of their keys, the last match has compared with something."""
+        """What the last match has compared: bindings, or words of their keys and of the routing keys.
+
+        Nothing where a routing key is only looked up, or none is needed: whoever asks counts the keys.
+        """
 
 
 def _destination(binding: BindingRecord) -> Destination:
@@ -68,7 +71,7 @@ class DirectMatcher:
 
     def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
         found: dict[Destination, None] = {}
-        for key in routing_keys:
+        for key in dict.fromkeys(routing_keys):  # a message may name one thousands of times, and it many queues
             group = self._by_key.get(key)
             if group is not None:
                 found.update(dict.fromkeys(group.counts))

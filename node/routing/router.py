@@ -54,8 +54,8 @@ class Router(TopologyObserver):
         #: Index of an exchange, made when a message first reaches it.
         self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
         self._caches: dict[str, dict[tuple[str, str], tuple[QueueRecord, ...]]] = {}
-        #: Work of all answers so far that were not known (`ExchangeMatcher.looked_at`): whoever asks for many in a turn
-        #: of the loop is to look at it.
+        #: Work of all answers so far that were not known (`ExchangeMatcher.looked_at`, and at each exchange the keys of
+        #: CC and BCC headers): whoever asks for many in a turn of the loop is to look at it.
         self.looked_at = 0
         topology.observe(self)
 
@@ -127,6 +127,7 @@ class Router(TopologyObserver):
     ) -> list[str]:
         """Route at one exchange: add to ``queues``, return the exchanges to go to next."""
         vhost = exchange.vhost
+        self.looked_at += len(keys) - 1
         if exchange.name == DEFAULT_EXCHANGE:
             destinations = [Destination("queue", key) for key in keys if self._topology.queue(vhost, key) is not None]
         else:

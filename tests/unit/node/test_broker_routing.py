@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from pamqp import commands, header
 
+from node.routing.router import Router
 from tests.support.broker_bench import BrokerBench, request
+from tests.support.messages import encode_headers
 
 
 async def test_publishes_that_are_long_to_route_are_routed_in_steps_bounded_by_bindings() -> None:
@@ -29,4 +34,38 @@ async def test_publishes_that_are_long_to_route_are_routed_in_steps_bounded_by_b
     assert [each.body for each in bench.node.messages("other")] == [b"last"]
     confirmed = " ".join(await client.heard()).replace("confirm", "").split()
     assert sorted(map(int, confirmed)) == list(range(1, 10))
+    client.channel.check_invariants()
+
+
+@pytest.mark.parametrize("exchange", ["", "amq.direct", "amq.fanout", "amq.topic"])
+async def test_publishes_with_very_many_keys_are_routed_one_at_a_time(
+    exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame has room for some ten thousand keys, which takes as long as a thousand publishes without."""
+    bench = BrokerBench()
+    client = bench.client()
+    await client.declare("q")
+    if exchange:
+        await client.definitions.bind_queue("q", exchange, "q", {})
+    keys = [f"k{number}" for number in range(10_000)]
+    many = encode_headers({"CC": keys})
+    routed: list[str] = []
+    route = Router.route
+
+    def watched_route(router: Router, vhost: str, *message: Any) -> Any:
+        routed.append(vhost)
+        return route(router, vhost, *message)
+
+    monkeypatch.setattr(Router, "route", watched_route)
+    looked_at = bench.broker.router.looked_at
+    work = client.channel.publish([request(exchange=exchange, properties=many, seq=seq) for seq in (1, 2, 3)])
+    assert work is not None
+    assert bench.broker.router.looked_at - looked_at >= 10_000
+    steps = 0
+    assert len(routed) == 1
+    while not work.step(client.channel):
+        steps += 1
+        assert len(routed) == 1 + steps
+    assert steps == 2
+    assert len(bench.node.messages("q")) == 3
     client.channel.check_invariants()

@@ -163,6 +163,37 @@ def test_cc_and_bcc_add_routing_keys_and_are_not_cached(bench: Bench) -> None:
     assert caught.value.reply_code == 406
 
 
+@pytest.mark.parametrize("exchange", ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers"])
+def test_further_routing_keys_count_as_work(bench: Bench, exchange: str) -> None:
+    bench.queues("q")
+    if exchange:
+        bench.bind(exchange, "q", "q")
+    keys = [f"k{number}" for number in range(10_000)]
+    bench.route(exchange, "q")
+    before = bench.router.looked_at
+    assert bench.route(exchange, "q", encode_headers({"CC": keys[:5_000], "BCC": keys[5_000:]})) == ["q"]
+    assert bench.router.looked_at - before >= 10_000
+
+
+def test_a_key_that_is_named_again_and_again_is_looked_up_once(bench: Bench) -> None:
+    """Each time would take as long as it has queues."""
+    bench.queues("q")
+    bench.bind("amq.direct", "q", "k")
+    assert bench.route("amq.direct", "k") == ["q"]
+    matcher = bench.router._matchers["/", "amq.direct"]
+    assert isinstance(matcher, DirectMatcher)
+    looks: list[str] = []
+
+    class Watched(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            looks.append(key)
+            return super().get(key, default)
+
+    matcher._by_key = Watched(matcher._by_key)
+    bench.router.route("/", "amq.direct", "k", encode_headers({"CC": ["k"] * 100 + ["j"]}))
+    assert looks == ["k", "j"]
+
+
 def test_a_missing_exchange_is_404(bench: Bench) -> None:
     with pytest.raises(ChannelError) as caught:
         bench.route("missing")
