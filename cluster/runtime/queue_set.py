@@ -470,7 +470,7 @@ class QueueSet:
             self._link_news.catch_up(queue_id)
         if (role := self.roles.get(queue_id)) is None:
             return  # it broke at what it has just heard
-        try:  # what `_guarded` does, without its price: this is the node's innermost loop
+        try:  # what `_guarded` does, without its price: it comes once for each queue and turn
             if isinstance(role, MasterRole):
                 self._drain_master(role)
             else:
