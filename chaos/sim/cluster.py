@@ -245,6 +245,15 @@ class SimulatedCluster:
             if machine.speaks_protocol < needed:
                 self._change_release(machine, NEWEST_PROTOCOL)
 
+    def upgrade_newcomers(self) -> None:
+        """The same for a node that asks to join when the protocol is just rising: the cluster raises it without asking
+        who is no member yet, and the newcomer is told that it is too old."""
+        for node in self.nodes.values():
+            state = node.runtime.metadata.state
+            for name, machine in self.machines.items():
+                if machine.speaks_protocol < state.protocol and name not in state.members:
+                    self._change_release(machine, NEWEST_PROTOCOL)
+
     def stop_leader(self, is_with_host: int = 0) -> None:
         """SIGTERM for the node that leads the metadata group."""
         for name, node in list(self.nodes.items()):

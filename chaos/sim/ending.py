@@ -73,6 +73,7 @@ class Ending:
         reason = "it was not looked at"
         while stage.loop.now_s < end_s and not stage.violations:
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
+            stage.cluster.upgrade_newcomers()
             reason = self._why_not_done()
             now = {} if reason else masters(stage.cluster)
             if reason or now != known:

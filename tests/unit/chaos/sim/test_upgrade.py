@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,9 @@ from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import DATA_DIR
 from chaos.sim.run import run_schedule
 from chaos.sim.schedule import Step
-from cluster.metadata.commands import RaiseProtocol
+from cluster.metadata.commands import AdmitNode, RaiseProtocol
 from cluster.metadata.protocol import ClusterProtocol
-from cluster.runtime.identity import IDENTITY_FILE
+from cluster.runtime.identity import IDENTITY_FILE, read_identity
 from cluster.runtime.protocol_watch import ProtocolWatch
 from node.ids import Incarnation, NodeName
 from node.store.disk.disk import write_durably
@@ -120,6 +121,32 @@ def test_then_nobody_can(loop: SimulatedLoop) -> None:
     assert "cannot start" in lab.last_end_of("n3")
     assert "needs protocol 3, of a newer release of Warren" in lab.last_end_of("n3")
     assert machine.process is None
+
+
+def test_a_newcomer_that_asked_just_before_it_rose_is_told_what_to_do(
+    loop: SimulatedLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for who is no member yet: to let it in can be decided right behind the new protocol (441951710)."""
+    lab = ReleaseLab(loop, earlier=("n3",))
+    caplog.set_level(logging.WARNING)
+    lab.lose_disk("n3")
+    lab.pass_time(10)
+    lab.forget("n3", at="n1")
+    lab.pass_time(REST_S)
+    assert lab.protocols() == {3}
+    lab.start("n3")
+    lab.pass_time(REST_S)
+    machine = lab.cluster.machines["n3"]
+    identity = read_identity(machine.disk, DATA_DIR)
+    assert identity is not None
+    lab.change("n1", AdmitNode(NodeName("n3"), identity.identity, str(machine.config.cluster_advertised_address)))
+    lab.pass_time(REST_S)
+    assert not lab.cluster.nodes["n3"].clients.is_serving
+    assert "refused by the peer: n3 speaks protocol 2, and the cluster needs 3 at least: start n3 with" in caplog.text
+    lab.cluster.upgrade_newcomers()
+    lab.pass_time(5)
+    lab.until_converged()
+    assert lab.protocols() == {3}
 
 
 def test_the_log_says_so_too(loop: SimulatedLoop) -> None:
