@@ -72,7 +72,7 @@ def decode_bare_table(content: bytes, depth: int = 0) -> dict[str, Any]:
     at = 0
     while at < len(content):
         key, at = read_short_string(content, at)
-        table[key], at = _read_field(content, at, depth)
+        table[key], at = read_field(content, at, depth)
     return table
 
 
@@ -83,7 +83,8 @@ def _read(layout: struct.Struct, buffer: bytes, at: int) -> tuple[Any, int]:
         raise MalformedValue("a number is cut off") from None
 
 
-def _read_field(buffer: bytes, at: int, depth: int) -> tuple[Any, int]:
+def read_field(buffer: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
+    """The value at ``at``, behind its key, and the offset behind it."""
     tag = buffer[at : at + 1]
     at += 1
     layout = _FIXED_FIELDS.get(tag)
@@ -132,7 +133,7 @@ def _read_array(buffer: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     items: list[Any] = []
     position = 0
     while position < len(content):
-        item, position = _read_field(content, position, depth + 1)
+        item, position = read_field(content, position, depth + 1)
         items.append(item)
     return items, end
 

@@ -312,7 +312,7 @@ class Channel:
         self._check_properties(message)
         properties = message.properties
         route = self._router.route(self._vhost, message.exchange, message.routing_key, properties)
-        if route and EXTRA_KEYS_MARK in properties and "BCC" in headers_of(properties):
+        if route and b"BCC" in properties and "BCC" in headers_of(properties):
             message.properties = without_header(properties, "BCC")
         return route
 

@@ -153,11 +153,16 @@ def headers_match(arguments: Headers, headers: Headers) -> bool:
     kind = arguments.get("x-match", "all")
     with_x = kind in ("all-with-x", "any-with-x")
     conditions = (
-        key in headers and (value is None or headers[key] == value)
+        key in headers and (value is None or _is_same(value, headers[key]))
         for key, value in arguments.items()
         if key != "x-match" and (with_x or not key.startswith("x-"))
     )
     return all(conditions) if kind in ("all", "all-with-x") else any(conditions)
+
+
+def _is_same(argument: object, header: object) -> bool:
+    """Numbers of all types are compared; true is none of them."""
+    return argument == header and isinstance(argument, bool) == isinstance(header, bool)
 
 
 def make_matcher(exchange_type: str) -> ExchangeMatcher:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from pamqp import decode
-
+from node.amqp.values import MalformedValue, read_field, read_table
 from node.errors import ConnectionFailure
 
 #: Flags in the first property byte.
@@ -39,8 +38,6 @@ _LAYOUT: tuple[tuple[int, str, str | int], ...] = (
     (0x0004, "cluster_id", "s"),
 )
 _FLAGS_BYTES = 2
-#: What hostile bytes can make a table decoder raise: bad lengths and types, dates off the scale, deep nesting.
-_UNDECODABLE = (ValueError, IndexError, OverflowError, OSError, RecursionError)
 
 
 def property_spans(properties: bytes) -> dict[str, tuple[int, int]]:
@@ -71,14 +68,14 @@ def property_spans(properties: bytes) -> dict[str, tuple[int, int]]:
 
 
 def headers_of(properties: bytes) -> dict[str, Any]:
-    """The headers table, empty if there is none. Raises `ConnectionFailure` 501 if it cannot be decoded."""
+    """The headers table as plain data, empty if there is none. Raises `ConnectionFailure` 501 for other bytes."""
     if not properties or not properties[0] & HEADERS_BIT_HIGH:
         return {}
     start, end = property_spans(properties)["headers"]
     try:
-        return dict(decode.field_table(properties[start:end])[1])
-    except _UNDECODABLE as error:
-        raise ConnectionFailure(501, "the headers table cannot be decoded") from error
+        return plain_table(read_table(properties[start:end])[0])
+    except MalformedValue as error:
+        raise ConnectionFailure(501, f"the headers table cannot be decoded: {error}") from error
 
 
 def short_string_of(properties: bytes, name: str) -> str | None:
@@ -90,7 +87,7 @@ def short_string_of(properties: bytes, name: str) -> str | None:
 
 
 def without_header(properties: bytes, header: str) -> bytes:
-    """The same properties with one entry of the headers table cut out; every other byte stays as it was."""
+    """The same properties with one entry of a (sound) headers table cut out; every other byte stays as it was."""
     span = property_spans(properties).get("headers")
     if span is None:
         return properties
@@ -101,7 +98,7 @@ def without_header(properties: bytes, header: str) -> bytes:
     while position < end:
         name_end = position + 1 + properties[position]
         # The decoder says how long the value is; the bytes themselves are copied untouched.
-        entry_end = name_end + decode.embedded_value(properties[name_end:end])[0]
+        entry_end = read_field(properties, name_end)[1]
         if properties[position + 1 : name_end] != name:
             kept.append(properties[position:entry_end])
         position = entry_end

@@ -51,6 +51,13 @@ def test_every_property_is_found_at_its_place() -> None:
     assert short_string_of(raw, "user_id") == "guest"
 
 
+def test_headers_are_read_as_the_arguments_of_a_binding_are() -> None:
+    """Both are plain data, or a headers exchange would not find a time equal to itself."""
+    when = datetime.datetime(1970, 1, 1, 0, 1, tzinfo=datetime.UTC)
+    raw = marshal(commands.Basic.Properties(headers={"when": when, "price": Decimal("1.5"), "raw": bytearray(b"x")}))
+    assert headers_of(raw) == {"when": 60, "price": 1.5, "raw": b"x"}
+
+
 def test_absent_properties() -> None:
     raw = marshal(commands.Basic.Properties(delivery_mode=1))
     assert headers_of(raw) == {}
