@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.mirroring import conversations
+from cluster.mirroring import conversations, turn
 from cluster.mirroring import master as master_module
-from cluster.mirroring.master import MirroredQueue
-from cluster.mirroring.messages import AttachRefused, AttachReply, HorizonOp, Ops, SyncBatchOp
+from cluster.mirroring.master import MirroredQueue, MirroringSettings
+from cluster.mirroring.messages import AttachRefused, AttachReply, HorizonOp, MirrorMessage, Ops, PublishOp, SyncBatchOp
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.sync import CONGESTED_PARTS, SYNC_BATCH_BYTES
@@ -47,6 +47,37 @@ def test_a_mirror_falls_behind_by_so_many_frames_however_small_they_are(monkeypa
         pair.to_mirror()
         states.append(pair.state())
     assert states == [*[MirrorState.SYNCHRONISED] * 3, MirrorState.LAGGING]
+    pair.quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def bodies_in(messages: list[MirrorMessage]) -> list[int]:
+    """About how many kilobytes each op brings."""
+    ops = [op for message in messages if isinstance(message, Ops) for op in message.ops]
+    return [len(op.envelopes) // 1000 for op in ops if isinstance(op, SyncBatchOp | PublishOp)]
+
+
+def test_a_mirror_that_falls_behind_within_a_turn_gets_nothing_more_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would have the end without the middle."""
+    monkeypatch.setattr(turn, "FRAME_BYTES_MAX", 1)
+    pair = Pair(settings=MirroringSettings(window_bytes=2000)).up().quiet()
+    for counter, size_bytes in enumerate((1000, 1500, 1), 1):
+        pair.master.publish(publications(counter, 1, body=bytes(size_bytes)))
+    assert bodies_in(pair.to_mirror()) == [1]
+    assert pair.state() is MirrorState.LAGGING
+    pair.quiet()
+    assert pair.mirror_local.digests() == pair.master_local.digests()
+
+
+def test_a_mirror_that_falls_behind_while_it_is_filled_gets_nothing_more() -> None:
+    pair = Pair(synchronised=False, settings=MirroringSettings(window_bytes=3000, sync_batch_messages=1))
+    for counter, size_bytes in enumerate((1000, 2500, 1), 1):
+        pair.master.publish(publications(counter, 1, body=bytes(size_bytes)))
+    pair.master.start_sync()
+    pair.up().exchange(1)
+    assert pair.state() is MirrorState.FILLING
+    assert bodies_in(pair.to_mirror()) == [1]
+    assert pair.state() is MirrorState.LAGGING
     pair.quiet()
     assert pair.mirror_local.digests() == pair.master_local.digests()
 

@@ -9,7 +9,7 @@ import pytest
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import gap
 from cluster.mirroring.master import MirroredQueue, MirroringSettings, recovered
-from cluster.mirroring.messages import Ops, PublishOp
+from cluster.mirroring.messages import Attach, Ops, PublishOp
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.mirroring.progress import MirrorState
 from cluster.mirroring.promotion import kept_end
@@ -390,6 +390,21 @@ def test_a_mirror_that_comes_after_that_does_not_vouch_for_what_was_refused_eith
     pair.master.set_settings(MirroringSettings())
     pair.up().quiet()
     assert answers_to_the_second(pair, promoted(pair, MirroringSettings())) == ([2, 3], [])
+
+
+def test_nor_does_one_that_lacked_nothing_and_was_told_of_nothing_else() -> None:
+    pair = Pair(settings=REFUSES)
+    master = process_of(pair.master, max_length=1, overflow="reject-publish")
+    refuse_the_second(master)
+    master.purge()
+    master.set_options(queue_options({}))
+    pair.master.set_settings(MirroringSettings())
+    pair.master.take_messages()
+    [attach] = pair.up().to_mirror()
+    assert isinstance(attach, Attach)
+    process = promoted(pair, MirroringSettings())
+    process.publish(channel(1), [make_message(2)], [2], is_resent=True)
+    assert process.ready == 1
 
 
 REFUSES = MirroringSettings(refuses_publishes=True)

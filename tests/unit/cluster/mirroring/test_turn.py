@@ -8,7 +8,7 @@ import pytest
 
 from cluster.mirroring import progress
 from cluster.mirroring import turn as turn_module
-from cluster.mirroring.messages import Ops, OriginsOp, PublishOp
+from cluster.mirroring.messages import HorizonOp, Ops, OriginsOp, PublishOp
 from cluster.mirroring.settings import MirroringSettings
 from cluster.mirroring.turn import FRAME_BYTES_MAX, Turn
 from node.ids import ChannelKey, Epoch, OriginId, SeqId
@@ -97,6 +97,14 @@ def test_the_counter_of_a_turn_is_the_highest_of_its_origin() -> None:
     turn.discard([make_message(2), make_message(3), make_message(1)])
     [(ops, _)], _ = turn.cut()
     assert ops == (OriginsOp({ORIGIN: 3}),)
+
+
+def test_a_promise_alone_counts_against_the_window() -> None:
+    turn = Turn()
+    turn.horizon = SeqId(7)
+    [(ops, size_bytes)], _ = turn.cut()
+    assert ops == (HorizonOp(SeqId(7)),)
+    assert size_bytes > 0
 
 
 @pytest.mark.parametrize("what", ["published", "discarded", "settled", "purged"])

@@ -187,12 +187,16 @@ def test_a_master_that_takes_long_to_open_its_copy_is_asked_ever_more_seldom(ben
     bench.publishes(1)
     asked = refused_until(bench, 10.0, 1)
     assert asked <= 30
+    bench.moves("n2", 1)
+    bench.refuses(asked + 1)
+    assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_MAX_S)], "it is still the same"
+    bench.entry.reopen(QUEUE)
     bench.moves("n2", 2)
-    bench.refuses(asked + 2)
+    bench.refuses(asked + 3)
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)], "the next record may be on its way"
     bench.entry.reopen(QUEUE)
-    bench.accepts(asked + 3)
-    bench.refuses(asked + 3)
+    bench.accepts(asked + 4)
+    bench.refuses(asked + 4)
     assert bench.emitted() == [ReopenLater(QUEUE, REOPEN_DELAY_S)]
 
 
