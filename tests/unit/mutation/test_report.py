@@ -32,6 +32,7 @@ def test_every_entry_of_the_file_fits_the_code_and_has_a_reason() -> None:
     equivalents = read_equivalents(EQUIVALENTS)
     assert stale(equivalents, ROOT) == []
     assert [entry for entry in equivalents if len(entry.reason) < 20] == []
+    assert len({entry[:3] for entry in equivalents}) == len(equivalents), "none is named twice"
 
 
 def test_an_entry_that_no_longer_fits_is_stale(tmp_path: Path) -> None:

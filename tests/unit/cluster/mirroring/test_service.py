@@ -79,6 +79,10 @@ def test_it_asks_to_take_service_until_the_record_shows_it() -> None:
     assert queue.take_reports() == [], "it may be on its way"
     queue.tick(REPORT_REPEAT_MS)
     assert queue.take_reports() == [ReportTakesService()], "the proposal may have got lost"
+    queue.tick(2 * REPORT_REPEAT_MS - 1)
+    assert queue.take_reports() == [], "the second may be on its way"
+    queue.tick(2 * REPORT_REPEAT_MS)
+    assert queue.take_reports() == [ReportTakesService()]
     queue.set_record(SERVED)
     queue.tick(3 * REPORT_REPEAT_MS)
     assert queue.take_reports() == []
