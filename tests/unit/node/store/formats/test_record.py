@@ -11,6 +11,7 @@ from node.store.formats.record import (
     KIND_MESSAGE,
     QUEUE_STORE_FORMAT,
     RECORD_HEADER_BYTES,
+    RECORD_MARK,
     SLOT_BYTES,
     Damage,
     ScannedRecord,
@@ -120,6 +121,15 @@ def test_scan_resumes_behind_damage() -> None:
         Damage(at, len(second), torn=False),
         ScannedRecord(at + len(second), b"third"),
     ]
+
+
+def test_what_only_looks_like_a_record_is_passed_over() -> None:
+    """A message may contain what marks a record, and so may what is left of one."""
+    first, second, third = (pack_record(0, bytes((RECORD_MARK, 0)) * 20), pack_record(0, b"two"), pack_record(0, b"3"))
+    damaged = first[:-1] + b"!"
+    found = list(scan_records(damaged + second + third, 0))
+    assert found[0] == Damage(0, len(first), torn=False)
+    assert len(found) == 3
 
 
 def test_scan_tells_a_torn_tail_from_a_damaged_last_record() -> None:
