@@ -207,7 +207,7 @@ class RaftCore:
         self.term = max(self.term, 1)
         self.log.append(founding_entries(voters))
         self.log.commit = self.log.last_index
-        self._reset_election_timer()
+        self._election_deadline_ms = self._now_ms  # nobody else has anything to stand with
 
     def propose_add_voter(self, now_ms: int, node: NodeName, identity: str = "") -> None:
         """Let ``node`` vote, under this identity only. Only at the leader. Raises `ProposalRefusedError`.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from chaos.sim import release_watch
 from chaos.sim.release_watch import ReleaseWatch
 from chaos.sim.run import Outcome, run_schedule
 from chaos.sim.schedule import Schedule
@@ -127,6 +128,7 @@ def test_metadata_that_differ_are_found(monkeypatch: pytest.MonkeyPatch, is_watc
         return applied
 
     monkeypatch.setattr(MetadataState, "apply_in_pieces", depend_on_the_node)
+    monkeypatch.setattr(release_watch, "COMPARED_EVERY", 1)
     if is_watched:
         assert "has other metadata than others behind entry" in found(BACKLOG)
     else:

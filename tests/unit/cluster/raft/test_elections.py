@@ -123,10 +123,13 @@ def test_a_leader_that_lost_its_majority_gives_the_others_time_to_find_a_better_
     assert_waits(core, since_ms=lost_ms)
 
 
-def test_who_founds_a_group_gives_the_others_time_to_join() -> None:
+def test_who_founds_a_group_stands_at_once() -> None:
+    """All others are there, and none of them has anything to stand with."""
     core = make_core(state=founding_state([]))
     core.found(7000, [Voter(name) for name in TRIO])
-    assert core.term == 1
+    assert (core.term, core.next_deadline_ms) == (1, 7000)
+    core.tick(7000)
+    assert core.role is Role.PRE_CANDIDATE
     assert_waits(core, since_ms=7000)
 
 
