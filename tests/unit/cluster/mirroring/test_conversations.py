@@ -218,6 +218,14 @@ def test_a_required_mirror_is_filled_in_small_pieces_while_the_link_is_congested
     assert pair.mirror_local.digests() == pair.master_local.digests()
 
 
+def test_a_turn_in_which_nothing_happened_is_none() -> None:
+    """A node has thousands of queues that are looked at whenever anything happens to them."""
+    pair = Pair().up().quiet()
+    cut = pair.master._cut_turn
+    pair.exchange(3)
+    assert pair.master._cut_turn == cut
+
+
 def test_what_every_mirror_has_is_not_counted_any_more() -> None:
     """A queue may live for years, and take a turn every millisecond."""
     pair = Pair().up().quiet()
