@@ -409,8 +409,6 @@ class ConvertingIndex:
         # All copies are durable now.
         seq_ids = list(self._in_both)
         self._old.settle(seq_ids, [self._in_both.pop(seq_id) for seq_id in seq_ids])
-        self._copied.clear()
-        self._noted.clear()
         self._old.close(self._old.segment_end(next_seq_id))
 
     def terms(self) -> bytes:
@@ -435,8 +433,6 @@ class ConvertingIndex:
 
     def _forget(self) -> None:
         self._in_both.clear()
-        self._copied.clear()
-        self._noted.clear()
 
     @property
     def memory_bytes(self) -> int:

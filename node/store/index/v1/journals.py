@@ -94,8 +94,7 @@ class Journals:
         places = journal.write(acks, publishes)
         for number, runs in groups:
             self._forget(journal, number, settled[number], runs)
-        if publishes:
-            journal.note(publishes, places)
+        journal.note(publishes, places)
         self._written += len(acks) + len(publishes)
         if is_awaited:
             self._files.group_commit.mark_dirty(journal.file)
