@@ -22,6 +22,7 @@ from functools import lru_cache
 from node.pattern_search import (
     ENGINE_STEPS_AT_WORST,
     ENGINE_STEPS_MAX,
+    TEXT_LENGTH_MAX,
     PathSearch,
     UnsearchableError,
     parsed,
@@ -83,6 +84,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Whether the pattern is found somewhere in ``text``. One that cannot be used is found nowhere."""
+    """Whether the pattern is found somewhere in ``text``. One that cannot be used is found nowhere, and none in what
+    is too long for a name."""
     compiled = _compiled(pattern)
-    return not isinstance(compiled, str) and bool(compiled(text))
+    return not isinstance(compiled, str) and len(text) <= TEXT_LENGTH_MAX and bool(compiled(text))

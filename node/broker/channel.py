@@ -272,7 +272,7 @@ class Channel:
                         self._unnumbered = seq = self._unnumbered + 1
                     messages.append(message)
                     seqs.append(seq)
-                    sizes[seq] = len(message.body)
+                    sizes[seq] = len(message.body) + len(properties)
                 elif route:
                     self._sort_fanout(message, seq, route, batch)
                     if batch.copies > COPIES_AT_ONCE:
@@ -295,7 +295,7 @@ class Channel:
             messages, seqs = batch.lists_of(queue.queue_id)
             messages.append(message)
             seqs.append(seq)
-        batch.sizes[seq] = len(message.body)
+        batch.sizes[seq] = len(message.body) + len(message.properties)
         batch.fanouts.append((seq, len(route)))
         batch.copies += len(route)
 

@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.amqp.ports import QueueDeclared
+from node.amqp.values import SHORT_STRING_BYTES_MAX
 from node.auth import Action
 from node.broker.deletion import delete_queue
 from node.broker.parts import BrokerParts
 from node.errors import AmqpError, ChannelError
 from node.routing.properties import plain_table
-from node.topology.arguments import check_carried_out, check_queue_arguments
+from node.topology.arguments import check_carried_out, check_queue_arguments, describe_exchange
 from node.topology.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from node.topology.names import (
     DEFAULT_EXCHANGE,
@@ -79,6 +80,12 @@ class Definitions:
         command = DeclareExchange(self._vhost, name, type, durable, auto_delete, internal, plain)
         alternate = plain.get("alternate-exchange")
         if isinstance(alternate, str):
+            if len(alternate.encode()) > SHORT_STRING_BYTES_MAX:
+                what = describe_exchange(self._vhost, name)
+                raise ChannelError(
+                    406,
+                    f"invalid arg 'alternate-exchange' for {what}: a name has {SHORT_STRING_BYTES_MAX} bytes at most",
+                )
             self.require("read", "exchange", name)
             self.require("write", "exchange", alternate)
         # Most declarations repeat an earlier one: those need no agreement with anybody.

@@ -125,19 +125,21 @@ class HeadersMatcher:
     __slots__ = ("_bindings",)
 
     def __init__(self) -> None:
-        self._bindings: list[BindingRecord] = []
+        #: By their identity: records that differ in the type of an argument only (1, true) are equal, and two bindings.
+        self._bindings: dict[int, BindingRecord] = {}
 
     def add(self, binding: BindingRecord) -> None:
-        self._bindings.append(binding)
+        self._bindings[id(binding)] = binding
 
     def remove(self, binding: BindingRecord) -> None:
-        self._bindings.remove(binding)
+        del self._bindings[id(binding)]
 
     def match(self, routing_keys: Sequence[str], headers: Callable[[], Headers]) -> Iterable[Destination]:
         if not self._bindings:
             return ()
         table = headers()
-        return dict.fromkeys(_destination(each) for each in self._bindings if headers_match(each.arguments, table))
+        matching = (each for each in self._bindings.values() if headers_match(each.arguments, table))
+        return dict.fromkeys(map(_destination, matching))
 
     @property
     def looked_at(self) -> int:

@@ -135,7 +135,8 @@ class Router(TopologyObserver):
             destinations = list(matcher.match(keys, headers))
             self.looked_at += matcher.looked_at
         if not destinations:
-            alternate = self._alternate_exchange(exchange)
+            # The default exchange has no alternate, whatever a policy says of all exchanges.
+            alternate = self._alternate_exchange(exchange) if exchange.name != DEFAULT_EXCHANGE else None
             return [alternate] if alternate is not None else []
         onward = []
         for kind, name in destinations:
@@ -145,6 +146,7 @@ class Router(TopologyObserver):
                 queue = self._topology.queue(vhost, name)
                 if queue is not None:
                     queues[name] = queue
+        self.looked_at += len(onward)
         return onward
 
     def _matcher(self, exchange: ExchangeRecord) -> ExchangeMatcher:

@@ -407,24 +407,38 @@ class Topology:
             observer.queue_removed(queue)
 
     def _remove_exchange(self, exchange: ExchangeRecord) -> None:
-        content = self._vhosts[exchange.vhost]
-        del content.exchanges[exchange.name]
-        gone = self.bindings_from(exchange.vhost, exchange.name)
-        # A loop back to itself is in both lists: removing it twice would tell observers twice.
-        gone += [b for b in self.bindings_to(exchange.vhost, "exchange", exchange.name) if b.source != exchange.name]
-        self._remove_bindings(content, gone)
-        for observer in self._observers:
-            observer.exchange_removed(exchange)
+        """With its bindings, and the auto-delete exchanges that go with those. One after the other: a client may have
+        made a chain of them that is longer than the stack."""
+        todo = [exchange]
+        for each in todo:
+            content = self._vhosts[each.vhost]
+            if content.exchanges.get(each.name) is not each:
+                continue  # two of its bindings have gone one after the other
+            del content.exchanges[each.name]
+            gone = self.bindings_from(each.vhost, each.name)
+            # A loop back to itself is in both lists: removing it twice would tell observers twice.
+            gone += [b for b in self.bindings_to(each.vhost, "exchange", each.name) if b.source != each.name]
+            todo += self._drop_bindings(content, gone)
+            for observer in self._observers:
+                observer.exchange_removed(each)
 
     def _remove_bindings(self, content: VhostContent, gone: list[BindingRecord]) -> None:
+        for source in self._drop_bindings(content, gone):
+            if content.exchanges.get(source.name) is source:  # a cascade may have been faster
+                self._remove_exchange(source)
+
+    def _drop_bindings(self, content: VhostContent, gone: list[BindingRecord]) -> list[ExchangeRecord]:
+        """Remove these. Returns the auto-delete exchanges that are to go with them."""
         for binding in gone:
             content.bindings.remove(binding)
             for observer in self._observers:
                 observer.binding_removed(binding)
-        for name in dict.fromkeys(binding.source for binding in gone):
-            source = content.exchanges.get(name)
-            if source is not None and source.auto_delete and not content.bindings.has_source(name):
-                self._remove_exchange(source)
+        sources = [content.exchanges.get(name) for name in dict.fromkeys(binding.source for binding in gone)]
+        return [
+            each
+            for each in sources
+            if each is not None and each.auto_delete and not content.bindings.has_source(each.name)
+        ]
 
     # --- snapshot ---
 

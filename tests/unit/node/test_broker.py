@@ -62,9 +62,11 @@ async def test_every_publish_has_its_own_identity(bench: BrokerBench) -> None:
 async def test_a_channel_without_confirms_hears_nothing_and_is_counted_all_the_same(bench: BrokerBench) -> None:
     client = bench.client()
     await client.declare("q", durable=True)
-    client.channel.publish([request("12345", persistent=True), request("678", persistent=True)])
+    properties = encode_headers({"h": "x" * 1000})
+    client.channel.publish([request("12345", persistent=True), request("678", properties=properties, persistent=True)])
     await bench.run()
-    assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (2, 8)
+    assert client.connection.unconfirmed_messages == 2
+    assert client.connection.unconfirmed_bytes == 8 + 2 + len(properties), "headers weigh as bodies do"
     await bench.sync()
     assert await client.heard() == []
     assert (client.connection.unconfirmed_messages, client.connection.unconfirmed_bytes) == (0, 0)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pamqp import commands, header
 
+from node.errors import ChannelError
 from node.routing.router import Router
+from node.topology.commands import Bind, DeclareExchange
 from tests.support.broker_bench import BrokerBench, request
 from tests.support.messages import encode_headers
 
@@ -35,6 +37,24 @@ async def test_publishes_that_are_long_to_route_are_routed_in_steps_bounded_by_b
     confirmed = " ".join(await client.heard()).replace("confirm", "").split()
     assert sorted(map(int, confirmed)) == list(range(1, 10))
     client.channel.check_invariants()
+
+
+async def test_publishes_through_very_many_exchanges_are_routed_in_steps() -> None:
+    bench = BrokerBench()
+    apply = bench.catalogue.apply
+    apply(DeclareExchange("/", "wide", "fanout"))
+    apply(Bind("/", "amq.headers", "wide", "exchange", "", {"a": 1}))
+    for number in range(1000):
+        apply(DeclareExchange("/", f"x{number}", "fanout"))
+        apply(Bind("/", "wide", f"x{number}", "exchange", ""))
+    client = bench.client()
+    publishes = [request(exchange="amq.headers", properties=encode_headers({"a": 1})) for _ in range(4)]
+    work = client.channel.publish(publishes)
+    assert work is not None
+    steps = 1
+    while not work.step(client.channel):
+        steps += 1
+    assert steps >= 3
 
 
 @pytest.mark.parametrize("exchange", ["", "amq.direct", "amq.fanout", "amq.topic"])
@@ -69,3 +89,24 @@ async def test_publishes_with_very_many_keys_are_routed_one_at_a_time(
     assert steps == 2
     assert len(bench.node.messages("q")) == 3
     client.channel.check_invariants()
+
+
+@pytest.mark.parametrize("length", [255, 256, 60_000])
+async def test_an_alternate_exchange_has_a_name_as_others_have(length: int) -> None:
+    """It comes as a long string, and permissions are patterns whose cost is bounded for names."""
+    client = BrokerBench().client()
+    declared = client.definitions.declare_exchange(
+        "x",
+        "direct",
+        passive=False,
+        durable=False,
+        auto_delete=False,
+        internal=False,
+        arguments={"alternate-exchange": "a" * length},
+    )
+    if length > 255:
+        with pytest.raises(ChannelError, match="a name has 255 bytes at most") as refused:
+            await declared
+        assert refused.value.reply_code == 406
+    else:
+        await declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.pattern_search import TEXT_LENGTH_MAX
 from node.patterns import GROUP_DEPTH_MAX, is_found, pattern_problem
 
 
@@ -57,6 +58,13 @@ def test_the_deepest_patterns_are_compiled_on_most_of_a_stack() -> None:
         return is_found(pattern, "ab") if calls == 0 else found_below(calls - 1)
 
     assert found_below(500)
+
+
+def test_nothing_is_found_in_what_is_too_long_for_a_name() -> None:
+    """How long a search takes is bounded for names."""
+    assert is_found("a.*", "a" * TEXT_LENGTH_MAX)
+    assert not is_found("a.*", "a" * (TEXT_LENGTH_MAX + 1))
+    assert not is_found("(a+)+", "a" * (TEXT_LENGTH_MAX + 1))
 
 
 @pytest.mark.parametrize(

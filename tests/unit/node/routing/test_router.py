@@ -94,6 +94,26 @@ def test_a_headers_exchange_looks_at_the_headers_each_time(bench: Bench) -> None
     assert not bench.router.cached("/")
 
 
+def test_of_two_bindings_that_differ_in_a_type_the_right_one_goes(bench: Bench) -> None:
+    bench.queues("q")
+    bench.bind("amq.headers", "q", "", {"a": True})
+    bench.bind("amq.headers", "q", "", {"a": 1})
+    assert bench.route("amq.headers", properties=encode_headers({"a": 1})) == ["q"], "the index is made"
+    bench.catalogue.apply(Unbind("/", "amq.headers", "q", "queue", "", {"a": 1}))
+    assert bench.route("amq.headers", properties=encode_headers({"a": True})) == ["q"]
+    assert bench.route("amq.headers", properties=encode_headers({"a": 1})) == []
+
+
+def test_the_default_exchange_has_no_alternate() -> None:
+    """A policy may give one to all exchanges."""
+    catalogue = LocalCatalogue()
+    router = Router(catalogue.topology, lambda _exchange: "amq.fanout")
+    catalogue.apply(DeclareQueue("/", "q"))
+    catalogue.apply(Bind("/", "amq.fanout", "q", "queue", ""))
+    assert [queue.name for queue in router.route("/", "amq.direct", "nowhere", NONE)] == ["q"]
+    assert router.route("/", "", "nowhere", NONE) == ()
+
+
 @pytest.mark.parametrize(
     ("arguments", "headers", "expected"),
     [

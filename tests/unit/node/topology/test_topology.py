@@ -247,11 +247,24 @@ def test_deleting_a_queue_removes_bindings_and_auto_delete_exchanges_in_a_chain(
     assert bench.recorder.heard == [
         "-binding near>q",
         "-binding far>near",
-        "-exchange far",
         "-exchange near",
+        "-exchange far",
         "-queue q",
     ]
     assert bench.topology.exchange("/", "idle") is not None, "an exchange that never had a binding stays"
+
+
+def test_a_chain_may_be_longer_than_the_stack(bench: Bench) -> None:
+    """Whoever may declare exchanges can make one, and every node has to carry out what was committed."""
+    before = list(bench.topology.exchanges("/"))
+    topology = bench.catalogue.topology
+    topology.apply(queue("q"), QueueId(1000))
+    for number in range(2000):
+        topology.apply(exchange(f"x{number}", auto_delete=True))
+        to_queue = Bind("/", f"x{number}", "q", "queue", "")
+        topology.apply(Bind("/", f"x{number}", f"x{number - 1}", "exchange", "") if number else to_queue)
+    bench.apply(DeleteQueue("/", "q"))
+    assert list(bench.topology.exchanges("/")) == before
 
 
 def test_unbinding_the_last_binding_deletes_an_auto_delete_exchange(bench: Bench) -> None:
