@@ -181,7 +181,11 @@ class ChannelMachine:
         while self.waiting and not self.is_busy and self.state is ChannelState.OPEN:
             item = self.waiting.popleft()
             self.waiting_bytes -= weight_bytes(item)
-            self._handle(item)
+            try:
+                self._handle(item)
+            except ConnectionFailure:
+                self._forget_waiting()  # the connection ends with this
+                raise
 
     # --- long work ---
 
@@ -456,6 +460,7 @@ class ChannelMachine:
         self._call = None
         self.blamed_index = call.method.index
         if not isinstance(error, ChannelError):
+            self._forget_waiting()  # the connection ends with this
             raise error
         self.fail(error, call.method.index)
 
@@ -481,9 +486,12 @@ class ChannelMachine:
         )
         self.effects.append(Detach(error, method_index))
 
-    def _drop_state(self) -> None:
+    def _forget_waiting(self) -> None:
         self.waiting.clear()
         self.waiting_bytes = 0
+
+    def _drop_state(self) -> None:
+        self._forget_waiting()
         self.deliveries.drop()
         self.confirms = ConfirmNumbers()
         self._consumers.clear()
