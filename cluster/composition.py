@@ -199,7 +199,7 @@ class Node:
 
     async def close(self) -> None:
         """Take everything apart, in the reverse order of the start."""
-        self._ending.stop()
+        self._ending.close()
         if self._joining is not None:
             self._joining.cancel()
         await self.clients.stop()

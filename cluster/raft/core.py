@@ -237,7 +237,8 @@ class RaftCore:
 
     def has_learned(self, learner: NodeName) -> bool:
         """At the leader: a learner holds everything that is committed."""
-        return self._leadership is not None and self._leadership.has_learned(learner)
+        since_ms = self._now_ms - self.config.election_timeout_min_ms
+        return self._leadership is not None and self._leadership.has_learned(learner, since_ms)
 
     def heirs(self, now_ms: int) -> list[NodeName]:
         """At the leader: who could take over now, the most caught-up first. Nobody at any other node."""
@@ -278,6 +279,11 @@ class RaftCore:
     def compact(self, snapshot: Snapshot, retained_entries: int = RETAINED_ENTRIES) -> None:
         """``snapshot`` is written: forget the entries before its end."""
         self.log.compact(snapshot, retained_entries)
+
+    def forget_messages(self) -> None:
+        """What is to be sent is lost: for who cannot write is silent, and nobody is to hear of it later."""
+        self._messages_now.clear()
+        self._messages_after_append.clear()
 
     # ------------------------------------------------------------------ outputs
 

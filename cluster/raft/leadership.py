@@ -138,9 +138,13 @@ class Leadership:
                 self._progress.pop(name, None)  # of another directory, or of a voter that was removed
         self._match_progress_to_voters(now_ms)
 
-    def has_learned(self, learner: NodeName) -> bool:
-        """It holds everything that is committed."""
-        return learner in self._learners and self._progress[learner].match >= self._log.commit
+    def has_learned(self, learner: NodeName, since_ms: int) -> bool:
+        """It holds everything that is committed, and was heard since then."""
+        if learner not in self._learners:
+            return False
+        progress = self._progress[learner]
+        is_heard = progress.last_heard_ms is not None and progress.last_heard_ms >= since_ms
+        return is_heard and progress.match >= self._log.commit
 
     def heirs(self, since_ms: int) -> list[NodeName]:
         """Other voters heard since then, those with most of the log first."""

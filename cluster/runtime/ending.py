@@ -26,7 +26,12 @@ class Ending:
         self.begins_again = False
 
     def stop(self) -> None:
-        """Begin an orderly stop."""
+        """Begin an orderly stop; a node that was about to begin again does not."""
+        self.begins_again = False
+        self._requested.set()
+
+    def close(self) -> None:
+        """What was asked for, or forced, is under way; if nothing was, it is a stop."""
         self._requested.set()
 
     def fail(self, reason: str, exit_code: ExitCode = ExitCode.SOFTWARE) -> None:
@@ -39,7 +44,7 @@ class Ending:
         """Begin an orderly stop, after which the node is started again at once."""
         if not self.is_requested:
             self.begins_again = True
-            self.stop()
+            self._requested.set()
 
     @property
     def is_requested(self) -> bool:

@@ -42,10 +42,20 @@ class JoinedCluster:
 
 
 def order_reset(disk: Disk, data_dir: str, joined: JoinedCluster | None) -> None:
-    """Have the next start begin with an empty directory. Durable on return. Raises `StorageError`."""
+    """Have the next start begin with an empty directory. Durable on return. Raises `StorageError`: it does not."""
     lines = [] if joined is None else [f"group = {joined.group}"]
     lines += [] if joined is None else [f"member = {name} {address}" for name, address in joined.members.items()]
-    write_durably(disk, f"{data_dir}/{RESET_FILE}", "".join(f"{line}\n" for line in lines).encode())
+    path = f"{data_dir}/{RESET_FILE}"
+    try:
+        write_durably(disk, path, "".join(f"{line}\n" for line in lines).encode())
+    except StorageError as error:
+        # Who is told that it failed goes on, and a start in some weeks would empty what is here then.
+        try:
+            disk.unlink(path)
+            disk.sync_directory(data_dir)
+        except StorageError:
+            raise StorageError(f"{error}; delete {path}, or the next start carries it out all the same") from error
+        raise
 
 
 def carry_out_reset(disk: Disk, data_dir: str) -> None:

@@ -245,6 +245,7 @@ class NodeRuntime:
 
     def start(self) -> None:
         """Begin to tick; `activate` follows when the cluster can decide."""
+        self.membership.members_restored()  # what the own snapshot says of them nobody was told
         self.housekeeping.start()
 
     async def activate(self) -> None:

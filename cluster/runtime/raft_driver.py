@@ -409,7 +409,7 @@ class RaftDriver:
     def _try_proposal(self, proposal: _Proposal, now_ms: int) -> None:
         proposal.next_try_ms = now_ms + self._config.retry_interval_ms
         core = self.core
-        if not self._is_running or (core.is_leader and proposal.tried_term == core.term):
+        if not self._is_running or self._stalled is not None or (core.is_leader and proposal.tried_term == core.term):
             return
         try:
             core.propose(now_ms, [proposal.payload])
@@ -458,6 +458,7 @@ class RaftDriver:
         try:
             if self._stalled is not None:
                 self._append(self._stalled)
+                self.core.forget_messages()
             while self._is_running and self._stalled is None and self.core.has_work:
                 self._carry_out(self.core.take_ready())
             if self._is_running:

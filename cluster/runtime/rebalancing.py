@@ -20,7 +20,7 @@ from cluster.metadata.state import MetadataState
 from cluster.policy.placement import preferred_master_nodes
 from cluster.policy.rebalancing import MovableQueue, Move, RebalancePlan
 from node.errors import WarrenError
-from node.ids import NodeName
+from node.ids import NodeName, QueueId
 from node.patterns import is_found
 from node.topology.records import QueueRecord
 
@@ -47,6 +47,8 @@ class Rebalancing:
         self._change = change
         self._vhost_pattern = vhost_pattern
         self._queue_pattern = queue_pattern
+        #: (vhost, name) of what was planned for, which may be deleted meanwhile.
+        self._names: dict[QueueId, tuple[str, str]] = {}
 
     async def run(self, *, is_dry_run: bool) -> AsyncIterator[Report]:
         """One report for each move, in the order in which they end, and a last one with ``masters`` of each node."""
@@ -93,6 +95,7 @@ class Rebalancing:
     async def _plan(self) -> RebalancePlan:
         queues = []
         for queue in self._chosen():
+            self._names[queue.queue_id] = queue.vhost, queue.name
             record = self._state.masterships[queue.queue_id]
             if not record.is_down:
                 queues.append(MovableQueue(queue.queue_id, record.master, self._heirs(queue, record)))
@@ -161,10 +164,10 @@ class Rebalancing:
         return self._report(move, "moved", f"{move.target} is its master, and does not serve it yet")
 
     def _report(self, move: Move, state: str, reason: str = "") -> Report:
-        queue = self._state.topology.queue_by_id(move.queue_id)
+        vhost, name = self._names[move.queue_id]
         return {
-            "vhost": "" if queue is None else queue.vhost,
-            "queue": "" if queue is None else queue.name,
+            "vhost": vhost,
+            "queue": name,
             "from": move.source,
             "to": move.target,
             "state": state,

@@ -36,6 +36,7 @@ from cluster.transport.mesh_port import Gatekeeper, HandshakeError, MeshHandler,
 from cluster.transport.outbox import OutboxLimits
 from cluster.wire.convert_handshake import Hello, decode_answer, encode_hello, encode_proof
 from cluster.wire.errors import WireError
+from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 from node.throttled_log import kind_of
 
@@ -201,7 +202,7 @@ class Peer:
                 verdict = await stream.read()
             if verdict is not None:
                 home.gate.heed(self.name, verdict_of(decode_answer(verdict)).credentials)
-        except (StreamBroken, WireError, HandshakeError, TimeoutError) as error:
+        except (StreamBroken, WireError, HandshakeError, StorageError, TimeoutError) as error:
             self._log_trouble(f"it does not say what it knows: {error}")
         finally:
             stream.cancel()

@@ -34,14 +34,14 @@ def alarm_reason(alarms: Iterable[Alarm]) -> str:
 class AlarmRegistry:
     """See the module text. ``node`` is the one that keeps it."""
 
-    __slots__ = ("_down", "_node", "_raised")
+    __slots__ = ("_node", "_raised", "_up")
 
     def __init__(self, node: NodeName) -> None:
         self._node = node
         #: What each node said last; nodes without an alarm are left out.
         self._raised: dict[NodeName, frozenset[Alarm]] = {}
-        #: Peers that the cluster has declared down.
-        self._down: set[NodeName] = set()
+        #: Peers that the cluster counts as up.
+        self._up: set[NodeName] = set()
 
     @property
     def own(self) -> frozenset[Alarm]:
@@ -66,19 +66,19 @@ class AlarmRegistry:
 
     def node_up(self, node: NodeName) -> None:
         """The cluster counts the node as running: what it says counts."""
-        self._down.discard(node)
+        self._up.add(node)
 
     def node_down(self, node: NodeName, *, is_linked: bool) -> None:
         """The cluster has declared a peer down."""
         if node == self._node:
             return  # it knows better, and is about to say so
-        self._down.add(node)
+        self._up.discard(node)
         if not is_linked:
             self._raised.pop(node, None)
 
     def link_lost(self, node: NodeName) -> None:
         """The link to a peer is gone: if it was declared down, too, it said its last."""
-        if node in self._down:
+        if node not in self._up:
             self._raised.pop(node, None)
 
     def raised(self) -> list[tuple[NodeName, Alarm]]:
@@ -86,7 +86,7 @@ class AlarmRegistry:
         return [
             (node, alarm)
             for node in sorted(self._raised)
-            if node not in self._down
+            if node == self._node or node in self._up
             for alarm in Alarm
             if alarm in self._raised[node]
         ]
@@ -98,4 +98,3 @@ class AlarmRegistry:
 
     def check_invariants(self) -> None:
         assert all(self._raised.values()), "a node without an alarm is not listed"
-        assert self._node not in self._down, "whoever runs this code is not down"

@@ -6,6 +6,7 @@ import pytest
 
 from chaos.sim.machine import COOKIE
 from cluster.transport.admin_port import AdminRefused, ExitCode
+from node.errors import StorageError
 from node.ids import NodeName
 from tests.support.amounts import slow
 from tests.support.sim_lab import Lab
@@ -76,6 +77,77 @@ def test_a_cluster_grows_out_of_nodes_that_were_alone(lab: Lab) -> None:
     lab.pass_time(5)
     members = lab.cluster.nodes["b2"].runtime.metadata.state.members
     assert not members[NodeName("b1")].is_up, "who founded it alone says goodbye like any other"
+
+
+def test_who_has_learned_and_died_gets_no_vote(lab: Lab) -> None:
+    """The two of three that live would be two of four."""
+    lab.found()
+    alone(lab, "n4")
+    lab.cluster.kill("n3")
+    lab.pass_time(10)
+    leader = lab.leader()
+    join(lab, "n4", leader)
+    core = lab.cluster.nodes[leader].raft.core
+    end_s = lab.loop.now_s + 20
+    while not core.has_learned(NodeName("n4")) and lab.loop.now_s < end_s:
+        lab.pass_time(0.0005)
+    assert "n4" not in core.voters, "not yet"
+    lab.cluster.kill("n4")
+    lab.pass_time(60)
+    assert "n4" not in core.voters
+    assert all(node.raft.pause is None for node in lab.cluster.nodes.values())
+
+
+def test_the_alarm_of_a_node_that_dies_before_it_is_a_member_goes_with_it(lab: Lab) -> None:
+    lab.found()
+    alone(lab, "n4")
+    disk = lab.cluster.machines["n4"].disk
+    disk.capacity_bytes = disk.used_bytes + 900_000  # below the limit of the alarm
+    lab.pass_time(11)
+    join(lab, "n4", "n1")
+    alarms = {name: lab.cluster.nodes[name].runtime.alarms for name in ("n1", "n2", "n3")}
+    end_s = lab.loop.now_s + 20
+    while not all("n4" in each.alarmed_peers for each in alarms.values()) and lab.loop.now_s < end_s:
+        lab.pass_time(0.001)
+    assert "n4" not in lab.cluster.nodes["n1"].runtime.metadata.state.members, "it has not come yet"
+    lab.cluster.kill("n4")
+    lab.pass_time(120)
+    assert {name: each.registry.reason for name, each in alarms.items()} == dict.fromkeys(alarms, "")
+
+
+def test_a_full_disk_while_joining_ends_no_keeper_of_a_link(lab: Lab) -> None:
+    """Those are who notices when a peer is killed."""
+    failures: list[str] = []
+    lab.loop.set_exception_handler(lambda _loop, context: failures.append(str(context["message"])))
+    lab.found()
+    alone(lab, "n4")
+    machine, before = lab.cluster.machines["n4"], lab.cluster.nodes["n4"]
+    join(lab, "n4", "n1")
+    while lab.cluster.nodes["n4"] is before:
+        lab.pass_time(0.0005)
+    room, machine.disk.capacity_bytes = machine.disk.capacity_bytes, 1
+    lab.pass_time(5)
+    machine.disk.capacity_bytes = room
+    lab.until_converged()
+    assert failures == []
+
+
+def test_a_reset_that_failed_is_not_carried_out_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone(lab, "n4")
+    disk = lab.cluster.machines["n4"].disk
+
+    def fail(path: str) -> None:
+        monkeypatch.undo()
+        raise StorageError(f"fsync of {path} failed: Input/output error (errno 5)")
+
+    monkeypatch.setattr(disk, "sync_directory", fail)
+    with pytest.raises(StorageError, match="errno 5"):
+        lab.ask("n4", lambda admin: admin.reset())
+    lab.declare("n4", "q")
+    lab.cluster.kill("n4")
+    lab.start("n4")
+    lab.pass_time(5)
+    assert lab.record("n4", "q") is not None
 
 
 def test_two_join_at_once(lab: Lab) -> None:

@@ -88,6 +88,22 @@ def test_a_leader_whose_heirs_do_not_answer_stops_all_the_same(lab: Lab) -> None
     assert lab.leader() != leader
 
 
+def test_a_node_that_is_reset_and_told_to_stop_meanwhile_stops(lab: Lab) -> None:
+    """It would begin again."""
+    lab.cluster.add_machine("n4")
+    lab.start("n4")
+    lab.pass_time(5)
+    lab.declare("n4", *(f"q{number}" for number in range(50)))
+    lab.begin_to_ask("n4", lambda admin: admin.reset())
+    first = lab.cluster.nodes["n4"]
+    while not first.begins_again:
+        lab.pass_time(0.0001)
+    lab.cluster.stop("n4")
+    assert lab.cluster.nodes["n4"] is first, "it is still on its way to its end"
+    lab.pass_time(30)
+    assert "n4" not in lab.cluster.nodes
+
+
 def test_a_cluster_has_not_converged_while_a_node_that_stops_waits_for_a_client(lab: Lab) -> None:
     lab.found()
     stranger = lab.loop.start_process("stranger", lambda: 0.0001)

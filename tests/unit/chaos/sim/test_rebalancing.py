@@ -11,8 +11,11 @@ import pytest
 from chaos.sim.client import Channel, open_connection
 from chaos.sim.loop import SimulatedLoop
 from chaos.sim.machine import AMQP_PORT
+from cluster.metadata.commands import ChangeTopology
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort, AdminRefused
+from node.ids import NodeName
+from node.topology.commands import DeleteQueue
 from tests.support.amounts import few_fast
 from tests.support.sim_lab import Lab
 
@@ -184,3 +187,23 @@ def test_what_nobody_was_ever_given_is_not_flagged_after_a_move(seed: int, quiet
     assert [report["state"] for report in rebalance(lab)[:-1]] == ["moved"] * 4
     on_a_channel(lab, "n2", look)
     assert flags == {queue: [True, False, False, False, False] for queue in queues}
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_named(lab: Lab) -> None:
+    mirror(lab, {"ha-mode": "all"})
+    lab.declare("n1", *(f"q{number}" for number in range(20)))
+    lab.until_converged()
+
+    async def delete_all_behind_the_first(admin: AdminPort) -> list[str]:
+        names: list[str] = []
+        async for report in admin.rebalance_queues("", "", is_dry_run=False):
+            if not names:
+                for number in range(20):
+                    command = ChangeTopology(DeleteQueue("/", f"q{number}"), NodeName("n1"))
+                    await lab.cluster.nodes["n1"].runtime.metadata.change(command)
+            names += [report["queue"]] if "queue" in report else []
+        return names
+
+    names = lab.ask("n1", delete_all_behind_the_first)
+    assert len(names) > 5
+    assert all(name.startswith("q") for name in names)

@@ -31,6 +31,7 @@ class Bench:
         self.alarms = ResourceAlarms(N1, TOTAL, MemoryWatermark(0.4), 0.5, DiskFreeLimit(MIB), self.probe, self.queues)
         self.alarms.on_reason = self.reasons.append
         self.alarms.on_own_change = self.said.append
+        self.alarms.node_up(N2)
 
     def tick(self, ms: int = 100) -> None:
         for _ in range(ms // 100):

@@ -7,13 +7,17 @@ import pytest
 from node.alarms.registry import Alarm, AlarmRegistry, alarm_reason
 from node.ids import NodeName
 
-N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+N1, N2, N3, N4, N5 = (NodeName(f"n{number}") for number in range(1, 6))
 MEMORY, DISK = Alarm.MEMORY, Alarm.DISK
 
 
 @pytest.fixture
 def registry() -> AlarmRegistry:
-    return AlarmRegistry(N1)
+    """On n1; n2 and n3 are up."""
+    registry = AlarmRegistry(N1)
+    for node in (N2, N3):
+        registry.node_up(node)
+    return registry
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,18 @@ def test_what_was_known_is_no_news(registry: AlarmRegistry) -> None:
     assert not registry.update(N2, ())
     registry.update(N2, {DISK})
     assert not registry.update(N2, {DISK})
+
+
+def test_who_was_never_up_counts_from_then_on_and_takes_its_alarms_with_it(registry: AlarmRegistry) -> None:
+    """A node that joins says so before it is a member, and nobody declares it down if it dies until then."""
+    registry.update(N4, {DISK})
+    assert registry.reason == ""
+    registry.node_up(N4)
+    assert registry.raised() == [(N4, DISK)]
+    registry.update(N5, {MEMORY})
+    registry.link_lost(N5)
+    registry.node_up(N5)
+    assert registry.raised() == [(N4, DISK)]
 
 
 def test_a_lost_link_alone_clears_nothing(registry: AlarmRegistry) -> None:
