@@ -189,8 +189,10 @@ class Channel:
         count: int = (await self._ask(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)).message_count
         return count
 
-    async def qos(self, prefetch_count: int) -> None:
-        await self._ask(commands.Basic.Qos(prefetch_count=prefetch_count), commands.Basic.QosOk)
+    async def qos(self, prefetch_count: int, *, is_channel_wide: bool = False) -> None:
+        await self._ask(
+            commands.Basic.Qos(prefetch_count=prefetch_count, global_=is_channel_wide), commands.Basic.QosOk
+        )
 
     async def consume(
         self,

@@ -88,17 +88,27 @@ class Consumer(Client):
         queue_name: Callable[[int], str],
         *,
         prefetch: int,
+        is_channel_wide: bool = False,
+        is_limit_kept: bool = False,
         requeue_percent: int,
         hold_percent: int,
         reject_percent: int = 0,
         kind: str = "",
     ) -> None:
-        """``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it."""
+        """``is_channel_wide``: ``prefetch`` is the limit of the channel. ``is_limit_kept``: no master ends, or the next
+        one would not count what the client holds of it.
+
+        ``kind``: see `chaos.sim.schedule.EXCLUSIVE` and those beside it.
+        """
         super().__init__(f"c{number}", world, ProcKind.CONSUMER)
         self.number = number
         self.kind = kind
         self._queue_name = queue_name
         self._prefetch = prefetch
+        self._is_channel_wide = is_channel_wide
+        self._is_limit_kept = is_limit_kept
+        #: Tags of this channel that were delivered and are not settled: no more than ``prefetch``.
+        self._held: set[int] = set()
         self._requeue_percent = requeue_percent
         self._hold_percent = hold_percent
         self._reject_percent = reject_percent
@@ -154,6 +164,7 @@ class Consumer(Client):
             await channel.recover()
             if channel is self.channel:
                 self._recovered_tag = self._last_tag
+                self._held.clear()
                 self.world.note("a channel recovered its deliveries")
         if channel is self.channel:
             self._is_recovering = False
@@ -183,6 +194,7 @@ class Consumer(Client):
         channel = self.channel
         if channel is not None and channel.closed is None and self._last_tag > self._recovered_tag:
             self._recovered_tag = self._last_tag
+            self._held.clear()
             channel.nack(0, multiple=True, requeue=True)
             self.world.note("everything that was held was given back")
 
@@ -190,9 +202,10 @@ class Consumer(Client):
         # What this channel delivers is of this queue, whatever the next one consumes.
         queue, takes_all = self.queue, self.takes_all
         self._recovered_tag = self._last_tag = 0
+        self._held.clear()
         self._is_recovering = self._is_proving = self._is_cancelled = False
         channel.on_cancel = lambda _tag: self._cancelled()
-        await channel.qos(self._prefetch)
+        await channel.qos(self._prefetch, is_channel_wide=self._is_channel_wide)
         if queue is not None:
             self._settling = Settling(self.log, self.world, channel.entry, queue)
             channel.on_deliver = lambda delivered: self._delivered(queue, delivered, takes_all)
@@ -230,6 +243,7 @@ class Consumer(Client):
 
     def _delivered(self, queue: int, delivered: Delivered, takes_all: bool) -> None:
         self._last_tag = delivered.delivery_tag
+        self._hold(delivered.delivery_tag, takes_all=takes_all)
         message = record_delivery(self.log, self.world.run_tag, queue, delivered, self.channel_id)
         if message is None:
             return
@@ -244,6 +258,13 @@ class Consumer(Client):
         is_requeued = habit >= 100 - self._requeue_percent and times < 4
         self.process.call_later(delay_s, self._settle, queue, self.channel_id, delivered, message, is_requeued)
 
+    def _hold(self, delivery_tag: int, *, takes_all: bool) -> None:
+        if takes_all or not self._is_limit_kept:
+            return
+        self._held.add(delivery_tag)
+        if len(self._held) > self._prefetch:
+            raise ProtocolError(f"{self.name} holds {len(self._held)} deliveries, and its limit is {self._prefetch}")
+
     def _settle(self, queue: int, channel_id: int, delivered: Delivered, message: MessageId, is_requeued: bool) -> None:
         channel = self.channel
         if channel is None or channel.closed is not None or channel_id != self.channel_id:
@@ -251,6 +272,7 @@ class Consumer(Client):
         if self._is_recovering or delivered.delivery_tag <= self._recovered_tag:
             return
         record_settlement(self.log, queue, delivered, message, channel_id, is_requeued=is_requeued)
+        self._held.discard(delivered.delivery_tag)
         is_rejected = self.world.dice(self.name, message, "reject") < self._reject_percent
         if is_rejected:
             channel.reject(delivered.delivery_tag, requeue=is_requeued)

@@ -82,6 +82,8 @@ class Stage:
                 self.world,
                 queue_name,
                 prefetch=p.prefetch,
+                is_channel_wide=p.has_channel_limits,
+                is_limit_kept=p.has_whole_links or not p.faults,
                 requeue_percent=p.requeue_percent,
                 hold_percent=p.hold_percent,
                 reject_percent=p.reject_percent,
