@@ -103,6 +103,8 @@ class ChannelMachine:
         self._call: ColdCall | None = None
         self._committing = False
         self._is_working = False
+        #: What waited is being handled, see `_resume`.
+        self._is_resuming = False
 
     # --- listing ---
 
@@ -177,15 +179,21 @@ class ChannelMachine:
         handler(self, method)
 
     def _resume(self) -> None:
-        """Handle what waited, up to the next cold call."""
-        while self.waiting and not self.is_busy and self.state is ChannelState.OPEN:
-            item = self.waiting.popleft()
-            self.waiting_bytes -= weight_bytes(item)
-            try:
+        """Handle what waited, up to the next cold call. A commit among it that is done at once gets here again: it is
+        the loop around it that goes on, or the stack would end with the commits of a client that waits for none."""
+        if self._is_resuming:
+            return
+        self._is_resuming = True
+        try:
+            while self.waiting and not self.is_busy and self.state is ChannelState.OPEN:
+                item = self.waiting.popleft()
+                self.waiting_bytes -= weight_bytes(item)
                 self._handle(item)
-            except ConnectionFailure:
-                self._forget_waiting()  # the connection ends with this
-                raise
+        except ConnectionFailure:
+            self._forget_waiting()  # the connection ends with this
+            raise
+        finally:
+            self._is_resuming = False
 
     # --- long work ---
 

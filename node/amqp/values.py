@@ -170,6 +170,50 @@ _FIELD_READERS: dict[bytes, Callable[[bytes, int, int], tuple[Any, int]]] = {
 }
 
 
+#: Bytes of the fields that have always as many, by their tags as numbers.
+_FIELD_BYTES = {tag[0]: layout.size for tag, layout in _FIXED_FIELDS.items()} | {
+    ord("t"): 1,
+    ord("D"): _DECIMAL.size,
+    ord("T"): 8,
+    ord("V"): 0,
+}
+_LONG_STRINGS = frozenset(b"Sx")
+_TABLE, _ARRAY = ord("F"), ord("A")
+
+
+def check_table(buffer: bytes, at: int = 0, depth: int = 0, *, is_array: bool = False) -> int:
+    """The offset behind the field table (with its length) at ``at``, which everybody can read. Raises
+    `MalformedValue`. Takes half the time of `read_table`; what strings hold, keys included, is not looked at.
+
+    ``is_array``: it is the content of an array."""
+    if depth > TABLE_DEPTH_MAX:
+        raise MalformedValue(f"tables are nested deeper than {TABLE_DEPTH_MAX}")
+    start = at + 4
+    end = start + int.from_bytes(buffer[at:start], "big")
+    if end > len(buffer) or start > len(buffer):
+        raise MalformedValue("a table is cut off")
+    at = start
+    while at < end:
+        if not is_array:
+            at += 1 + buffer[at]
+            if at >= end:
+                raise MalformedValue("a field is missing")
+        tag = buffer[at]
+        at += 1
+        if tag in _LONG_STRINGS:
+            at += 4 + int.from_bytes(buffer[at : at + 4], "big")
+        elif tag in (_TABLE, _ARRAY):
+            at = check_table(buffer, at, depth + 1, is_array=tag == _ARRAY)
+        else:
+            size = _FIELD_BYTES.get(tag)
+            if size is None:
+                raise MalformedValue(f"unknown field type {bytes((tag,))!r}")
+            at += size
+    if at != end:
+        raise MalformedValue("a field is cut off")
+    return at
+
+
 def pack_short_string(text: str) -> bytes:
     """Raises `ValueError` if the text has more than 255 bytes."""
     raw = text.encode()

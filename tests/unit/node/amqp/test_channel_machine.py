@@ -243,28 +243,6 @@ def test_a_refused_call_closes_the_channel_and_drops_what_waits() -> None:
     driver.machine.check_invariants()
 
 
-def test_a_call_that_ends_the_connection_drops_what_waits() -> None:
-    driver = Driver()
-    (call,) = driver.send(Queue.Declare(queue="q", passive=True))
-    assert isinstance(call, ColdCall)
-    driver.publish(b"lost")
-    with pytest.raises(ConnectionFailure):
-        driver.machine.call_failed(call, ConnectionFailure(320, "the node pauses"))
-    driver.machine.check_invariants()
-
-
-def test_of_what_waits_nothing_is_left_behind_what_ends_the_connection() -> None:
-    """Simulated clusters, seed 17682."""
-    driver = Driver()
-    (call,) = driver.send(Queue.Declare(queue="q"))
-    assert isinstance(call, ColdCall)
-    driver.send(Channel.Flow(active=False))
-    driver.publish(b"lost")
-    with pytest.raises(ConnectionFailure, match="active=false"):
-        driver.machine.answered(call, QueueDeclared("q", 0, 0))
-    driver.machine.check_invariants()
-
-
 @pytest.mark.parametrize(
     "method",
     [

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 from pamqp import commands, frame
 
 from node.amqp.methods import METHOD_CLASSES, AccessRequest, AccessRequestOk, decode_method, pack_method
@@ -14,11 +15,13 @@ from node.amqp.values import (
     TABLE_DEPTH_MAX,
     MalformedValue,
     Timestamp,
+    check_table,
     pack_long_string,
     pack_short_string,
     pack_table,
     read_table,
 )
+from tests.support.amounts import few_examples
 
 SAMPLES: dict[str, Any] = {"octet": 9, "short": 500, "long": 70_000, "longlong": 1 << 40, "shortstr": "name"}
 SAMPLES |= {"table": {"a": 1, "b": {"c": [True, "x", None]}}}
@@ -122,12 +125,15 @@ FIELDS: list[tuple[bytes, Any]] = [
 def test_each_field_type_is_read_as_rabbitmq_means_it(encoded: bytes, value: Any) -> None:
     table = pack_long_string(b"\x01k" + encoded)
     read, end = read_table(table)
+    assert check_table(b"ab" + table, 2) == 2 + end
     assert read == {"k": value}
     assert type(read["k"]) is type(value)
     assert end == len(table)
     for size in range(1, len(encoded)):
-        with pytest.raises(MalformedValue):
-            read_table(pack_long_string(b"\x01k" + encoded[:size]))
+        cut = pack_long_string(b"\x01k" + encoded[:size])
+        for read_or_check in (read_table, check_table):
+            with pytest.raises(MalformedValue):
+                read_or_check(cut)
 
 
 @pytest.mark.parametrize("value", [value for _, value in FIELDS])
@@ -145,8 +151,26 @@ def test_pamqp_reads_our_tables() -> None:
 
 
 def test_an_unknown_field_type_is_refused() -> None:
-    with pytest.raises(MalformedValue, match="unknown field type b'U'"):
-        read_table(pack_long_string(b"\x01kU\x00\x00"))
+    for read_or_check in (read_table, check_table):
+        with pytest.raises(MalformedValue, match="unknown field type b'U'"):
+            read_or_check(pack_long_string(b"\x01kU\x00\x00"))
+
+
+WHOLE = pack_table({"s": "text", "n": [1, {"in": None}], "t": Timestamp(7), "d": Decimal("1.5"), "f": {"x": b"raw"}})
+
+
+@few_examples(200, 5_000, st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
+def test_what_is_checked_can_be_read(position: int, octet: int) -> None:
+    """But for keys that are no UTF-8, which other clients can read."""
+    table = WHOLE[:position] + bytes((octet,)) + WHOLE[position + 1 :]
+    try:
+        read_table(table)
+    except MalformedValue as error:
+        if "not UTF-8" not in str(error):
+            with pytest.raises(MalformedValue):
+                check_table(table)
+    else:
+        check_table(table)
 
 
 @pytest.mark.parametrize("tag", [b"F", b"A"])
@@ -157,9 +181,10 @@ def test_nesting_is_limited(tag: bytes) -> None:
             content = tag + pack_long_string((b"\x01k" if tag == b"F" else b"") + content if content else b"")
         return pack_long_string(b"\x01k" + content)
 
-    read_table(nested(TABLE_DEPTH_MAX))
-    with pytest.raises(MalformedValue, match="nested deeper"):
-        read_table(nested(TABLE_DEPTH_MAX + 2))
+    for read_or_check in (read_table, check_table):
+        read_or_check(nested(TABLE_DEPTH_MAX))
+        with pytest.raises(MalformedValue, match="nested deeper"):
+            read_or_check(nested(TABLE_DEPTH_MAX + 2))
 
 
 @pytest.mark.parametrize("value", [object(), 1 << 63, Decimal("NaN"), Decimal(1 << 40)])
