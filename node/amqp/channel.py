@@ -262,6 +262,8 @@ class ChannelMachine:
 
     def _commit(self, _method: commands.Tx.Commit) -> None:
         ended = self._end_transaction()
+        for _, entries in ended.settlements:
+            self.deliveries.settled(entries)
         self._committing = True
         if ended.samples:
             self.effects.append(CheckPublishes(list(ended.samples.values())))

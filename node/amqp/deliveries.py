@@ -1,7 +1,10 @@
 """The deliveries of a channel: their tags, which are unacked, which are held back, and how they are settled.
 
 Channel-wide prefetch. The queue knows only the prefetch of a consumer; what exceeds the limit of the channel is
-held here, in order, and released by settlements. Held deliveries have no delivery tag yet.
+held here, in order, and released by settlements, within a transaction by its commit. Held deliveries have no delivery
+tag yet. What `basic.get` took does not count. Consumers without acks do not count either, and get what comes: it has
+left its queue for good, so whatever was held of it would be lost with the consumer. (The reference makes them wait
+while the limit is reached; there it is the queue that keeps their messages.)
 """
 
 from __future__ import annotations
@@ -57,12 +60,25 @@ _Batch = tuple[Consumer, DeliverySource, Sequence[Delivery]]
 class Deliveries:
     """Appends frames to the connection's ``output`` and effects to those of the channel."""
 
-    __slots__ = ("_effects", "_frame_max", "_held", "_next_tag", "_number", "_output", "limit", "unacked")
+    __slots__ = (
+        "_counted",
+        "_effects",
+        "_frame_max",
+        "_gets",
+        "_held",
+        "_next_tag",
+        "_number",
+        "_output",
+        "limit",
+        "unacked",
+    )
 
     def __init__(self, number: int, frame_max: int, output: list[bytes], effects: deque[ChannelEffect]) -> None:
         self.unacked = UnackedTable()
-        #: Deliveries that may be unacked on the whole channel; 0 = no limit.
+        #: Deliveries to consumers that may be out on the whole channel; 0 = no limit.
         self.limit = 0
+        #: Those that are out: unacked, or settled in a transaction that is not committed. And of `basic.get`.
+        self._counted = self._gets = 0
         self._number = number
         self._frame_max = frame_max
         self._output = output
@@ -79,32 +95,35 @@ class Deliveries:
     # --- out ---
 
     def send(self, more: _Batch | None = None) -> None:
-        """Send what is held, and then ``more``, as far as the limit allows; the rest is held.
-
-        Consumers without acks do not count against the limit, but wait while it is reached, as in the reference.
-        """
-        held, limit, unacked = self._held, self.limit, self.unacked
+        """Send what is held, and then ``more``, as far as the limit allows; the rest is held."""
+        held, limit = self._held, self.limit
         if more is not None:
-            held.append(more)
-        while held and (not limit or len(unacked) < limit):
+            if more[0].no_ack:
+                self._send(*more)
+            else:
+                held.append(more)
+        while held and (not limit or self._counted < limit):
             consumer, source, deliveries = held.popleft()
-            if limit and not consumer.no_ack and len(deliveries) > (room := limit - len(unacked)):
+            if limit and len(deliveries) > (room := limit - self._counted):
                 held.appendleft((consumer, source, deliveries[room:]))
                 deliveries = deliveries[:room]
-            first_tag = self._next_tag
-            self._next_tag += len(deliveries)
-            if not consumer.no_ack:
-                unacked.add(first_tag, source, consumer.tag, deliveries)
-            self._output.append(
-                pack_deliveries(self._number, consumer.packed_tag, first_tag, deliveries, self._frame_max)
-            )
-            self._effects.append(Delivered(source, consumer.tag, len(deliveries)))
+            self._counted += len(deliveries)
+            self._send(consumer, source, deliveries)
+
+    def _send(self, consumer: Consumer, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
+        first_tag = self._next_tag
+        self._next_tag += len(deliveries)
+        if not consumer.no_ack:
+            self.unacked.add(first_tag, source, consumer.tag, deliveries)
+        self._output.append(pack_deliveries(self._number, consumer.packed_tag, first_tag, deliveries, self._frame_max))
+        self._effects.append(Delivered(source, consumer.tag, len(deliveries)))
 
     def send_got(self, got: Got, no_ack: bool) -> None:
         """The answer to ``basic.get``: it counts against no limit."""
         tag = self._next_tag
         self._next_tag += 1
         if not no_ack:
+            self._gets += 1
             self.unacked.add(tag, got.source, "", [got.delivery])
         self._output.append(pack_get_ok(self._number, tag, got.delivery, got.remaining, self._frame_max))
 
@@ -121,6 +140,12 @@ class Deliveries:
         self.perform(Settlement.REQUEUE, {source: [delivery.seq_id for delivery in deliveries]})
 
     # --- settled ---
+
+    def settled(self, entries: UnackedTable) -> None:
+        """These do not count any longer."""
+        gets = sum([not entry.consumer_tag for entry in entries]) if self._gets else 0
+        self._gets -= gets
+        self._counted -= len(entries) - gets
 
     def settle(
         self, settlements: Sequence[tuple[int, int]], transaction: Transaction | None
@@ -146,6 +171,7 @@ class Deliveries:
                     if transaction is not None:
                         transaction.settle(settlement, entries)
                         continue
+                    self.settled(entries)
                     if len(entries) > LONG_SETTLEMENT:
                         return Interrupted(SettleWork(settlement, entries), list(left))
                     for source, seq_ids in group_by_source(entries).items():
@@ -157,6 +183,10 @@ class Deliveries:
                 if transaction is not None:
                     transaction.settle_one(settlement, tag, entry)
                     continue
+                if entry.consumer_tag:
+                    self._counted -= 1
+                else:
+                    self._gets -= 1
                 group = groups.get(entry.source)
                 if group is None:
                     groups[entry.source] = [entry.seq_id]
@@ -180,6 +210,7 @@ class Deliveries:
         """Everything unacked goes back to its queue; if it is very much, by the work that is returned."""
         entries = self.unacked.take_through(0)
         assert entries is not None, "0 takes whatever there is"
+        self.settled(entries)
         if len(entries) > LONG_SETTLEMENT:
             return SettleWork(Settlement.REQUEUE, entries)
         self.perform(Settlement.REQUEUE, group_by_source(entries))
@@ -189,14 +220,19 @@ class Deliveries:
         """The channel fails: the broker requeues all that is out or held."""
         self.unacked = UnackedTable()
         self._held.clear()
+        self._counted = self._gets = 0
 
     def check_invariants(self, consumers: Mapping[str, Consumer]) -> None:
         """Raise `AssertionError` if the state contradicts itself, or does not go with those who consume."""
         self.unacked.check_invariants()
+        gets = sum([not entry.consumer_tag for entry in self.unacked])
+        assert gets <= self._gets, "what was got is counted"
+        assert len(self.unacked) - gets <= self._counted, "what is unacked counts"
         if self._held:
             assert self.limit, "deliveries are held only under a channel-wide limit"
-            assert len(self.unacked) >= self.limit, "deliveries are held only while the limit is reached"
+            assert self._counted >= self.limit, "deliveries are held only while the limit is reached"
         for consumer, _, deliveries in self._held:
+            assert not consumer.no_ack, "what is not to be acknowledged has left its queue, and is sent"
             assert consumers.get(consumer.tag) is consumer, "nothing is held for a consumer that is gone"
             assert deliveries, "an empty batch would never be released"
 
