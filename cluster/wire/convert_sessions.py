@@ -38,6 +38,7 @@ def _consumer_to_wire(consumer: ConsumerSpec) -> pb.Consumer:
         priority=consumer.priority,
         cancel_on_failover=consumer.cancel_on_failover,
         arguments=pack_table(consumer.arguments),
+        window=consumer.window,
     )
 
 
@@ -50,6 +51,7 @@ def _consumer_from_wire(w: pb.Consumer) -> ConsumerSpec:
         w.priority,
         w.cancel_on_failover,
         read_table(w.arguments)[0],
+        w.window,
     )
 
 

@@ -209,6 +209,7 @@ class Consumer(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CANCEL_ON_FAILOVER_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
     consumer_tag: _builtins.str
     no_ack: _builtins.bool
     exclusive: _builtins.bool
@@ -217,6 +218,8 @@ class Consumer(_message.Message):
     cancel_on_failover: _builtins.bool
     arguments: _builtins.bytes
     """An AMQP field table, as in basic.consume."""
+    window: _builtins.int
+    """Deliveries that may be on their way at a time; 0: as many as usual."""
     def __init__(
         self,
         *,
@@ -227,10 +230,11 @@ class Consumer(_message.Message):
         priority: _builtins.int = ...,
         cancel_on_failover: _builtins.bool = ...,
         arguments: _builtins.bytes = ...,
+        window: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "cancel_on_failover", b"cancel_on_failover", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "no_ack", b"no_ack", "prefetch_count", b"prefetch_count", "priority", b"priority"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "cancel_on_failover", b"cancel_on_failover", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "no_ack", b"no_ack", "prefetch_count", b"prefetch_count", "priority", b"priority", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

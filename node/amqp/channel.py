@@ -354,7 +354,7 @@ class ChannelMachine:
             raise ConnectionFailure(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
         if not method.consumer_tag:
             method.consumer_tag = new_consumer_tag(self._chance)
-        spec = consumer_spec(method, self.prefetch_count)
+        spec = consumer_spec(method, self.prefetch_count, self.deliveries.limit)
         method.queue = self._queue_or_last(method.queue)
         self._consumers[spec.consumer_tag] = Consumer(spec.consumer_tag, spec.no_ack)
         self._start_call(ColdCall(method, spec))

@@ -31,8 +31,9 @@ def new_consumer_tag(chance: random.Random) -> str:
     return "amq.ctag-" + "".join(chance.choices(_CONSUMER_TAG_ALPHABET, k=_CONSUMER_TAG_RANDOM_CHARACTERS))
 
 
-def consumer_spec(method: commands.Basic.Consume, prefetch_count: int) -> ConsumerSpec:
-    """What ``basic.consume`` asks for, with the prefetch count of the channel. Raises `ChannelError` 406."""
+def consumer_spec(method: commands.Basic.Consume, prefetch_count: int, channel_limit: int) -> ConsumerSpec:
+    """What ``basic.consume`` asks for, with the prefetch count of its consumers and the limit of the channel. Raises
+    `ChannelError` 406."""
     arguments: dict[str, Any] = method.arguments or {}
     check_consumer_arguments(f"consumer '{method.consumer_tag}'", arguments)
     return ConsumerSpec(
@@ -43,4 +44,5 @@ def consumer_spec(method: commands.Basic.Consume, prefetch_count: int) -> Consum
         priority=arguments.get("x-priority", 0),
         cancel_on_failover=arguments.get("x-cancel-on-ha-failover", False),
         arguments=arguments,
+        window=0 if method.no_ack else channel_limit,
     )

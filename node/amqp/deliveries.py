@@ -1,10 +1,11 @@
 """The deliveries of a channel: their tags, which are unacked, which are held back, and how they are settled.
 
-Channel-wide prefetch. The queue knows only the prefetch of a consumer; what exceeds the limit of the channel is
-held here, in order, and released by settlements, within a transaction by its commit. Held deliveries have no delivery
-tag yet. What `basic.get` took does not count. Consumers without acks do not count either, and get what comes: it has
-left its queue for good, so whatever was held of it would be lost with the consumer. (The reference makes them wait
-while the limit is reached; there it is the queue that keeps their messages.)
+Channel-wide prefetch. The queue knows only the prefetch of a consumer, and that few may be on their way to one whose
+channel has a limit: as many as that. What exceeds the limit is held here, in order, and released by settlements, within
+a transaction by its commit. Held deliveries have no delivery tag yet. What `basic.get` took does not count. Consumers
+without acks do not count either, and get what comes: it has left its queue for good, so whatever was held of it would
+be lost with the consumer. (The reference makes them wait while the limit is reached; there it is the queue that keeps
+their messages.)
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from node.ids import ChannelKey
 from node.queues.backing_queue import Delivery, Publication
-from node.queues.events import DELIVERY_WINDOW_BYTES, DELIVERY_WINDOW_MESSAGES, ConsumerSpec
+from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec
 
 
 class Consumer:
@@ -47,7 +47,7 @@ class Consumer:
         #: Deliveries not yet settled.
         self.unacked = 0
         #: Deliveries that may still be sent before the channel grants more.
-        self.window = DELIVERY_WINDOW_MESSAGES
+        self.window = spec.window_messages
         #: Shares that were not written yet, in order: messages, and bytes of bodies.
         self.in_flight: deque[tuple[int, int]] = deque()
         self.in_flight_bytes = 0
@@ -223,7 +223,7 @@ class ConsumerSet:
             assert consumer.in_rotation == expected, "in the rotation means: may be served and has capacity"
             assert any(consumer is each for each in standing) == expected, "the flag says where it stands"
             in_flight = sum([messages for messages, _ in consumer.in_flight])
-            assert in_flight == DELIVERY_WINDOW_MESSAGES - consumer.window, "the window is what is not in flight"
+            assert in_flight == consumer.spec.window_messages - consumer.window, "the window is what is not in flight"
             assert consumer.in_flight_bytes == sum([size for _, size in consumer.in_flight]), "and so for bytes"
             assert consumer.window >= 0, "the window is not overdrawn"
             if consumer.prefetch_count:

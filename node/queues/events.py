@@ -40,6 +40,13 @@ class ConsumerSpec:
     #: ``x-cancel-on-ha-failover``: cancel instead of re-attaching when the master changes.
     cancel_on_failover: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    #: Deliveries that may be handed out and not be written to the socket yet; 0: `DELIVERY_WINDOW_MESSAGES`. Fewer for
+    #: a channel with a limit of its own, behind which they would wait while others could take them.
+    window: int = 0
+
+    @property
+    def window_messages(self) -> int:
+        return min(self.window or DELIVERY_WINDOW_MESSAGES, DELIVERY_WINDOW_MESSAGES)
 
 
 @dataclass(frozen=True, slots=True)

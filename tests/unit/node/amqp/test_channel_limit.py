@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from node.amqp.channel_events import ColdCall, Settlement
+from node.amqp.cold_methods import consumer_spec
 from node.amqp.ports import Got
 from tests.unit.node.amqp.test_channel_machine import Basic, Driver, Q, Tx, deliveries, settled
 
@@ -33,6 +34,12 @@ def test_what_nobody_acknowledges_is_not_held_and_so_not_lost() -> None:
     assert isinstance(call, ColdCall)
     driver.machine.answered(call, None)
     assert driver.effects() == []
+
+
+def test_the_queue_is_told_to_have_no_more_on_their_way_than_the_limit() -> None:
+    """Or they wait here while another channel could take them."""
+    specs = [consumer_spec(Basic.Consume(queue="q", no_ack=no_ack), 0, 3) for no_ack in (False, True)]
+    assert [spec.window for spec in specs] == [3, 0]
 
 
 def test_what_was_got_does_not_count() -> None:

@@ -282,6 +282,18 @@ def test_the_delivery_window_stops_a_consumer_until_it_is_granted_more() -> None
     bench.check()
 
 
+def test_a_consumer_with_a_small_window_leaves_the_rest_to_others() -> None:
+    bench = QueueBench()
+    bench.consume(1, window=1)
+    bench.consume(2, window=DELIVERY_WINDOW_MESSAGES + 1)
+    bench.publish(5, body=b"x")
+    assert sorted(bench.deliveries()) == ["1.t: x", "2.t: x x x x"]
+    bench.publish(1, body=b"y")
+    bench.process.grant(channel(1), "t", 1)
+    assert sum(line.count("y") for line in bench.deliveries()) == 1
+    bench.check()
+
+
 def test_exclusive_use() -> None:
     bench = QueueBench()
     bench.consume(1, exclusive=True)
