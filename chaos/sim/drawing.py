@@ -61,8 +61,6 @@ LEAVING_OUT = frozenset({"refuse", "cut", "cut_one_way", "isolate", "swizzle"})
 EARLIER_SHARE = 0.25
 #: How many have consumers that ask for more than messages, and for what.
 PRIVILEGES_SHARE = 0.25
-#: Seeds whose consumers limit what a channel holds, not each consumer.
-LIMITS_SHARE = 0.25
 CONSUMER_KINDS = ((EXCLUSIVE,), (EXCLUSIVE, ""), (FIRST, ""), (TOLD, ""), (TOLD, FIRST, ""))
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
@@ -538,7 +536,6 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     personality = draw_privileges(drawn_for(seed, "privileges"), personality)
     personality = draw_requests(drawn_for(seed, "requests"), personality)
-    personality = replace(personality, has_channel_limits=drawn_for(seed, "limits").random() < LIMITS_SHARE)
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

@@ -249,3 +249,26 @@ def test_seeds_ask_for_all_of_it_and_are_kept_as_they_are(tmp_path: Path) -> Non
     wired_one = next(each for each in drawn if each.personality.wirings)
     write_schedule(wired_one, tmp_path / "kept.json", "nothing: at all")
     assert read_schedule(tmp_path / "kept.json") == wired_one
+
+
+# --- limits of channels
+
+LIMITED = schedule(
+    (50, "consume", 0, 0), (60, "consume", 1, 0), publish(100, 20), has_channel_limits=True, prefetch=2, consumers=2
+)
+
+
+def test_a_limit_of_whole_channels_is_kept() -> None:
+    assert said(LIMITED) == ""
+
+
+def test_a_channel_that_does_not_keep_its_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = deliveries.Deliveries._send
+
+    def forget_to_count(self: deliveries.Deliveries, *batch: Any) -> None:
+        count(self, *batch)
+        self._counted = 0
+
+    monkeypatch.setattr(deliveries.Deliveries, "_send", forget_to_count)
+    monkeypatch.setattr(deliveries.Deliveries, "check_invariants", lambda _self, _consumers: None)
+    assert "and its limit is 2" in said(LIMITED)
