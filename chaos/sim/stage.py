@@ -25,6 +25,8 @@ from node.store.disk.simulated import SimulatedCrashError
 
 #: Of a run that fails early, the first violations say it all.
 VIOLATIONS_MAX = 20
+#: Steps that end no master.
+CALM = frozenset({"publish", "consume", "cancel", "recover", "give_back", "flow"})
 #: An operator gives a node so long.
 OPERATOR_TIMEOUT_S = 5.0
 VHOST = "/"
@@ -83,7 +85,7 @@ class Stage:
                 queue_name,
                 prefetch=p.prefetch,
                 is_channel_wide=p.has_channel_limits,
-                is_limit_kept=p.has_whole_links or not p.faults,
+                is_limit_kept=CALM.issuperset(step.kind for step in self.schedule.steps),
                 requeue_percent=p.requeue_percent,
                 hold_percent=p.hold_percent,
                 reject_percent=p.reject_percent,

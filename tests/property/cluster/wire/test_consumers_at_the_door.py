@@ -28,7 +28,7 @@ tables = st.dictionaries(st.sampled_from(("x-priority", "x-cancel-on-ha-failover
 def test_a_consumer_that_is_not_refused_can_be_said(table: dict[str, Any]) -> None:
     method = Basic.Consume(queue="q", consumer_tag="t", arguments=read_table(pack_table(table))[0])
     try:
-        spec = with_parsed_arguments(consumer_spec(method, 65_535), "consumer")
+        spec = with_parsed_arguments(consumer_spec(method, 65_535, 65_535), "consumer")
     except ChannelError:
         return
     assert QueueEncoder().encode(SessionCall(QueueId(1), 1, 1, "consume", 1, spec))
@@ -37,4 +37,4 @@ def test_a_consumer_that_is_not_refused_can_be_said(table: dict[str, Any]) -> No
 @pytest.mark.parametrize("priority", [Timestamp(5), Timestamp(2**64 - 1), True, 1.0, "1", None])
 def test_a_priority_is_a_whole_number(priority: Any) -> None:
     with pytest.raises(ChannelError, match="x-priority"):
-        consumer_spec(Basic.Consume(queue="q", arguments={"x-priority": priority}), 0)
+        consumer_spec(Basic.Consume(queue="q", arguments={"x-priority": priority}), 0, 0)
