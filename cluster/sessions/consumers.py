@@ -40,10 +40,13 @@ class ChannelConsumers:
         self.early.pop(key, None)
 
     def started(self, route: Route | None, queue_id: QueueId, key: ConsumerKey) -> None:
-        """Its client knows of it. Early deliveries of a session that is over are not worth telling: they come again."""
+        """Its client knows of it. Early deliveries of a session that is over are not worth telling: they come again;
+        but not those that nobody acknowledges, which their queue has forgotten."""
+        spec = None if route is None else route.consumers.get(key)
+        are_final = spec is not None and spec.no_ack
         for session, deliveries in self.early.pop(key, ()):
             sink = self._here.sinks.get(key.channel.channel_id)
-            if sink is not None and route is not None and route.is_live(session):
+            if sink is not None and route is not None and (are_final or route.is_live(session)):
                 sink.queue_delivered(queue_id, session, key.consumer_tag, deliveries)
 
     # --- a new session ---

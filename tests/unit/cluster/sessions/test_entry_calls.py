@@ -317,6 +317,20 @@ def test_early_deliveries_of_a_session_that_ended_are_not_told(opened: EntryBenc
     assert [session for session, _ in opened.sink.sources] == [2]
 
 
+def test_early_deliveries_without_acks_are_told_though_their_session_ended(bench: EntryBench) -> None:
+    """They have left the queue, and do not come again."""
+    call = bench.asks(Question("consume", consumer=ConsumerSpec("tag", no_ack=True, exclusive=False)))
+    bench.proceeds(call)
+    bench.accepts(1)
+    bench.proceeds(call)
+    bench.hears(answer(call, 1))
+    bench.delivers(1, "tag", b"a", b"b")
+    bench.link_breaks("n2")
+    assert bench.proceeds(call) is not None
+    bench.knows("tag")
+    assert bench.sink.delivered == [("tag", b"a", False), ("tag", b"b", False)]
+
+
 def test_of_deliveries_that_do_not_fit_together_none_is_told(opened: EntryBench) -> None:
     """Or a message would be settled under the position of another."""
     opened.consumes(1, CONSUMER)
