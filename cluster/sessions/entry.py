@@ -344,6 +344,11 @@ class Entry:
             return False
         return route.state is not RouteState.WAITING
 
+    def has_session(self, queue_id: QueueId) -> bool:
+        """The queue's master knows the consumers that are here."""
+        route = self._routes.get(queue_id)
+        return route is not None and route.state is RouteState.OPEN
+
     # --- sessions ---
 
     def _route(self, channel: ChannelKey | None, queue_id: QueueId) -> Route | None:

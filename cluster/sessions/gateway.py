@@ -110,7 +110,12 @@ class ClusterGateway:
     async def cancel(self, channel: ChannelKey, queue_id: QueueId, consumer_tag: str) -> None:
         if not self._entry.drop_consumer(queue_id, ConsumerKey(channel, consumer_tag)):
             return
-        _, answer = await self._ask(channel, queue_id, Question("cancel", consumer_tag=consumer_tag))
+        try:
+            _, answer = await self._ask(channel, queue_id, Question("cancel", consumer_tag=consumer_tag))
+        except ChannelError:
+            if self._entry.has_session(queue_id):
+                raise
+            return  # the consumer went with the session that it was in, or with the queue
         queue = self._queue_record(queue_id)
         if not answer.consumers and queue is not None and queue.auto_delete:
             # It goes with its last consumer, and the client may rely on it: whoever asks waits until that is decided.

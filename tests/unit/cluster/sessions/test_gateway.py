@@ -11,7 +11,7 @@ from node.errors import ChannelError
 from node.queues.backing_queue import NO_LIMIT_BYTES, Delivery
 from node.queues.events import ConsumerSpec
 from tests.support.queue_bench import SteeredQueue
-from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, message, record
+from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record
 
 
 @pytest.fixture
@@ -86,3 +86,32 @@ async def test_get_tries_again_while_messages_are_ready_and_not_deliverable(
     assert got is not None
     assert got[1].message.body == b"a"
     assert await here.get(channel, QUEUE, no_ack=True) is None
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_cancel_is_answered_though_the_queue_goes_away_meanwhile(
+    network: SessionNetwork, is_deleted: bool
+) -> None:
+    """Another client deletes it, or its only node dies: the consumer is gone, and that is all its client wants."""
+    _, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+    cancelling = asyncio.ensure_future(network["n1"].gateway.cancel(channel, QUEUE, "tag"))
+    await asyncio.sleep(0)  # the master has been asked
+    if is_deleted:
+        network.current = None
+        network["n2"].out_of_service(QUEUE, AssertionError())
+        network["n1"].gateway.queue_deleted(QUEUE)
+    else:
+        network.lose("n2")
+        network.move(record("n2", 1, is_down=True))
+    await network.pump()
+    await cancelling
+
+
+async def test_a_cancel_that_the_master_does_not_answer_is_refused(
+    network: SessionNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer is there still: with its channel it ends."""
+    _, channel = await consume(network, "n1", ConsumerSpec("tag", no_ack=False, exclusive=False))
+    monkeypatch.setattr(calls, "OPERATION_TIMEOUT_S", 0.0)
+    with pytest.raises(ChannelError, match="did not answer in time"):
+        await network["n1"].gateway.cancel(channel, QUEUE, "tag")
