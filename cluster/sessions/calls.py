@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cluster.sessions.consumers import ChannelConsumers
+from cluster.sessions.entry_node import EntryNode
 from cluster.sessions.messages import SessionCall, SessionReply
-from cluster.sessions.ports import NO_PROCESS, CallGoesOn, EntryNode
+from cluster.sessions.ports import NO_PROCESS, CallGoesOn
 from cluster.sessions.questions import BOUND_TO_SESSION, Answer, Question, carry_out, must_wait
 from cluster.sessions.routes import Call, CallState, ConsumerKey, Route, RouteState
 from node.errors import ChannelError
@@ -192,8 +193,8 @@ class ChannelCalls:
         route.local_channels.add(channel_id)
         call.state = CallState.ASKED
         asked = call.question
-        self._here.links.send(
-            route.master,
+        self._here.outgoing.say(
+            route,
             SessionCall(
                 route.queue_id,
                 route.session,

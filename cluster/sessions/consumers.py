@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.sessions.entry_node import EntryNode
 from cluster.sessions.messages import SessionCall, SessionReply
-from cluster.sessions.ports import NO_PROCESS, EntryNode
+from cluster.sessions.ports import NO_PROCESS
 from cluster.sessions.routes import ConsumerKey, Route, RouteState
 from node.errors import ChannelError
 from node.ids import ChannelKey, QueueId
@@ -86,8 +87,8 @@ class ChannelConsumers:
         route.attaching[call_id] = key
         # The master has to be told when the channel closes, though it may hear nothing else of it.
         route.local_channels.add(key.channel.channel_id)
-        self._here.links.send(
-            route.master,
+        self._here.outgoing.say(
+            route,
             SessionCall(route.queue_id, route.session, call_id, "consume", key.channel.channel_id, spec),
         )
 

@@ -5,7 +5,8 @@ has taken a batch; the hop to another node is paid when the master's `SessionCre
 what is published costs, and nobody grants.
 
 The link to another node is a hop of its own, in bytes, because all sessions share it: a channel that publishes over a
-link on which too much waits to be sent (`Links.is_congested`) is blocked until the link is free or broken.
+link on which too much waits to be sent (`Links.is_congested`), or to a queue for which something waits for the link
+(`cluster.sessions.backlog`), is blocked until nothing does or the link is broken.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ChannelCredits:
         process = self._process(route.queue_id)
         granted = 0
         if route.master != self._node:
-            if self._is_congested(route.master):
+            if route.backlog or self._is_congested(route.master):
                 self._wait_for_link(route.master, channel_id)
         elif process is not None:
             granted = process.flow.take(ChannelKey(self._node, channel_id))

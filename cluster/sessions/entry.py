@@ -17,7 +17,8 @@ What is promised to a channel
   have delivered, without any mirror having heard of it, is sent as *resent* and delivered with the redelivered flag;
   what no session has carried yet (from `Route.first_unsent` on) is not.
 - **Order per channel and queue is kept.** A session is one conversation over a link that keeps order, and a new session
-  begins with what is left of the old ones, in order of publishing, before anything newer.
+  begins with what is left of the old ones, in order of publishing, before anything newer. What the link has no room for
+  holds up all that is said after it in the same session (`cluster.sessions.backlog`).
 - **A call is answered or refused**, within `OPERATION_TIMEOUT_S`. If its session ends it is asked again in the next.
 - **A consumer is served by every later master**, or told that it is cancelled. It hears nothing before its caller knows
   that it exists.
@@ -62,6 +63,7 @@ from cluster.metadata.records import MastershipRecord
 from cluster.sessions.calls import ChannelCalls
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.credits import ChannelCredits
+from cluster.sessions.entry_node import EntryNode
 from cluster.sessions.messages import (
     SessionConfirm,
     SessionConsumerCancelled,
@@ -74,7 +76,8 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
-from cluster.sessions.ports import NO_PROCESS, EntryEffect, EntryNode, Links, LocalQueues, ReopenLater
+from cluster.sessions.outgoing import Outgoing
+from cluster.sessions.ports import NO_PROCESS, EntryEffect, Links, LocalQueues, ReopenLater
 from cluster.sessions.publishes import ChannelPublishes
 from cluster.sessions.questions import settle
 from cluster.sessions.routes import CallState, ConsumerKey, Route, RouteState
@@ -109,7 +112,8 @@ class Entry:
         incarnation: Incarnation,
     ) -> None:
         """``emit`` takes an effect for the shell, which carries it out later, never at once."""
-        here = EntryNode(node, local, links, emit)
+        self._outgoing = Outgoing(links)
+        here = EntryNode(node, local, self._outgoing, emit)
         self._node = node
         self._local = local
         self._links = links
@@ -153,6 +157,7 @@ class Entry:
         self.calls.route_closed(route)
         self._consumers.queue_deleted(route)
         self._publishes.queue_deleted(route)
+        self._outgoing.session_over(route)
         self._credits.close_route(route)
         for channel_id in route.used_by:
             del self._used[channel_id][queue_id]
@@ -171,7 +176,8 @@ class Entry:
 
     def link_free(self, node: NodeName) -> None:
         """The link to ``node`` is congested no longer."""
-        self._credits.link_free(node)
+        if self._outgoing.link_free(node):
+            self._credits.link_free(node)
 
     def link_down(self, node: NodeName) -> None:
         self._credits.link_free(node)
@@ -272,7 +278,7 @@ class Entry:
         if route.master == self._node:
             self._call(route, lambda process: process.grant(channel, consumer_tag, count))
         else:
-            self._links.send(route.master, SessionGrant(queue_id, session, channel.channel_id, consumer_tag, count))
+            self._outgoing.say(route, SessionGrant(queue_id, session, channel.channel_id, consumer_tag, count))
 
     def _live_route(self, queue_id: QueueId, session: int) -> Route | None:
         route = self._routes.get(queue_id)
@@ -307,7 +313,7 @@ class Entry:
             self._call(route, lambda process: settle(process, channel, outcome, seq_ids, more_follow))
         else:
             settled = SessionSettle(queue_id, session, channel.channel_id, outcome, seq_ids, more_follow)
-            self._links.send(route.master, settled)
+            self._outgoing.say(route, settled)
 
     # --- what channels do: cold ---
 
@@ -412,6 +418,7 @@ class Entry:
             self._call(route, QueueProcess.was_consumed)
 
     def _lose(self, route: Route) -> None:
+        self._outgoing.session_over(route)
         route.lose()
         self.calls.session_over(route)
 
@@ -422,6 +429,7 @@ class Entry:
         used = sum(len(queues) for queues in self._used.values())
         assert used == sum(len(route.used_by) for route in self._routes.values()), "no channel remembers what is gone"
         assert max(sessions, default=0) <= self._session_numbers, "session numbers are counted here"
+        self._outgoing.check_invariants(self._routes)
         for queue_id, route in self._routes.items():
             assert route.queue_id == queue_id, "a route lies under its queue"
             route.check_invariants()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.sessions.messages import SessionMessage
 from node.ids import Epoch, NodeName, QueueId
-from node.queues.gateway import QueueChannelSink
 from node.queues.queue_process import QueueProcess
 
 #: What is wrong if a queue process is missing where one is called.
@@ -47,6 +44,9 @@ class Links(Protocol):
     def is_congested(self, node: NodeName) -> bool:
         """Much waits to be sent to ``node``; `Entry.link_free` follows."""
 
+    def is_congested_now(self, node: NodeName) -> bool:
+        """The same, with what was said to it in this turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallGoesOn:
@@ -65,16 +65,3 @@ class ReopenLater:
 
 #: What an entry node asks of its shell.
 EntryEffect = CallGoesOn | ReopenLater
-
-
-@dataclass(frozen=True, slots=True)
-class EntryNode:
-    """What the parts of one entry node share."""
-
-    name: NodeName
-    local: LocalQueues
-    links: Links
-    emit: Callable[[EntryEffect], None]
-    #: The open channels, by channel id.
-    sinks: dict[int, QueueChannelSink] = field(default_factory=dict)
-    call_ids: Iterator[int] = field(default_factory=count)

@@ -1,6 +1,8 @@
 """`ChannelPublishes`: publishes on their way to queues, kept until the master of each queue has answered for them.
 
 The promises are in `cluster.sessions.entry`, the tables on the route: ``unconfirmed``, ``first_unsent``, ``untracked``.
+What goes to another node is in none but the first while it waits for the link, whose rule is in
+`cluster.sessions.backlog`: a new session, too, is given everything at once, and sends it as the link has room.
 Every publish comes through here, so there is one call per batch and step, and none per message.
 """
 
@@ -8,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from cluster.sessions.backlog import Publishes
 from cluster.sessions.credits import ChannelCredits
-from cluster.sessions.messages import SessionChannelClosed, SessionPublish
-from cluster.sessions.ports import NO_PROCESS, EntryNode
+from cluster.sessions.entry_node import EntryNode
+from cluster.sessions.messages import SessionChannelClosed
+from cluster.sessions.ports import NO_PROCESS
 from cluster.sessions.routes import Route, RouteState
 from node.ids import ChannelKey, QueueId
-from node.message import Message, pack_envelopes
+from node.message import Message
 
 
 class ChannelPublishes:
@@ -27,7 +31,7 @@ class ChannelPublishes:
     ) -> None:
         self._node = here.name
         self._local = here.local
-        self._links = here.links
+        self._outgoing = here.outgoing
         self._sinks = here.sinks
         self._credits = credits
         self._find_route = find_route
@@ -88,7 +92,7 @@ class ChannelPublishes:
         if channel_id in route.local_channels:
             route.local_channels.discard(channel_id)
             if route.state is RouteState.OPEN:
-                self._links.send(route.master, SessionChannelClosed(route.queue_id, route.session, channel_id))
+                self._outgoing.say(route, SessionChannelClosed(route.queue_id, route.session, channel_id))
 
     def _send_again(
         self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int | None
@@ -121,12 +125,9 @@ class ChannelPublishes:
             self._local.touch(queue_id)
             self._credits.sent(route, channel_id, len(messages))
             return
-        self._credits.sent(route, channel_id, len(messages))
         route.local_channels.add(channel_id)
-        self._links.send(
-            route.master,
-            SessionPublish(queue_id, route.session, channel_id, publish_seqs, pack_envelopes(messages), is_resent),
-        )
+        self._outgoing.publish(route, Publishes(channel_id, publish_seqs, messages, is_resent))
+        self._credits.sent(route, channel_id, len(messages))
 
     def queue_deleted(self, route: Route) -> None:
         """What is under way counts as confirmed, as in the reference."""

@@ -12,6 +12,7 @@ Everything a client may not lose is kept on the route until the master has answe
   the master recognises by message id those that it has (`BackingQueue.is_duplicate`).
 - ``untracked``: publishes without confirms that found no open session. Bounded: such a publisher asked for no
   promise, and the oldest go first. The newest one stays, though it alone may be larger than the bound.
+- ``backlog``: what is said in the present session when the link has room (`cluster.sessions.backlog`).
 - ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
   session, at whose opening what is unconfirmed is sent again and paid for again.
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
@@ -41,6 +42,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.metadata.records import MastershipRecord
+from cluster.sessions.backlog import Backlog
 from cluster.sessions.questions import Answer, Question
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Epoch, NodeName, QueueId
@@ -138,6 +140,7 @@ class Route:
 
     __slots__ = (
         "attaching",
+        "backlog",
         "calls",
         "consumers",
         "epoch",
@@ -176,6 +179,8 @@ class Route:
         #: Open channels that have used the queue, by id (a dict for their order).
         self.used_by: dict[int, None] = {}
         self.untracked = Untracked()
+        #: What the master of this session, on another node, is told as soon as the link to it has room.
+        self.backlog = Backlog()
         self.consumers: dict[ConsumerKey, ConsumerSpec] = {}
         #: Some channel had a consumer of this queue, and may have lost it while nobody could be told.
         self.has_consumed = False
@@ -211,9 +216,16 @@ class Route:
         self.reopen_delay_s = 0.0
 
     def lose(self) -> None:
-        """The session is over; what is unanswered waits for the next one."""
+        """The session is over; what is unanswered waits for the next one. What this one has not carried is not sent
+        *again* by the next, unless an earlier one carried it."""
         self.state = RouteState.WAITING
         self.attaching.clear()
+        for publishes in self.backlog.clear():
+            channel_id, seqs = publishes.channel_id, publishes.publish_seqs
+            if not seqs[0] or channel_id not in self.unconfirmed:
+                self.untracked.add(channel_id, publishes.messages)
+            elif not publishes.is_resent:
+                self.first_unsent.setdefault(channel_id, seqs[0])
 
     def check_invariants(self) -> None:
         is_open = self.state is RouteState.OPEN
@@ -221,6 +233,8 @@ class Route:
         assert self.state is RouteState.WAITING or self.session > 0, "a session has a number before it is used"
         assert all(self.unconfirmed.values()), "a channel without unconfirmed publishes leaves no empty table behind"
         assert not (is_open and (self.first_unsent or self.untracked)), "an open session has been given everything"
+        assert is_open or not self.backlog, "nothing waits for a link but what belongs to a session"
+        self._check_backlog()
         assert is_open or not self.attaching, "what was asked in a session that is over is asked again in the next"
         assert self.attaching.keys().isdisjoint(self.calls), "call ids are used once"
         for call_id, call in self.calls.items():
@@ -234,3 +248,14 @@ class Route:
             elif call.state is CallState.ASKED:
                 assert is_open, "whoever was asked in a session that is over has been told"
                 assert call.session == self.session, "a question is open in the session it was asked in, no other"
+
+    def _check_backlog(self) -> None:
+        """What waits of a channel is the end of what it has unconfirmed, in the same order."""
+        waiting: dict[int, list[int]] = {}
+        for publishes in self.backlog.publishes():
+            assert publishes.publish_seqs, "what has gone out does not wait"
+            if publishes.publish_seqs[0] and publishes.channel_id in self.used_by:
+                waiting.setdefault(publishes.channel_id, []).extend(publishes.publish_seqs)
+        for channel_id, seqs in waiting.items():
+            kept = list(self.unconfirmed.get(channel_id, ()))
+            assert kept[-len(seqs) :] == seqs, "nothing of a channel overtakes what waits"

@@ -43,6 +43,8 @@ class EntryBench:
         self.failures: list[Exception] = []
         self.effects: list[EntryEffect] = []
         self._sent: list[tuple[NodeName, SessionMessage]] = []
+        #: Envelopes above which a link is congested.
+        self.link_bytes = 8 * 1024 * 1024
         self.entry = Entry(
             HERE,
             self,
@@ -90,7 +92,12 @@ class EntryBench:
         return node in self.linked
 
     def is_congested(self, node: NodeName) -> bool:
-        return False
+        return self.is_congested_now(node)
+
+    def is_congested_now(self, node: NodeName) -> bool:
+        """What is said counts until the test has looked at it."""
+        said = sum(len(each.envelopes) for to, each in self._sent if to == node and isinstance(each, SessionPublish))
+        return said > self.link_bytes
 
     # --- what the cluster does ---
 

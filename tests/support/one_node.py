@@ -217,3 +217,6 @@ class OneNode(TopologyObserver):
 
     def is_congested(self, node: NodeName) -> bool:
         return False
+
+    def is_congested_now(self, node: NodeName) -> bool:
+        return False

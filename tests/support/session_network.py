@@ -173,6 +173,9 @@ class SessionNode:
         return node not in self.network.cut
 
     def is_congested(self, node: NodeName) -> bool:
+        return self.is_congested_now(node)
+
+    def is_congested_now(self, node: NodeName) -> bool:
         return (self.name, node) in self.network.congested
 
 

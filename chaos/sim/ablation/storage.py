@@ -37,7 +37,7 @@ def orphaned_consumer(patches: Patches) -> None:
         call_id = next(self._here.call_ids)
         route.attaching[call_id] = key
         call = SessionCall(route.queue_id, route.session, call_id, "consume", key.channel.channel_id, spec)
-        self._here.links.send(route.master, call)
+        self._here.outgoing.say(route, call)
 
     patches.setattr(ChannelConsumers, "_attach_elsewhere", attach_silently)
 

@@ -311,6 +311,7 @@ async def test_credit_and_congestion_of_another_node_reach_the_channels_here(ben
     bench.mesh.congested.add(N2)
     gateway.publish(channel, queue_id, [make_message(credit + 1)], [credit + 1])
     assert sink.waits()
+    bench.mesh.congested.discard(N2)
     bench.runtime.switchboard.on_link_uncongested(N2)
     assert not sink.waits()
 

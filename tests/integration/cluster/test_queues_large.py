@@ -1,0 +1,60 @@
+"""More for a queue elsewhere than the link to it takes at once: it waits, and the link goes on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.live_cluster import PERSISTENT, LiveCluster, run_cluster
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+MEBIBYTE = 1024 * 1024
+#: Hundreds of megabytes go through one disk: nobody is to be thought dead for that.
+PATIENCE = ("cluster.silence_timeout_ms=5000", "raft.election_timeout_ms=1000", "raft.heartbeat_ms=100")
+
+
+def check_links(tmp_path: Path, cluster: LiveCluster) -> None:
+    for node in cluster.nodes:
+        assert "does not read them" not in (tmp_path / f"{node}.log").read_text()
+
+
+def test_a_commit_that_is_larger_than_a_frame_of_the_mesh_is_answered(tmp_path: Path) -> None:
+    """A transaction may hold 256 MiB, a frame 160."""
+    with run_cluster(tmp_path, *PATIENCE) as cluster:
+        with cluster.channel("n2") as channel:
+            channel.queue_declare("q", durable=True)
+        with closing(cluster.connect("n1", heartbeat=0)) as connection:
+            channel = connection.channel()
+            channel.tx_select()
+            body = bytes(3 * MEBIBYTE)
+            for _ in range(60):
+                channel.basic_publish("", "q", body, PERSISTENT)
+            channel.tx_commit()
+            assert channel.queue_declare("q", passive=True).method.message_count == 60
+        check_links(tmp_path, cluster)
+
+
+def test_what_ten_connections_keep_for_a_node_reaches_it_when_it_is_back(tmp_path: Path) -> None:
+    """Each keeps to its bound; together they have more than may wait for a link."""
+    with run_cluster(tmp_path, *PATIENCE) as cluster, ExitStack() as connections:
+        with cluster.channel("n2") as channel:
+            channel.queue_declare("q", durable=True)
+        cluster.kill_and_notice("n2")
+        body = bytes(MEBIBYTE)
+        for _ in range(10):
+            channel = connections.enter_context(closing(cluster.connect("n1", heartbeat=0))).channel()
+            for _ in range(31):
+                channel.basic_publish("", "q", body, PERSISTENT)
+            channel.queue_declare("")  # all of it was read
+        cluster.start_one("n2")
+
+        def has_arrived() -> bool:
+            view = cluster.queue("q", "n2")
+            return view is not None and view.ready == 310
+
+        eventually(has_arrived, "everything is in the queue", timeout_s=60)
+        check_links(tmp_path, cluster)
