@@ -2,7 +2,9 @@
 
 The balances lie on the routes (`Route.hops`). The hop to a queue on this node is settled as soon as the queue process
 has taken a batch; the hop to another node is paid when the master's `SessionCredit` arrives. While a route is not open
-what is published costs, and nobody grants.
+what is published costs, and nobody grants. While the queue is down, though, which may be for days, the credit is what
+is kept of one channel for it, and only what waits for a confirm costs: a channel that is blocked cannot be used for
+anything else, nor can its connection.
 
 The link to another node is a hop of its own, in bytes, because all sessions share it: a channel that publishes over a
 link on which too much waits to be sent (`Links.is_congested`), or to a queue for which something waits for the link
@@ -21,6 +23,8 @@ from node.queues.queue_process import QueueProcess
 
 #: A link is congested or it is not: the transport counts its bytes.
 _LINK_CREDIT = Credit(1, 1)
+#: What is kept of one channel for a queue that is down: more than a client leaves unconfirmed that means to hear of it.
+DOWN_CREDIT = Credit(10_000, 10_000)
 
 
 class ChannelCredits:
@@ -47,6 +51,8 @@ class ChannelCredits:
         return self._credit(route).more_after
 
     def _credit(self, route: Route) -> Credit:
+        if route.is_down:
+            return DOWN_CREDIT
         return self._flow.in_process if route.master == self._node else self._flow.between_nodes
 
     def open_channel(self, route: Route, channel_id: int) -> None:
@@ -63,6 +69,14 @@ class ChannelCredits:
             if hop.reset(credit):
                 self._sinks[channel_id].queue_hop_changed(hop)
 
+    def route_down(self, route: Route) -> None:
+        """Nobody serves the queue: the credit that was used up is given back, but for what is kept."""
+        for channel_id, hop in route.hops.items():
+            hop.credit = DOWN_CREDIT
+            balance = DOWN_CREDIT.initial - len(route.unconfirmed.get(channel_id, ()))
+            if hop.change(balance - hop.balance):
+                self._sinks[channel_id].queue_hop_changed(hop)
+
     def _announce(self, route: Route, channel_id: int) -> None:
         """A queue on this node begins to count for the channel; elsewhere the first publish of a session does that."""
         process = self._process(route.queue_id)
@@ -71,6 +85,9 @@ class ChannelCredits:
 
     def sent(self, route: Route, channel_id: int, messages: int) -> None:
         """Messages are on their way, or wait for a session; a queue on this node has taken them already."""
+        if route.is_down:
+            self.pay(route, channel_id, -messages)
+            return
         process = self._process(route.queue_id)
         granted = 0
         if route.master != self._node:
@@ -115,3 +132,7 @@ class ChannelCredits:
         for hops in self._link_hops.values():
             assert hops.keys() <= self._sinks.keys(), "only open channels wait for a link"
         assert route.hops.keys() <= self._sinks.keys(), "credit is kept for open channels only"
+        if route.is_down:
+            for channel_id, hop in route.hops.items():
+                kept = len(route.unconfirmed.get(channel_id, ()))
+                assert hop.balance + kept == DOWN_CREDIT.initial, "for a queue that is down only what is kept counts"

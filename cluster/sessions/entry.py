@@ -24,7 +24,8 @@ What is promised to a channel
   that it exists.
 - **A delivery can be settled in its own session only.** At the end of a session the queue takes back what was not
   settled; a settlement that comes later names positions that have been given to others, and goes nowhere.
-- A publish that nobody tracks is promised nothing, and still kept for the next session, up to a bound.
+- A publish that nobody tracks is promised nothing, and still kept for the next session, up to a bound. Its client waits
+  for the queue to keep up, as with any other, but not for one that is down.
 
 What there is, and what ends it
 -------------------------------
@@ -147,6 +148,8 @@ class Entry:
             self._consumers.mastership_moved(route)
         if moved or record.is_down:
             self._lose(route)
+        if record.is_down:
+            self._publishes.queue_down(route)
         self._open(route)
 
     def queue_deleted(self, queue_id: QueueId) -> None:

@@ -18,6 +18,7 @@ from cluster.sessions.ports import NO_PROCESS
 from cluster.sessions.routes import Route, RouteState
 from node.ids import ChannelKey, QueueId
 from node.message import Message
+from node.queues.events import INTERNAL_SEQ_BASE
 
 
 class ChannelPublishes:
@@ -47,15 +48,19 @@ class ChannelPublishes:
             return
         channel_id = channel.channel_id
         self._credits.open_channel(route, channel_id)
+        if route.is_down and publish_seqs[0] >= INTERNAL_SEQ_BASE:
+            route.untracked.add(channel_id, messages, is_resent=False)
+            self._sinks[channel_id].queue_confirmed(queue_id, publish_seqs)
+            return
         if publish_seqs[0]:  # a channel is in confirm mode or it is not: all or none of a batch
             route.unconfirmed.setdefault(channel_id, {}).update(zip(publish_seqs, messages, strict=True))
             if route.state is not RouteState.OPEN:
                 route.first_unsent.setdefault(channel_id, publish_seqs[0])
         elif route.state is not RouteState.OPEN:
-            route.untracked.add(channel_id, messages)
+            route.untracked.add(channel_id, messages, is_resent=False)
         if route.state is RouteState.OPEN:
             self._send(route, channel_id, publish_seqs, messages)
-        else:
+        elif publish_seqs[0] or not route.is_down:
             self._credits.sent(route, channel_id, len(messages))
 
     def answered(self, route: Route, channel_id: int, publish_seqs: Sequence[int], rejected: bool) -> None:
@@ -75,17 +80,47 @@ class ChannelPublishes:
 
     def session_opened(self, route: Route) -> None:
         """Send what no master has answered for, in order of publishing."""
-        unsent, route.first_unsent = route.first_unsent, {}
-        for channel_id, publishes in list(route.unconfirmed.items()):
-            self._send_again(route, channel_id, publishes, unsent.get(channel_id))
         closed: dict[int, None] = {}
         while route.untracked and route.state is RouteState.OPEN:
-            channel_id, message = route.untracked.take()
-            self._send(route, channel_id, [0], [message], is_resent=True)
+            channel_id, message, is_resent = route.untracked.take()
+            self._send(route, channel_id, [0], [message], is_resent=is_resent)
             if channel_id not in self._sinks:
                 closed[channel_id] = None
         for channel_id in closed:
             self.say_closed(route, channel_id)
+        if route.state is not RouteState.OPEN:
+            return  # the storage of a local queue has failed: what no session has carried is still to be known as such
+        unsent, route.first_unsent = route.first_unsent, {}
+        for channel_id, publishes in list(route.unconfirmed.items()):
+            self._send_again(route, channel_id, publishes, unsent.get(channel_id))
+
+    def queue_down(self, route: Route) -> None:
+        """Nobody serves it until a certain node is back. Who waits for its confirms waits on, and nobody else does."""
+        left = {channel_id: self._leave(route, channel_id) for channel_id in list(route.unconfirmed)}
+        self._credits.route_down(route)
+        for channel_id, seqs in left.items():
+            if seqs and (sink := self._sinks.get(channel_id)) is not None:
+                sink.queue_confirmed(route.queue_id, seqs)
+
+    def _leave(self, route: Route, channel_id: int) -> list[int]:
+        """What the channel has numbered for itself waits untracked. Older than all else of it, as it is sent."""
+        publishes = route.unconfirmed[channel_id]
+        left = {seq: message for seq, message in publishes.items() if seq >= INTERNAL_SEQ_BASE}
+        if not left:
+            return []
+        kept = {seq: message for seq, message in publishes.items() if seq not in left}
+        if kept:
+            route.unconfirmed[channel_id] = kept
+        else:
+            del route.unconfirmed[channel_id]
+        first_unsent = route.first_unsent.get(channel_id)
+        if first_unsent in left:
+            del route.first_unsent[channel_id]
+            if kept:
+                route.first_unsent[channel_id] = next(iter(kept))
+        for seqs, is_resent in _by_history(left, first_unsent if first_unsent in left else None):
+            route.untracked.add(channel_id, [left[seq] for seq in seqs], is_resent=is_resent)
+        return list(left)
 
     def say_closed(self, route: Route, channel_id: int) -> None:
         """If a master elsewhere has heard of this channel in the present session, it hears that it is gone."""
@@ -97,11 +132,7 @@ class ChannelPublishes:
     def _send_again(
         self, route: Route, channel_id: int, publishes: Mapping[int, Message], first_unsent: int | None
     ) -> None:
-        """An earlier master was given what lies before ``first_unsent`` (all, if there is none), and may have delivered
-        it. The order is that of the table: numbers begin anew when a channel asks for confirms."""
-        seqs = list(publishes)
-        border = len(seqs) if first_unsent is None else seqs.index(first_unsent)
-        for chosen, is_resent in ((seqs[:border], True), (seqs[border:], False)):
+        for chosen, is_resent in _by_history(publishes, first_unsent):
             if chosen and route.state is RouteState.OPEN:  # the storage of a local queue may fail at any of these
                 self._send(route, channel_id, chosen, [publishes[seq] for seq in chosen], is_resent=is_resent)
 
@@ -140,4 +171,15 @@ class ChannelPublishes:
         publishes = route.unconfirmed.pop(channel_id, {})
         route.first_unsent.pop(channel_id, None)
         if route.state is not RouteState.OPEN:  # the messages were handed to us: still on their way
-            route.untracked.add(channel_id, publishes.values())
+            route.untracked.add(channel_id, publishes.values(), is_resent=True)
+
+
+def _by_history(publishes: Mapping[int, Message], first_unsent: int | None) -> tuple[tuple[list[int], bool], ...]:
+    """Which of these an earlier master was given, so that it may have delivered them, and which not.
+
+    The former lie before ``first_unsent`` (all, if there is none). The order is that of the table: numbers begin anew
+    when a channel asks for confirms.
+    """
+    seqs = list(publishes)
+    border = len(seqs) if first_unsent is None else seqs.index(first_unsent)
+    return (seqs[:border], True), (seqs[border:], False)

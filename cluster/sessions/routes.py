@@ -10,11 +10,16 @@ Everything a client may not lose is kept on the route until the master has answe
 
 - ``unconfirmed``: publishes whose confirm somebody waits for. They are sent again, in order, on the next session;
   the master recognises by message id those that it has (`BackingQueue.is_duplicate`).
-- ``untracked``: publishes without confirms that found no open session. Bounded: such a publisher asked for no
-  promise, and the oldest go first. The newest one stays, though it alone may be larger than the bound.
+- ``untracked``: publishes that found no open session and whose confirms nobody waits for: those of closed channels, and
+  while the queue ``is_down``, maybe for days, those of channels that number their publishes for themselves
+  (`INTERNAL_SEQ_BASE`). They are told that these are confirmed, and so a queue that is down stops nobody who asked for
+  no confirms. Bounded: such a publisher asked for no promise, and the oldest go first. The newest one stays, though it
+  alone may be larger than the bound. Those of an open channel are older than what it has unconfirmed, so they are sent
+  before that.
 - ``backlog``: what is said in the present session when the link has room (`cluster.sessions.backlog`).
 - ``hops``: the credit that channels have left towards the queue (`node.flow.credit`). It begins anew with every
-  session, at whose opening what is unconfirmed is sent again and paid for again.
+  session, at whose opening what is unconfirmed is sent again and paid for again. To a queue that is down it is what
+  is kept for that queue of one channel at most (`cluster.sessions.credits`).
 - ``consumers``: attached again on every session, or cancelled if they asked for it and the mastership moved.
 - ``calls``: what callers wait for an answer to. The state of a `Call`::
 
@@ -47,7 +52,7 @@ from cluster.sessions.questions import Answer, Question
 from node.flow.credit import Hop
 from node.ids import ChannelKey, Epoch, NodeName, QueueId
 from node.message import Message
-from node.queues.events import ConsumerSpec
+from node.queues.events import INTERNAL_SEQ_BASE, ConsumerSpec
 
 #: Publishes without confirms kept for one queue while it has no master: about a tenth of a second of traffic. And their
 #: bytes: whoever is given up leaves what he has published, and comes back to publish it again.
@@ -106,33 +111,34 @@ class Untracked:
     __slots__ = ("_messages", "size_bytes")
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[int, Message]] = deque()
+        #: Channel, message, and whether a session has carried it.
+        self._messages: deque[tuple[int, Message, bool]] = deque()
         #: Of their bodies and properties.
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add(self, channel_id: int, messages: Iterable[Message]) -> None:
+    def add(self, channel_id: int, messages: Iterable[Message], *, is_resent: bool) -> None:
         """Of one channel, in order."""
         for message in messages:
-            self._messages.append((channel_id, message))
+            self._messages.append((channel_id, message, is_resent))
             self.size_bytes += message.size_bytes
         while len(self._messages) > 1 and (
             len(self._messages) > UNTRACKED_MESSAGES_MAX or self.size_bytes > UNTRACKED_BYTES_MAX
         ):
             self.take()
 
-    def take(self) -> tuple[int, Message]:
-        """The first of them, with its channel."""
-        channel_id, message = self._messages.popleft()
-        self.size_bytes -= message.size_bytes
-        return channel_id, message
+    def take(self) -> tuple[int, Message, bool]:
+        """The first of them, with its channel, and whether a session has carried it."""
+        first = self._messages.popleft()
+        self.size_bytes -= first[1].size_bytes
+        return first
 
     def check_invariants(self) -> None:
         assert len(self._messages) <= UNTRACKED_MESSAGES_MAX, "what nobody waits for is bounded"
         assert self.size_bytes <= UNTRACKED_BYTES_MAX or len(self._messages) == 1, "in bytes, too, but for the newest"
-        assert self.size_bytes == sum([message.size_bytes for _, message in self._messages]), "which are counted"
+        assert self.size_bytes == sum([message.size_bytes for _, message, _ in self._messages]), "which are counted"
 
 
 class Route:
@@ -223,7 +229,7 @@ class Route:
         for publishes in self.backlog.clear():
             channel_id, seqs = publishes.channel_id, publishes.publish_seqs
             if not seqs[0] or channel_id not in self.unconfirmed:
-                self.untracked.add(channel_id, publishes.messages)
+                self.untracked.add(channel_id, publishes.messages, is_resent=publishes.is_resent)
             elif not publishes.is_resent:
                 self.first_unsent.setdefault(channel_id, seqs[0])
 
@@ -233,6 +239,10 @@ class Route:
         assert self.state is RouteState.WAITING or self.session > 0, "a session has a number before it is used"
         assert all(self.unconfirmed.values()), "a channel without unconfirmed publishes leaves no empty table behind"
         assert not (is_open and (self.first_unsent or self.untracked)), "an open session has been given everything"
+        assert not (is_open and self.is_down), "nobody serves a queue that is down"
+        if self.is_down:
+            kept = [seq for publishes in self.unconfirmed.values() for seq in publishes]
+            assert all(seq < INTERNAL_SEQ_BASE for seq in kept), "whoever waits for no confirm does not wait for it"
         assert is_open or not self.backlog, "nothing waits for a link but what belongs to a session"
         self._check_backlog()
         assert is_open or not self.attaching, "what was asked in a session that is over is asked again in the next"

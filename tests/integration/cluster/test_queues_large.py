@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -43,14 +44,21 @@ def test_what_ten_connections_keep_for_a_node_reaches_it_when_it_is_back(tmp_pat
     with run_cluster(tmp_path, *PATIENCE) as cluster, ExitStack() as connections:
         with cluster.channel("n2") as channel:
             channel.queue_declare("q", durable=True)
-        cluster.kill_and_notice("n2")
         body = bytes(MEBIBYTE)
+        channels = []
         for _ in range(10):
             channel = connections.enter_context(closing(cluster.connect("n1", heartbeat=0))).channel()
+            channel.tx_select()
             for _ in range(31):
                 channel.basic_publish("", "q", body, PERSISTENT)
             channel.queue_declare("")  # all of it was read
+            channels.append(channel)
+        cluster.kill_and_notice("n2")
+        pool = connections.enter_context(ThreadPoolExecutor(len(channels)))
+        commits = [pool.submit(channel.tx_commit) for channel in channels]
         cluster.start_one("n2")
+        for commit in commits:
+            commit.result(timeout=60)
 
         def has_arrived() -> bool:
             view = cluster.queue("q", "n2")

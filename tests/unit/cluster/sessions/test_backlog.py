@@ -170,7 +170,7 @@ def test_what_a_closed_channel_left_waiting_outlives_the_session(opened: EntryBe
     opened.link_bytes = MEBIBYTE
     opened.link_comes("n2")
     opened.accepts(3)
-    assert opened.told()[-2:] == ["n2 publish 3: 2 resent", "n2 channelclosed 3"]
+    assert opened.told()[-2:] == ["n2 publish 3: 2", "n2 channelclosed 3"]
 
 
 def test_who_asked_behind_what_waits_is_told_when_the_session_ends(opened: EntryBench) -> None:
