@@ -42,7 +42,7 @@ from node.amqp.channel_events import (
 from node.amqp.channel_states import TRANSITIONS, ChannelState
 from node.amqp.cold_methods import OK_METHODS, consumer_spec, new_consumer_tag
 from node.amqp.confirms import ConfirmNumbers
-from node.amqp.deliveries import Consumer, Deliveries, Interrupted, Refused
+from node.amqp.deliveries import Deliveries, Interrupted, Refused
 from node.amqp.frames import (
     BASIC_PUBLISH,
     ContentTooLarge,
@@ -53,6 +53,7 @@ from node.amqp.frames import (
     settle_index,
     weight_bytes,
 )
+from node.amqp.grants import Consumer
 from node.amqp.methods import AccessRequest, AccessRequestOk, pack_method
 from node.amqp.ports import DeliverySource, Got, PublishRequest, QueueDeclared, Work
 from node.amqp.transaction import CommitWork, Transaction
@@ -356,7 +357,7 @@ class ChannelMachine:
             method.consumer_tag = new_consumer_tag(self._chance)
         spec = consumer_spec(method, self.prefetch_count, self.deliveries.limit)
         method.queue = self._queue_or_last(method.queue)
-        self._consumers[spec.consumer_tag] = Consumer(spec.consumer_tag, spec.no_ack)
+        self._consumers[spec.consumer_tag] = Consumer(spec)
         self._start_call(ColdCall(method, spec))
 
     def _set_prefetch(self, method: commands.Basic.Qos) -> None:

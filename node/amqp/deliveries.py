@@ -1,11 +1,11 @@
 """The deliveries of a channel: their tags, which are unacked, which are held back, and how they are settled.
 
 Channel-wide prefetch. The queue knows only the prefetch of a consumer, and that few may be on their way to one whose
-channel has a limit: as many as that. What exceeds the limit is held here, in order, and released by settlements, within
-a transaction by its commit. Held deliveries have no delivery tag yet. What `basic.get` took does not count. Consumers
-without acks do not count either, and get what comes: it has left its queue for good, so whatever was held of it would
-be lost with the consumer. (The reference makes them wait while the limit is reached; there it is the queue that keeps
-their messages.)
+channel has a limit: as many as that, and no more than there is room for (`node.amqp.grants`). What exceeds the limit is
+held here, in order, and released by settlements, within a transaction by its commit. Held deliveries have no delivery
+tag yet. What `basic.get` took does not count. Consumers without acks do not count either, and get what comes: it has
+left its queue for good, so whatever was held of it would be lost with the consumer. (The reference makes them wait
+while the limit is reached; there it is the queue that keeps their messages.)
 """
 
 from __future__ import annotations
@@ -16,27 +16,14 @@ from typing import NamedTuple
 
 from node.amqp.channel_events import ChannelEffect, Delivered, Settle, Settlement
 from node.amqp.frames import SETTLE_MULTIPLE, SETTLE_NEGATIVE, SETTLE_REQUEUE
+from node.amqp.grants import Consumer, Grants
 from node.amqp.ports import DeliverySource, Got
 from node.amqp.settling import LONG_SETTLEMENT, SETTLE_LIMIT, SettleWork
 from node.amqp.transaction import Transaction
 from node.amqp.unacked import UnackedTable, group_by_source
-from node.amqp.values import pack_short_string
 from node.amqp.writers import pack_deliveries, pack_get_ok
 from node.ids import SeqId
 from node.queues.backing_queue import Delivery
-
-
-class Consumer:
-    """A consumer of the channel."""
-
-    __slots__ = ("early", "no_ack", "packed_tag", "tag")
-
-    def __init__(self, tag: str, no_ack: bool) -> None:
-        self.tag = tag
-        self.packed_tag = pack_short_string(tag)
-        self.no_ack = no_ack
-        #: Deliveries that came before ``consume-ok`` was sent; ``None`` afterwards.
-        self.early: list[tuple[DeliverySource, Sequence[Delivery]]] | None = []
 
 
 class Refused(NamedTuple):
@@ -66,6 +53,7 @@ class Deliveries:
         "_effects",
         "_frame_max",
         "_gets",
+        "_grants",
         "_held",
         "_next_tag",
         "_number",
@@ -86,6 +74,7 @@ class Deliveries:
         self._effects = effects
         #: Above the limit, in order.
         self._held: deque[_Batch] = deque()
+        self._grants = Grants(effects)
         self._next_tag = 1
 
     @property
@@ -110,6 +99,12 @@ class Deliveries:
                 deliveries = deliveries[:room]
             self._counted += len(deliveries)
             self._send(consumer, source, deliveries)
+        if self._grants.is_waiting:
+            self._grants.report(self._room)
+
+    @property
+    def _room(self) -> int | None:
+        return self.limit - self._counted if self.limit else None
 
     def _send(self, consumer: Consumer, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
         first_tag = self._next_tag
@@ -117,7 +112,10 @@ class Deliveries:
         if not consumer.no_ack:
             self.unacked.add(first_tag, source, consumer.tag, deliveries)
         self._output.append(pack_deliveries(self._number, consumer.packed_tag, first_tag, deliveries, self._frame_max))
-        self._effects.append(Delivered(source, consumer.tag, len(deliveries)))
+        if self.limit and not consumer.no_ack:
+            self._grants.add(consumer, source, deliveries)
+        else:
+            self._effects.append(Delivered(source, consumer.tag, len(deliveries)))
 
     def send_got(self, got: Got, no_ack: bool) -> None:
         """The answer to ``basic.get``: it counts against no limit."""
@@ -130,6 +128,7 @@ class Deliveries:
 
     def take_back(self, consumer: Consumer) -> None:
         """The consumer is gone: what was held for it, or came too early, goes back to its queue."""
+        self._grants.forget(consumer)
         back = [(source, deliveries) for owner, source, deliveries in self._held if owner is consumer]
         if back:
             self._held = deque(held for held in self._held if held[0] is not consumer)
@@ -195,7 +194,7 @@ class Deliveries:
                     group.append(entry.seq_id)
         finally:
             self.perform(current, groups)
-        if self._held:
+        if self._held or self._grants.is_waiting:
             self.send()
         return None
 
@@ -221,11 +220,13 @@ class Deliveries:
         """The channel fails: the broker requeues all that is out or held."""
         self.unacked = UnackedTable()
         self._held.clear()
+        self._grants.clear()
         self._counted = self._gets = 0
 
     def check_invariants(self, consumers: Mapping[str, Consumer]) -> None:
         """Raise `AssertionError` if the state contradicts itself, or does not go with those who consume."""
         self.unacked.check_invariants()
+        self._grants.check_invariants(self._room)
         gets = sum([not entry.consumer_tag for entry in self.unacked])
         assert gets <= self._gets, "what was got is counted"
         assert len(self.unacked) - gets <= self._counted, "what is unacked counts"

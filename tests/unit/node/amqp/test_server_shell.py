@@ -185,9 +185,8 @@ async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_mes
     client: Client, broker: ObservedBroker
 ) -> None:
     """It was never stored. The first message of the queue was, and a consumer of the same channel has it."""
-    await client.send(
-        Queue.Declare(queue="q"), Basic.Qos(prefetch_count=1, global_=True), Basic.Consume(queue="q", consumer_tag="a")
-    )
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="a"))
+    await client.send(Basic.Qos(prefetch_count=1, global_=True))  # its queue has more on the way
     assert (await client.send(data=publish_bytes(1)))[0] == "Basic.Deliver"
     await client.send(Basic.Consume(queue="q", consumer_tag="b", no_ack=True))
     assert await client.send(data=publish_bytes(1) * 2) == ["Basic.Deliver"], "the limit holds what is to be acked"
@@ -195,6 +194,18 @@ async def test_what_was_on_its_way_to_a_consumer_without_acks_takes_no_other_mes
     assert await client.send(Basic.Ack(1)) == ["Basic.Deliver"]
     assert await client.send(Basic.Ack(3)) == []
     assert (broker.queue("q").ready, broker.queue("q").unacked) == (0, 0)
+
+
+async def test_a_channel_that_has_reached_its_limit_leaves_the_rest_to_others(
+    client: Client, broker: ObservedBroker
+) -> None:
+    other = await Client(client.server).open()
+    one_each = Basic.Qos(prefetch_count=1, global_=True)
+    await client.send(Queue.Declare(queue="q"), one_each, Basic.Consume(queue="q", consumer_tag="a"))
+    assert await client.send(data=publish_bytes(1) * 2) == ["Basic.Deliver"]
+    assert (await other.send(one_each, Basic.Consume(queue="q", consumer_tag="b")))[-1] == "Basic.Deliver"
+    assert await client.send(Basic.Ack(1), data=publish_bytes(1)) == ["Basic.Deliver"]
+    assert (broker.queue("q").ready, broker.queue("q").unacked) == (0, 2)
 
 
 async def test_pauses_of_the_broker_nest(client: Client, broker: ObservedBroker) -> None:
