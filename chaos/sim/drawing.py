@@ -62,6 +62,8 @@ EARLIER_SHARE = 0.25
 #: How many have consumers that ask for more than messages, and for what.
 PRIVILEGES_SHARE = 0.25
 CONSUMER_KINDS = ((EXCLUSIVE,), (EXCLUSIVE, ""), (FIRST, ""), (TOLD, ""), (TOLD, FIRST, ""))
+#: In how many of them the prefetch is the limit of a channel.
+LIMITS_SHARE = 0.25
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
@@ -536,6 +538,8 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     personality = replace(personality, earlier=draw_earlier_releases(drawn_for(seed, "releases"), nodes))
     personality = draw_privileges(drawn_for(seed, "privileges"), personality)
     personality = draw_requests(drawn_for(seed, "requests"), personality)
+    has_limits = drawn_for(seed, "limits").random() < LIMITS_SHARE
+    personality = replace(personality, has_channel_limits=has_limits)
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

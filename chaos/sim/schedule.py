@@ -118,8 +118,7 @@ class Personality:
     has_single_active: bool = False
     #: How often the leader of the metadata reports.
     raft_heartbeat_ms: int = 100
-    #: ``prefetch`` is the limit of a channel, not of a consumer. In no ordinary seed yet: what a channel holds when a
-    #: master ends is delivered all the same, and acknowledged in vain.
+    #: ``prefetch`` is the limit of a channel, not of a consumer.
     has_channel_limits: bool = False
     #: Of a hundred messages, so many are settled, or given back, by a rejection.
     reject_percent: int = 0

@@ -100,6 +100,14 @@ class ChannelConsumers:
 
     # --- the end ---
 
+    def session_over(self, route: Route, session: int) -> None:
+        """Channels may keep some of its deliveries, which their clients have not seen. Also of consumers that are being
+        cancelled."""
+        if route.has_consumed:
+            for channel_id in list(route.used_by):
+                if (sink := self._here.sinks.get(channel_id)) is not None:
+                    sink.queue_session_over(route.queue_id, session)
+
     def cancelled(self, route: Route, channel_id: int, consumer_tag: str) -> None:
         """The queue has ended this consumer, or will not have it: its client is told."""
         key = ConsumerKey(ChannelKey(self._here.name, channel_id), consumer_tag)

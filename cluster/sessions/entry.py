@@ -23,7 +23,8 @@ What is promised to a channel
 - **A consumer is served by every later master**, or told that it is cancelled. It hears nothing before its caller knows
   that it exists.
 - **A delivery can be settled in its own session only.** At the end of a session the queue takes back what was not
-  settled; a settlement that comes later names positions that have been given to others, and goes nowhere.
+  settled; a settlement that comes later names positions that have been given to others, and goes nowhere. So channels
+  are told of the end, and what they have not sent to their clients they do not send.
 - A publish that nobody tracks is promised nothing, and still kept for the next session, up to a bound. Its client waits
   for the queue to keep up, as with any other, but not for one that is down.
 
@@ -184,7 +185,7 @@ class Entry:
 
     def link_down(self, node: NodeName) -> None:
         self._credits.link_free(node)
-        for route in self._routes.values():
+        for route in list(self._routes.values()):
             if route.master == node:
                 route.reopen_delay_s = 0.0  # whoever comes back may be in another life
                 self._lose(route)
@@ -421,9 +422,12 @@ class Entry:
             self._call(route, QueueProcess.was_consumed)
 
     def _lose(self, route: Route) -> None:
+        was_open, session = route.state is RouteState.OPEN, route.session
         self._outgoing.session_over(route)
         route.lose()
         self.calls.session_over(route)
+        if was_open:
+            self._consumers.session_over(route, session)
 
     def check_invariants(self) -> None:
         assert self._used.keys() == self._sinks.keys(), "a channel has a sink as long as it may use queues"

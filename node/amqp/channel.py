@@ -325,6 +325,11 @@ class ChannelMachine:
         else:
             self.deliveries.send((consumer, source, deliveries))
 
+    def source_over(self, source: DeliverySource) -> None:
+        """See `ChannelSink`."""
+        if self.state is ChannelState.OPEN:
+            self.deliveries.forget_source(source, self._consumers.values())
+
     def _settle_on(self, outcome: Refused | Interrupted) -> None:
         if isinstance(outcome, Refused):
             self.blamed_index = settle_index(outcome.bits)

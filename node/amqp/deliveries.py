@@ -3,15 +3,16 @@
 Channel-wide prefetch. The queue knows only the prefetch of a consumer, and that few may be on their way to one whose
 channel has a limit: as many as that, and no more than there is room for (`node.amqp.grants`). What exceeds the limit is
 held here, in order, and released by settlements, within a transaction by its commit. Held deliveries have no delivery
-tag yet. What `basic.get` took does not count. Consumers without acks do not count either, and get what comes: it has
-left its queue for good, so whatever was held of it would be lost with the consumer. (The reference makes them wait
-while the limit is reached; there it is the queue that keeps their messages.)
+tag yet. If the session in which they came ends they are gone (`forget_source`), for the queue gives them again. What
+`basic.get` took does not count. Consumers without acks do not count either, and get what comes: it has left its queue
+for good, so whatever was held of it would be lost with the consumer. (The reference makes them wait while the limit is
+reached; there it is the queue that keeps their messages.)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from node.amqp.channel_events import ChannelEffect, Delivered, Settle, Settlement
@@ -134,6 +135,15 @@ class Deliveries:
             self._held = deque(held for held in self._held if held[0] is not consumer)
         for source, deliveries in back + (consumer.early or []):
             self.requeue(source, deliveries)
+
+    def forget_source(self, source: DeliverySource, consumers: Iterable[Consumer]) -> None:
+        """Its queue has taken back whatever was not settled: what was held of that, or came too early, is not sent. But
+        what is not to be acknowledged was not taken back."""
+        if any(held[1] == source for held in self._held):
+            self._held = deque(held for held in self._held if held[1] != source)
+        for consumer in consumers:
+            if consumer.early and not consumer.no_ack:
+                consumer.early = [early for early in consumer.early if early[0] != source]
 
     def requeue(self, source: DeliverySource, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were not sent go back to their queue."""

@@ -110,6 +110,10 @@ class ChannelSink(Protocol):
     def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
         """A mandatory message found no queue (``basic.return``); its confirm follows."""
 
+    def source_over(self, source: DeliverySource) -> None:
+        """Deliveries of this source can be settled no longer, and come again from another one: those that were not sent
+        yet are not to be, unless nobody would acknowledge them."""
+
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """The queue ended this consumer (``basic.cancel`` to clients that understand it)."""
 

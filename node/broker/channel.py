@@ -388,6 +388,12 @@ class Channel:
             del self._consumers[consumer_tag]
             self._sink.consumer_cancelled(consumer_tag)
 
+    def queue_session_over(self, queue_id: QueueId, session: int) -> None:
+        for consumer in self._consumers.values():
+            if consumer.queue_id == queue_id and consumer.source.session & _SESSION_MASK == session:
+                self._sink.source_over(consumer.source)
+                return  # it is the same for all of them
+
     # --- consuming ---
 
     async def consume(self, queue: str, spec: ConsumerSpec) -> None:

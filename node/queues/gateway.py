@@ -36,6 +36,9 @@ class QueueChannelSink(Protocol):
 
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None: ...
 
+    def queue_session_over(self, queue_id: QueueId, session: int) -> None:
+        """What was delivered in this session can be settled no longer: what a client has not seen, it is not to see."""
+
     def queue_hop_changed(self, hop: Hop) -> None:
         """A hop from the channel to a queue, or to what lies on the way there, was blocked or freed."""
 

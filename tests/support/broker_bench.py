@@ -63,6 +63,9 @@ class RecordedSink:
     def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
         self.heard.append(f"returned {request.message.body.decode()} {reply_code} {reply_text}")
 
+    def source_over(self, source: DeliverySource) -> None:
+        self.heard.append(f"over: {source.queue.name}")
+
     def consumer_cancelled(self, consumer_tag: str) -> None:
         self.heard.append(f"cancelled {consumer_tag}")
 

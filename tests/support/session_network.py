@@ -58,6 +58,7 @@ class RecordingSink:
         self.confirmed: list[int] = []
         self.rejected: list[int] = []
         self.cancelled: list[str] = []
+        self.sessions_over: list[int] = []
         self.hop: Hop | None = None
         self._waits = False
 
@@ -75,6 +76,9 @@ class RecordingSink:
 
     def queue_cancelled_consumer(self, queue_id: int, consumer_tag: str) -> None:
         self.cancelled.append(consumer_tag)
+
+    def queue_session_over(self, queue_id: int, session: int) -> None:
+        self.sessions_over.append(session)
 
     def queue_hop_changed(self, hop: Hop) -> None:
         self.hop = hop

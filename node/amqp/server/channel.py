@@ -316,6 +316,9 @@ class ChannelShell:
     def returned(self, request: PublishRequest, reply_code: int, reply_text: str) -> None:
         self._tell(self.machine.returned, request, reply_code, reply_text)
 
+    def source_over(self, source: DeliverySource) -> None:
+        self._tell(self.machine.source_over, source)
+
     def consumer_cancelled(self, consumer_tag: str) -> None:
         self._tell(self.machine.consumer_cancelled, consumer_tag)
 

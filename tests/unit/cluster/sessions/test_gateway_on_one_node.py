@@ -45,6 +45,9 @@ class Sink:
     def queue_cancelled_consumer(self, queue_id: QueueId, consumer_tag: str) -> None:
         self.heard.append(f"cancelled {consumer_tag}")
 
+    def queue_session_over(self, queue_id: QueueId, session: int) -> None:
+        self.heard.append("session over")
+
     def queue_hop_changed(self, hop: Hop) -> None:
         self.heard.append("blocked" if hop.is_blocked else "freed")
 
@@ -169,7 +172,7 @@ async def test_deletion_cancels_and_later_publishes_count_as_confirmed(bench: Be
     assert await bench.gateway.delete_if(queue_id, if_unused=False, if_empty=True) == (0, 1)
     bench.node.catalogue.apply(DeleteQueue("/", "q"))
     bench.publish(queue_id, 5, 6, confirm=True)
-    assert await bench.heard() == ["cancelled t", "confirm 5 6"]
+    assert await bench.heard() == ["session over", "cancelled t", "confirm 5 6"]
     assert not bench.node.has_files(queue_id)
     with pytest.raises(ChannelError) as caught:
         await bench.gateway.counts(queue_id)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.sessions.messages import SessionOpened
+from cluster.sessions.routes import ConsumerKey
 from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec
+from tests.support.entry_bench import EntryBench
 from tests.support.queue_bench import SteeredQueue
 from tests.support.session_network import QUEUE, RecordingSink, SessionNetwork, consume, message, record
 
@@ -69,3 +72,38 @@ async def test_a_link_that_breaks_between_two_pieces_holds_nobody_back(network: 
     network.lose("n1")
     await network.pump()
     assert [body for _, body, _ in other.delivered] == [b"1", b"2", b"3", b"4"]
+
+
+ACKED = ConsumerSpec("tag", no_ack=False, exclusive=False)
+
+
+def test_channels_hear_once_that_a_session_with_their_consumers_is_over(opened: EntryBench) -> None:
+    """Also those that are about to have none any more. A session that was refused never began."""
+    opened.consumes(1, ACKED)
+    opened.link_breaks("n2")
+    opened.moves("n3", 2)
+    assert opened.sink.sessions_over == [1]
+    opened.link_comes("n3")
+    opened.hears(SessionOpened(QUEUE, 2, refused="no master"))
+    assert opened.sink.sessions_over == [1]
+    opened.effects.clear()
+    opened.entry.reopen(QUEUE)
+    opened.accepts(3)
+    opened.entry.drop_consumer(QUEUE, ConsumerKey(opened.channel, "tag"))
+    opened.moves("n3", 3, is_down=True)
+    assert opened.sink.sessions_over == [1, 3]
+
+
+def test_who_has_never_consumed_has_nothing_to_hear(opened: EntryBench) -> None:
+    opened.publishes(2)
+    opened.link_breaks("n2")
+    assert opened.sink.sessions_over == []
+
+
+async def test_a_queue_that_ends_on_this_node_ends_its_session(network: SessionNetwork) -> None:
+    sink, channel = await consume(network, "n2", ACKED)
+    network["n2"].gateway.publish(channel, QUEUE, [message(1)], [0])
+    await network.pump()
+    [(session, _)] = sink.sources
+    network["n2"].gateway.queue_stopped(QUEUE)
+    assert sink.sessions_over == [session]

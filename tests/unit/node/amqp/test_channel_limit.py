@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from node.amqp.channel_events import ColdCall, Settlement
+import pytest
+
+from node.amqp.channel_events import ColdCall, Delivered, Settle, Settlement
 from node.amqp.cold_methods import consumer_spec
-from node.amqp.ports import Got
-from tests.unit.node.amqp.test_channel_machine import Basic, Driver, Q, Tx, deliveries, settled
+from node.amqp.frames import Settlements
+from node.amqp.ports import DeliverySource, Got
+from node.ids import QueueName, SeqId
+from tests.unit.node.amqp.test_channel_machine import Basic, Channel, Driver, Q, Tx, deliveries, settled
 
 
 def limited(limit: int = 1) -> Driver:
@@ -82,3 +86,45 @@ def test_what_is_recovered_makes_room() -> None:
     assert [line[0] for line in driver.sent()] == ["Basic.RecoverOk", "Basic.Deliver"]
     driver.settle((3, 0))
     assert driver.deliver(3, 4) == [4]
+
+
+def test_what_is_held_when_its_session_ends_comes_again_and_not_twice() -> None:
+    """The queue has taken it back. What comes in the next session, or from another queue, is held as ever."""
+    driver = limited()
+    driver.consume("other")
+    other, later = DeliverySource(QueueName("/", "other"), 1), DeliverySource(Q.queue, Q.session + 1)
+    assert driver.deliver(1, 2) == [1]
+    driver.machine.deliver("other", other, deliveries(7))
+    driver.machine.deliver("t", later, deliveries(2))
+    driver.effects()
+    driver.machine.source_over(Q)
+    driver.machine.check_invariants()
+    assert driver.effects() == [], "nothing goes back to a queue that has it"
+    assert driver.machine.deliveries.held_count == 2
+    driver.settle((1, 0))
+    assert driver.settle((2, 0)) == [(Settlement.ACK, [7])]
+    assert driver.receive(Settlements(1, [(3, 0)]))[0] == Settle(Settlement.ACK, later, [SeqId(2)])
+
+
+@pytest.mark.parametrize(("no_ack", "arrive"), [(False, [2]), (True, [1, 2])])
+def test_what_came_before_its_consumer_was_known_to_the_client_comes_again_likewise(
+    no_ack: bool, arrive: list[int]
+) -> None:
+    """But for what nobody acknowledges, which its queue has not taken back."""
+    driver = Driver()
+    (call,) = driver.send(Basic.Consume(queue="q", consumer_tag="t", no_ack=no_ack))
+    assert isinstance(call, ColdCall)
+    driver.deliver(1)
+    driver.machine.source_over(Q)
+    driver.machine.deliver("t", DeliverySource(Q.queue, Q.session + 1), deliveries(2))
+    driver.machine.answered(call, None)
+    assert len(driver.delivered_tags()) == len(arrive)
+    assert [each.source.session for each in driver.effects() if isinstance(each, Delivered)] == arrive
+
+
+def test_a_channel_that_is_closing_need_not_hear_that_a_session_ends() -> None:
+    driver = limited()
+    driver.deliver(1, 2)
+    driver.send(Channel.Close())
+    driver.machine.source_over(Q)
+    assert driver.machine.deliveries.held_count == 1, "which goes with the channel"

@@ -208,6 +208,16 @@ async def test_a_channel_that_has_reached_its_limit_leaves_the_rest_to_others(
     assert (broker.queue("q").ready, broker.queue("q").unacked) == (0, 2)
 
 
+async def test_what_is_held_when_its_queue_stops_is_not_sent(client: Client, broker: ObservedBroker) -> None:
+    """It would be acknowledged in vain, for it comes again where the queue goes on."""
+    await client.send(Queue.Declare(queue="q"), Basic.Consume(queue="q", consumer_tag="a"))
+    await client.send(Basic.Qos(prefetch_count=1, global_=True))
+    assert await client.send(data=publish_bytes(1) * 2) == ["Basic.Deliver"]
+    (queue,) = broker.bench.catalogue.topology.all_queues()
+    broker.bench.node.gateway.queue_stopped(queue.queue_id)
+    assert await client.send(Basic.Ack(1)) == []
+
+
 async def test_pauses_of_the_broker_nest(client: Client, broker: ObservedBroker) -> None:
     control = broker.controls[0]
     control.pause_reading()
