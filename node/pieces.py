@@ -65,6 +65,12 @@ class InTurns:
         if not self.is_under_way:
             self._turn()
 
+    def go_on_soon(self) -> None:
+        """As `go_on`, but for whoever is in the midst of something: begin in a turn that is coming."""
+        if not self.is_under_way:
+            self.is_under_way = True
+            self._call_soon(self._turn)
+
     def _turn(self) -> None:
         self.is_under_way = True
         end_s = self._clock() + self._turn_s

@@ -115,7 +115,7 @@ class NodeRuntime:
         self._clock = clock = surroundings.clock
 
         self.background = Background(self._loop)
-        self.links = OutgoingFrames(self._loop)
+        self.links = OutgoingFrames(self._loop, clock, surroundings.slice_pieces)
         self.metadata = MetadataGroup(
             self.node, incarnation, UserDirectory(config.loopback_users), surroundings.speaks_protocol
         )
@@ -174,7 +174,7 @@ class NodeRuntime:
         self.gateway.note_consumer = self.deletions.note_consumer
         self.sessions = SessionHost(
             self.queues,
-            self.links.send,
+            self.links,
             call_soon=self._loop.call_soon,
             clock=clock,
             per_turn=surroundings.slice_pieces,
@@ -233,6 +233,7 @@ class NodeRuntime:
             entry=self.gateway,
             sessions=self.sessions,
             alarms=self.alarms,
+            room_came=self.links.room_came,
         )
 
     # --- life ---
@@ -363,6 +364,7 @@ class NodeRuntime:
         self.membership.check_invariants()
         self.proposals.check_invariants()
         self.queues.check_invariants(touched)
+        self.links.check_invariants()
         self.gateway.check_invariants()
         self.sessions.check_invariants()
         if touched is None:

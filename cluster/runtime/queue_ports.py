@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from cluster.metadata.records import MastershipRecord
@@ -33,6 +33,12 @@ class MirrorLinks(Protocol):
 
     def is_congested_now(self, node: NodeName) -> bool:
         """Much waits to be sent to this node, with what was said to it in this turn."""
+
+    def is_full_now(self, node: NodeName) -> bool:
+        """Messages to consumers there have to wait; never of this node itself."""
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        """Call this when they need not any more, or the link is gone; ``key`` is who waits. It does not raise."""
 
 
 class QueueSettings(Protocol):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.early import EarlyMessages
@@ -335,7 +336,8 @@ class QueueSet:
     def _start_master(
         self, queue: QueueRecord, record: MastershipRecord, local: LocalReplica, mirrored: MirroredQueue
     ) -> None:
-        process = QueueProcess(queue, mirrored, self._settings.queue_options(queue), self._flow)
+        options = self._settings.queue_options(queue)
+        process = QueueProcess(queue, mirrored, options, self._flow, self._links.is_full_now)
         self.roles[record.queue_id] = MasterRole(queue, record, local, mirrored, process)
         self._processes[record.queue_id] = process
         for node in self._links.linked_nodes():
@@ -482,6 +484,8 @@ class QueueSet:
         effects = role.process.drain()
         if role.process.has_more:
             self._turns.drain_soon(role.queue.queue_id)
+        for node in role.process.waits_for:
+            self._links.when_room(node, role.queue.queue_id, partial(self._room_came, role.queue.queue_id))
         if effects:
             self._effects.dispatch(role.queue, effects)
         as_of_index = self._settings.applied_index_of(role.queue.queue_id)
@@ -489,6 +493,12 @@ class QueueSet:
             self._links.send(node, message)
         for report in role.mirrored.take_reports():
             self._cluster.report(role.record, report)
+
+    def _room_came(self, queue_id: QueueId) -> None:
+        """Drained at once: who waits behind it knows what is left of the room then."""
+        if queue_id in self._processes:
+            self.run(queue_id)
+            self._turns.drain_soon(queue_id)  # for what follows a turn of drains
 
     def _drain_mirror(self, role: MirrorRole) -> None:
         for node, message in role.replica.take_messages():

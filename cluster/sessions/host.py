@@ -7,6 +7,8 @@ places) when its session ends, for whatever reason.
 A node that is lost may have sessions with every queue here. All of them end at once: nothing of theirs is heard or said
 any more. What that means to the queues each is told in a slice of some turn, but before the node begins another session
 with it, whose channels have the same names.
+
+A message that is asked for goes when the link has room for it, as those of consumers do (`QueueProcess`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from cluster.sessions.messages import (
     SessionReply,
     SessionSettle,
 )
-from cluster.sessions.ports import LocalQueues
+from cluster.sessions.ports import LocalQueues, MasterLinks
 from cluster.sessions.questions import Answer, carry_out, must_wait, settle
 from node.errors import ChannelError
 from node.ids import ChannelKey, NodeName, QueueId
@@ -65,7 +67,7 @@ class SessionHost:
     def __init__(
         self,
         local: LocalQueues,
-        send: Callable[[NodeName, SessionMessage], None],
+        links: MasterLinks,
         *,
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
@@ -73,7 +75,8 @@ class SessionHost:
     ) -> None:
         """The last three: see `node.pieces.InTurns`."""
         self._local = local
-        self._send = send
+        self._links = links
+        self._send = links.send
         self._sessions: dict[NodeName, dict[QueueId, MasterSession]] = {}
         #: Sessions of nodes that were lost, whose queues have yet to be told.
         self._ended: dict[NodeName, dict[QueueId, MasterSession]] = {}
@@ -127,11 +130,18 @@ class SessionHost:
     def _call(self, node: NodeName, call: SessionCall, process: QueueProcess) -> None:
         if must_wait(process, call.verb):
             process.when_unsealed(lambda: self._call_again(node, call))
+        elif call.verb == "get" and process.ready and self._links.is_full_now(node):
+            key = (call.queue_id, call.session, call.call_id)
+            self._links.when_room(node, key, lambda: self._call_again(node, call))
         else:
-            self._send(node, self._answer(node, call, process))
+            reply = self._answer(node, call, process)
+            if reply.envelope:
+                self._links.deliver(node, reply, len(reply.envelope))
+            else:
+                self._send(node, reply)
 
     def _call_again(self, node: NodeName, call: SessionCall) -> None:
-        """The queue goes on; if the session and the channel do, too, the call does."""
+        """What it has waited for is there; if the session and the channel do, too, the call does."""
         session = self._session(node, call.queue_id)
         if session is not None and session.number == call.session and call.channel_id in session.channels:
             self.receive(node, call)
@@ -171,8 +181,13 @@ class SessionHost:
                 continue
             node, channel_id = effect.channel
             session = self._session(node, queue_id)
-            if session is not None:
-                self._send(node, _as_message(queue_id, session.number, channel_id, effect))
+            if session is None:
+                continue
+            message = _as_message(queue_id, session.number, channel_id, effect)
+            if isinstance(message, SessionDeliver):
+                self._links.deliver(node, message, len(message.envelopes))
+            else:
+                self._send(node, message)
 
     # --- ends of sessions ---
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.sessions.messages import SessionMessage
+from cluster.sessions.messages import SessionDeliver, SessionMessage, SessionReply
 from node.ids import Epoch, NodeName, QueueId
 from node.queues.queue_process import QueueProcess
 
@@ -46,6 +47,21 @@ class Links(Protocol):
 
     def is_congested_now(self, node: NodeName) -> bool:
         """The same, with what was said to it in this turn."""
+
+
+class MasterLinks(Protocol):
+    """The mesh, as the masters here use it to answer other nodes."""
+
+    def send(self, node: NodeName, message: SessionMessage) -> None: ...
+
+    def deliver(self, node: NodeName, message: SessionDeliver | SessionReply, size_bytes: int) -> None:
+        """`send`, of what carries messages: so many bytes of them."""
+
+    def is_full_now(self, node: NodeName) -> bool:
+        """So much waits to be sent to ``node``, with what was said in this turn, that messages have to wait."""
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        """Call this when it is so no longer, or the link is gone; ``key`` is who waits."""
 
 
 @dataclass(frozen=True, slots=True)

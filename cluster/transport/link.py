@@ -54,6 +54,7 @@ class Link:
         on_up: Callable[[Link], None],
         on_closed: Callable[[Link, str], None],
         on_uncongested: Callable[[Link], None],
+        on_room: Callable[[Link], None],
     ) -> None:
         self.peer = peer
         self.number = number
@@ -80,6 +81,7 @@ class Link:
         self._on_up = on_up
         self._on_closed = on_closed
         self._on_uncongested = on_uncongested
+        self._on_room = on_room
         self._connection: Connection | None = None
         #: Our streams to the peer.
         self._outgoing: dict[StreamKind, OutgoingStream] = {}
@@ -194,10 +196,12 @@ class Link:
                     await stream.write(b"")
                 self._is_beat_due = False
             while outbox:
-                was_congested = outbox.is_congested
+                was_congested, was_full = outbox.is_congested, outbox.is_full
                 frame = outbox.take_frame()
                 if was_congested and not outbox.is_congested:
                     self._on_uncongested(self)
+                if was_full and not outbox.is_full:
+                    self._on_room(self)
                 if len(frame) <= PART_BYTES:
                     await stream.write(frame)
                     continue

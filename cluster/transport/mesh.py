@@ -181,6 +181,16 @@ class Mesh:
         link = self._up_link(peer)
         return link is not None and link.outboxes[StreamKind.QUEUES].is_congested
 
+    def mark(self, peer: NodeName) -> None:
+        """The frames sent last are such as wait while the link `is_full`."""
+        if (link := self._up_link(peer)) is not None:
+            link.outboxes[StreamKind.QUEUES].mark()
+
+    def is_full(self, peer: NodeName) -> bool:
+        """True if it is congested, and something that was marked is part of that."""
+        link = self._up_link(peer)
+        return link is not None and link.outboxes[StreamKind.QUEUES].is_full
+
     def send_consensus(self, peer: NodeName, messages: Sequence[RaftMessage]) -> None:
         """Append to the consensus stream; dropped if the link is down."""
         link = self._up_link(peer)

@@ -100,6 +100,9 @@ class MeshHandler(Protocol):
     def on_link_uncongested(self, peer: NodeName) -> None:
         """`Mesh.is_congested` was true for the peer and is no longer."""
 
+    def on_link_room(self, peer: NodeName) -> None:
+        """`Mesh.is_full` was true for the peer and is no longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshTiming:

@@ -17,21 +17,23 @@ class OutboxLimits:
 
     Above ``congested_bytes`` whoever can wait should; it is over when half of that is left. Above ``overflow_bytes``
     the link is reset, because a peer that reads so slowly is as good as gone; this must leave room for the largest
-    message that clients may publish (128 MiB).
+    message that clients may publish (128 MiB), once for a mirror and once for a consumer, who may get it in one turn.
     """
 
     congested_bytes: int = 8 * 1024 * 1024
-    overflow_bytes: int = 256 * 1024 * 1024
+    overflow_bytes: int = 384 * 1024 * 1024
 
 
 class Outbox:
     """Encoded items of one stream, in order."""
 
-    __slots__ = ("_items", "_limits", "is_congested", "queued_bytes")
+    __slots__ = ("_items", "_limits", "_marked_until", "_taken_bytes", "is_congested", "queued_bytes")
 
     def __init__(self, limits: OutboxLimits) -> None:
         self._limits = limits
         self._items: deque[bytes] = deque()
+        #: Of all items that were taken out, and where the last one ends that was marked, counted likewise.
+        self._taken_bytes = self._marked_until = 0
         #: Sum of the sizes of the items.
         self.queued_bytes = 0
         #: True from the moment there is too much until there is little enough, see `OutboxLimits`.
@@ -45,6 +47,15 @@ class Outbox:
         self.queued_bytes += len(item)
         if self.queued_bytes > self._limits.congested_bytes:
             self.is_congested = True
+
+    def mark(self) -> None:
+        """What was appended last is of those who wait while it is `is_full`."""
+        self._marked_until = self._taken_bytes + self.queued_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """It is congested, and something marked waits: so whoever waits for it gets his share, whoever congests it."""
+        return self.is_congested and self._taken_bytes < self._marked_until
 
     @property
     def is_overflowing(self) -> bool:
@@ -60,11 +71,13 @@ class Outbox:
             frame.append(item)
             size += len(item)
         self.queued_bytes -= size
+        self._taken_bytes += size
         if self.queued_bytes * 2 <= self._limits.congested_bytes:
             self.is_congested = False
         return frame[0] if len(frame) == 1 else b"".join(frame)
 
     def check_invariants(self) -> None:
         assert self.queued_bytes == sum(map(len, self._items)), "the counter is what bounds the memory"
+        assert self._marked_until <= self._taken_bytes + self.queued_bytes, "what is marked was appended"
         if self.queued_bytes > self._limits.congested_bytes:
             assert self.is_congested, "senders must be told in time"

@@ -277,6 +277,7 @@ class Peer:
             on_up=self._link_up,
             on_closed=self._link_closed,
             on_uncongested=self._link_uncongested,
+            on_room=self._link_has_room,
         )
         self.link = link
         self._link_changed.set()
@@ -328,6 +329,9 @@ class Peer:
 
     def _link_uncongested(self, link: Link) -> None:
         self._home.handler.on_link_uncongested(link.peer)
+
+    def _link_has_room(self, link: Link) -> None:
+        self._home.handler.on_link_room(link.peer)
 
     def _log_trouble(self, trouble: str) -> None:
         if not self._is_dropped and kind_of(trouble) != self._last_trouble:

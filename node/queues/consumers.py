@@ -9,18 +9,27 @@ everybody gets one message per turn. With a single active consumer, only that on
 A `Turn` is the unit of dispatch: some consumers from the front of one line and a number of rounds, so that the queue
 fetches ``rounds * len(consumers)`` messages at once and deals them out like cards. Taking a turn costs as much as
 the consumers in it, and each of them receives a message; so dispatch costs O(deliveries) however many wait.
+
+A consumer on a node whose link is full is passed over when it would come up: it is set *aside*, and back in front of
+its line when there is room again. Meanwhile the others are served, those of lower lines, too, as if its prefetch were
+used up; but with a single active consumer nobody is served in its place.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate
 
-from node.ids import ChannelKey
+from node.ids import ChannelKey, NodeName
 from node.queues.backing_queue import Delivery, Publication
 from node.queues.events import DELIVERY_WINDOW_BYTES, ConsumerSpec
+
+
+def never_full(_node: NodeName) -> bool:
+    """Every consumer can be sent to, whatever waits."""
+    return False
 
 
 class Consumer:
@@ -31,6 +40,7 @@ class Consumer:
         "in_flight",
         "in_flight_bytes",
         "in_rotation",
+        "is_aside",
         "is_cancelled",
         "outbox",
         "prefetch_count",
@@ -53,8 +63,9 @@ class Consumer:
         self.in_flight_bytes = 0
         #: Deliveries since the last drain.
         self.outbox: list[Delivery] = []
-        #: Kept by `ConsumerSet`: stands in a line and has capacity.
+        #: Kept by `ConsumerSet`: stands in a line and has capacity, or is set aside from there.
         self.in_rotation = False
+        self.is_aside = False
         #: Removed; it may still hold unacked deliveries.
         self.is_cancelled = False
 
@@ -109,14 +120,18 @@ class Turn:
 class ConsumerSet:
     """See the top of this module."""
 
-    def __init__(self, single_active: bool) -> None:
+    def __init__(self, single_active: bool, is_full: Callable[[NodeName], bool] = never_full) -> None:
+        """``is_full``: nothing can be sent to the consumers of this node now; false for the node itself."""
         self._single_active = single_active
+        self._is_full = is_full
         #: All consumers, in the order they came.
         self._all: dict[tuple[ChannelKey, str], Consumer] = {}
         #: Lines of the rotation by negated priority; an empty line may stay until the next `take_turn`.
         self._lines: dict[int, deque[Consumer]] = {}
         #: Keys of ``_lines``, ascending: the highest priority first.
         self._order: list[int] = []
+        #: By node, in the order in which they came up; no node without.
+        self._aside: dict[NodeName, list[Consumer]] = {}
         #: The one consumer that is served, if only one may be.
         self.active: Consumer | None = None
 
@@ -125,6 +140,11 @@ class ConsumerSet:
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self._all.values())
+
+    @property
+    def full_nodes(self) -> Collection[NodeName]:
+        """Of the consumers that are set aside."""
+        return self._aside.keys()
 
     def find(self, channel: ChannelKey, consumer_tag: str) -> Consumer | None:
         return self._all.get((channel, consumer_tag))
@@ -147,12 +167,23 @@ class ConsumerSet:
         consumer.is_cancelled = True
         if consumer.in_rotation:
             consumer.in_rotation = False
-            self._lines[-consumer.spec.priority].remove(consumer)
+            self._take_out(consumer)
         if consumer is self.active:
             # `max` returns the first of equals, so the oldest.
             self.active = max(self._all.values(), key=lambda each: each.spec.priority, default=None)
             if self.active is not None:
                 self.refresh(self.active)
+
+    def _take_out(self, consumer: Consumer) -> None:
+        """Of where it stands."""
+        if not consumer.is_aside:
+            self._lines[-consumer.spec.priority].remove(consumer)
+            return
+        consumer.is_aside = False
+        node = consumer.channel.node
+        self._aside[node].remove(consumer)
+        if not self._aside[node]:
+            del self._aside[node]
 
     def refresh(self, consumer: Consumer) -> None:
         """The consumer may have gained capacity: put it at the end of its line unless it stands there."""
@@ -161,31 +192,57 @@ class ConsumerSet:
         if self._single_active and consumer is not self.active:
             return
         consumer.in_rotation = True
-        key = -consumer.spec.priority
-        line = self._lines.get(key)
+        self._line(consumer.spec.priority).append(consumer)
+
+    def _line(self, priority: int) -> deque[Consumer]:
+        line = self._lines.get(-priority)
         if line is None:
-            line = self._lines[key] = deque()
-            insort(self._order, key)
-        line.append(consumer)
+            line = self._lines[-priority] = deque()
+            insort(self._order, -priority)
+        return line
+
+    def _take_back(self) -> None:
+        """Those that were set aside, if there is room for them: to the front, where they stood."""
+        for node in [node for node in self._aside if not self._is_full(node)]:
+            for consumer in reversed(self._aside.pop(node)):
+                consumer.is_aside = False
+                self._line(consumer.spec.priority).appendleft(consumer)
+
+    def _set_aside(self, consumer: Consumer) -> None:
+        consumer.is_aside = True
+        self._aside.setdefault(consumer.channel.node, []).append(consumer)
+
+    def _first_line(self) -> deque[Consumer] | None:
+        """In front of which is somebody who can be sent to."""
+        while self._order:
+            line = self._lines[self._order[0]]
+            while line and self._is_full(line[0].channel.node):
+                self._set_aside(line.popleft())
+            if line:
+                return line
+            del self._lines[self._order.pop(0)]
+        return None
 
     def take_turn(self, messages: int) -> Turn | None:
         """The next turn for up to ``messages`` (> 0) messages; ``None`` if nobody can take one.
 
         Its consumers are out of the rotation until `end_turn`.
         """
-        line: deque[Consumer] | None = None
-        while self._order:
-            line = self._lines[self._order[0]]
-            if line:
-                break
-            del self._lines[self._order.pop(0)]
-        if not line:
+        if self._aside:
+            self._take_back()
+        line = self._first_line()
+        if line is None:
             return None
         first = line.popleft()
         no_ack = first.spec.no_ack
         consumers = [first]
+        node = first.channel.node
         while line and len(consumers) < messages and line[0].spec.no_ack == no_ack:
-            consumers.append(line.popleft())
+            following = line.popleft()
+            if following.channel.node != node and self._is_full(following.channel.node):
+                self._set_aside(following)
+            else:
+                consumers.append(following)
         rounds = messages // len(consumers)
         if line and line[0].spec.no_ack != no_ack:
             rounds = 1  # the others of this line are to have their turn before these have a second one
@@ -212,7 +269,12 @@ class ConsumerSet:
         for key, line in self._lines.items():
             for consumer in line:
                 assert consumer.spec.priority == -key, "a consumer stands in the line of its priority"
+                assert not consumer.is_aside, "who stands in a line is not set aside"
                 standing.append(consumer)
+        for node, aside in self._aside.items():
+            assert aside, "a node is listed for somebody"
+            assert all(consumer.is_aside and consumer.channel.node == node for consumer in aside), "each has its place"
+        standing += [consumer for aside in self._aside.values() for consumer in aside]
         assert sorted(self._order) == self._order == sorted(self._lines), "the order lists the lines"
         assert len(set(map(id, standing))) == len(standing), "nobody stands twice"
         if self._single_active:

@@ -12,8 +12,10 @@ Holding. A channel can settle only what it *holds* (`node.queues.holdings`). Whe
 again, in its old place; if it is much, not at once (`node.queues.returns`).
 
 Bounds. Whatever may be large goes in steps, one per `drain`: deliveries, drops, returns, publishes that were held back
-(`node.queues.held_back`). While there is more to do, `has_more` says so, and the owner drains again in the next turn of
-its loop.
+(`node.queues.held_back`). While there is more to do, `has_more` says so, and the owner drains again in the next turn.
+
+Links. Consumers on a node that ``is_full`` names are passed over; if messages stay for that, ``waits_for`` names the
+node, and the owner drains when it has room again. What waits counts as ready, also for the length limits.
 
 Confirms. The token given to the backing queue is ``(channel, publish_seq)``; the tokens that come back are
 grouped, one effect per channel and drain.
@@ -33,22 +35,16 @@ unacked is ready again, flagged redelivered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 
 from node.errors import ChannelError
 from node.flow.credit import FlowControl
-from node.ids import ChannelKey, SeqId
+from node.ids import ChannelKey, NodeName, SeqId
 from node.message import Message
 from node.queues.backing_queue import BackingQueue, Delivery, Publication
-from node.queues.consumers import Consumer, ConsumerSet, Turn, deal, until_bytes
-from node.queues.events import (
-    CancelConsumer,
-    ConsumerSpec,
-    DeleteUnused,
-    QueueEffect,
-    Token,
-)
+from node.queues.consumers import Consumer, ConsumerSet, Turn, deal, never_full, until_bytes
+from node.queues.events import CancelConsumer, ConsumerSpec, DeleteUnused, QueueEffect, Token
 from node.queues.held_back import HeldBack, HeldBatch
 from node.queues.holdings import Holdings
 from node.queues.length_limits import (
@@ -87,12 +83,13 @@ class QueueProcess:
         backing_queue: BackingQueue,
         options: QueueOptions | None = None,
         flow: FlowControl | None = None,
+        is_full: Callable[[NodeName], bool] = never_full,
     ) -> None:
         self.record = record
         self.flow = QueueFlow(flow or FlowControl())
         self._backing_queue = backing_queue
         self._options = options if options is not None else queue_options(record.arguments)
-        self._consumers = ConsumerSet(self._options.single_active_consumer)
+        self._consumers = ConsumerSet(self._options.single_active_consumer, is_full)
         self._holdings = Holdings(self._consumers)
         self._returns = Returns(backing_queue)
         self._outgoing = Outgoing()
@@ -248,15 +245,18 @@ class QueueProcess:
         self._store(publications, is_resent)
         self._drop_excess(count_max)
 
-    def _deliver_directly(self, publications: list[Publication]) -> list[Publication]:
-        """Give messages to waiting consumers if the queue is empty. Returns the others."""
+    def _deliver_directly(self, publications: list[Publication], *, is_all: bool = False) -> list[Publication]:
+        """Give messages to waiting consumers if the queue is empty, not many more bytes than one drain does unless
+        ``is_all``. Returns the others."""
         backing_queue = self._backing_queue
-        consumers = self._consumers
         if self._returns.is_under_way or not backing_queue.may_deliver:
             return publications
-        taken = 0
+        taken, bytes_max = 0, DISPATCH_BYTES_MAX
         while taken < len(publications) and not backing_queue.ready:
-            turn = consumers.take_turn(len(publications) - taken)
+            if bytes_max <= 0 and not is_all:
+                self._may_dispatch_more = True
+                break
+            turn = self._consumers.take_turn(len(publications) - taken)
             if turn is None:
                 break
             chunk = until_bytes(publications[taken : taken + turn.messages], turn.bytes_max)
@@ -265,7 +265,7 @@ class QueueProcess:
                 deliveries = [Delivery(UNSTORED_SEQ_ID, publication[0], False) for publication in chunk]
             else:
                 deliveries = backing_queue.publish_delivered(chunk)
-            self._hand_out(turn, deliveries)
+            bytes_max -= self._hand_out(turn, deliveries)
             taken += len(chunk)
         return publications[taken:] if taken else publications
 
@@ -281,7 +281,7 @@ class QueueProcess:
         fitting, refused = split_oversized(publications, options)
         self._refuse(refused)
         if options.max_length != 0 and not is_resent:
-            fitting = self._deliver_directly(fitting)
+            fitting = self._deliver_directly(fitting, is_all=True)  # the others may be refused
         fitting, refused = split_excess(fitting, options, self._backing_queue)
         self._refuse(refused)
         self._store(fitting, is_resent)
@@ -296,7 +296,6 @@ class QueueProcess:
         """Give ready messages, so many at most, to consumers with capacity. A fetch that falls short is tried at the
         next drain."""
         backing_queue = self._backing_queue
-        consumers = self._consumers
         self._may_dispatch_more = False
         if self._is_closed or self._returns.is_under_way:
             return
@@ -305,7 +304,7 @@ class QueueProcess:
             if count_max <= 0 or bytes_max <= 0:
                 self._may_dispatch_more = True
                 return
-            turn = consumers.take_turn(min(available, count_max))
+            turn = self._consumers.take_turn(min(available, count_max))
             if turn is None:
                 return
             turn_bytes_max = min(bytes_max, turn.bytes_max)
@@ -571,6 +570,13 @@ class QueueProcess:
         if self._returns.has_steps or self._may_dispatch_more or self._may_let_in:
             return True
         return self._is_over_limit and not self._returns.is_under_way and self._backing_queue.may_deliver
+
+    @property
+    def waits_for(self) -> Collection[NodeName]:
+        """Nodes for whose consumers the last `drain` has left messages because their links are full."""
+        nodes = self._consumers.full_nodes
+        is_giving = nodes and not self._is_closed and not self._returns.is_under_way and self._backing_queue.ready
+        return nodes if is_giving else ()
 
     # --- helpers ---
 

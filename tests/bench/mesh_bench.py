@@ -77,6 +77,8 @@ class Counter:
     def on_link_uncongested(self, peer: NodeName) -> None:
         self.progress.set()
 
+    def on_link_room(self, peer: NodeName) -> None: ...
+
 
 async def receive(addresses: dict[NodeName, str]) -> None:
     handler = Counter()

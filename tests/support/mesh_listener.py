@@ -38,6 +38,9 @@ class Listener:
     def on_link_uncongested(self, peer: NodeName) -> None:
         self.happened.append(("uncongested", peer, None))
 
+    def on_link_room(self, peer: NodeName) -> None:
+        self.happened.append(("room", peer, None))
+
     def count(self, what: str) -> int:
         return sum(name == what for name, _, _ in self.happened)
 

@@ -7,7 +7,7 @@ is under way, `sync` makes durable what was written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
@@ -46,6 +46,11 @@ class _NoMirrors:
 
     def is_congested_now(self, node: NodeName) -> bool:
         return False
+
+    is_full_now = is_congested_now
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        raise AssertionError("no link is ever full")
 
     def linked_nodes(self) -> Sequence[NodeName]:
         return ()

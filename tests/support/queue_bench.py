@@ -114,7 +114,10 @@ class QueueBench:
         """Confirms of a ``durable`` queue wait for `sync`, otherwise nothing does."""
         plain = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
         self.storage = SteeredQueue(durable=durable)
-        self.process = QueueProcess(queue_record(auto_delete=auto_delete, arguments=plain), self.storage)
+        #: Nodes to whose consumers nothing can be sent.
+        self.full: set[NodeName] = set()
+        record = queue_record(auto_delete=auto_delete, arguments=plain)
+        self.process = QueueProcess(record, self.storage, is_full=self.full.__contains__)
         self.published = 0
         self._publisher = channel(1000)
 

@@ -6,7 +6,7 @@ A harness: what is between the nodes are lists that `pump` hands over, and what 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring.master import MirroringSettings
@@ -81,6 +81,9 @@ class QueueSetNode:
         #: Of the last failure.
         self.is_damaged = False
         self.reports: list[tuple[MastershipRecord, MirroringReport]] = []
+        #: Nodes to whose consumers nothing can be sent, and who waits for that.
+        self.full: set[NodeName] = set()
+        self.line: dict[Hashable, Callable[[], None]] = {}
         self.incarnation = 0
         #: How far this node has applied the metadata log.
         self.applied_index = 1
@@ -131,6 +134,13 @@ class QueueSetNode:
 
     def is_congested_now(self, node: NodeName) -> bool:
         return False
+
+    def is_full_now(self, node: NodeName) -> bool:
+        return node in self.full
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        assert node in self.full, "there is something to wait for"
+        self.line.setdefault(key, go_on)
 
     def linked_nodes(self) -> Sequence[NodeName]:
         return [node for node in self.network.nodes if node != self.name]
@@ -197,8 +207,8 @@ class QueueSetNode:
         self.process(queue).publish(CLIENT, messages, list(counters))
         self.queues.touch(queue.queue_id)
 
-    def consume(self, queue: QueueRecord) -> None:
-        self.process(queue).consume(CLIENT, ConsumerSpec("tag", no_ack=False, exclusive=False))
+    def consume(self, queue: QueueRecord, channel: ChannelKey | None = None) -> None:
+        self.process(queue).consume(channel or CLIENT, ConsumerSpec("tag", no_ack=False, exclusive=False))
         self.queues.touch(queue.queue_id)
 
     def confirmed(self) -> list[int]:

@@ -54,9 +54,17 @@ class FakeMesh:
         self.reset: list[NodeName] = []
         self.broken: set[NodeName] = set()
         self.congested: set[NodeName] = set()
+        #: Of these, those where messages to consumers are part of what waits.
+        self.marked: set[NodeName] = set()
 
     def is_congested(self, peer: NodeName) -> bool:
         return peer in self.congested
+
+    def mark(self, peer: NodeName) -> None:
+        self.marked.add(peer)
+
+    def is_full(self, peer: NodeName) -> bool:
+        return peer in self.congested & self.marked
 
     def send_queue_frames(self, peer: NodeName, messages: Sequence[QueueFrameMessage]) -> None:
         if peer in self.broken:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from cluster.metadata.records import MastershipRecord
 from cluster.runtime.applier import SLICE_PIECES
@@ -119,7 +119,7 @@ class SessionNode:
             clock=_clock,
             slice_pieces=SLICE_PIECES,
         )
-        self.host = SessionHost(self, self.send, call_soon=loop.call_soon, clock=_clock, per_turn=SLICE_PIECES)
+        self.host = SessionHost(self, self, call_soon=loop.call_soon, clock=_clock, per_turn=SLICE_PIECES)
 
     def master(self, backing_queue: BackingQueue) -> None:
         self.queue = QueueProcess(queue_record(QUEUE), backing_queue, flow=self.network.flow)
@@ -158,6 +158,15 @@ class SessionNode:
             effects = self.queue.drain()
             self.gateway.local_effects(queue_id, [each for each in effects if _node_of(each) == self.name])
             self.host.remote_effects(queue_id, [each for each in effects if _node_of(each) != self.name])
+
+    def deliver(self, node: NodeName, message: SessionMessage, _size_bytes: int) -> None:
+        self.send(node, message)
+
+    def is_full_now(self, node: NodeName) -> bool:
+        return False
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        raise AssertionError("no link is ever full")
 
     def serving_epoch(self, queue_id: QueueId) -> Epoch | None:
         return None if self.queue is None or self.network.current is None else self.network.current.epoch

@@ -86,6 +86,8 @@ class World:
 
     def on_link_uncongested(self, peer: NodeName) -> None: ...
 
+    def on_link_room(self, peer: NodeName) -> None: ...
+
     def on_link_up(self, peer: NodeName, incarnation: Incarnation) -> None:
         self.told.put_nowait(f"up {incarnation}")
 

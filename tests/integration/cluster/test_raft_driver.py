@@ -136,6 +136,8 @@ class Node:
 
     def on_link_uncongested(self, peer: NodeName) -> None: ...
 
+    def on_link_room(self, peer: NodeName) -> None: ...
+
     def on_peer_refused(self, peer: NodeName) -> None:
         self.driver.peer_down(peer)
 

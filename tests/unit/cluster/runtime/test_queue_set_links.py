@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cluster.mirroring.reports import ReportFollows, ReportMirrorStalled
 from cluster.mirroring.settings import MIRROR_UNREACHABLE_MS
+from node.ids import ChannelKey
 from node.pieces import at_once
 from tests.support.queue_sets import N1, N2, Q, QueueSetNetwork, mastership, pair, queue_record
 
@@ -122,3 +123,33 @@ def test_what_came_early_is_not_heard_by_a_later_part_than_it_was_meant_for() ->
         network[N2].queues.follow(Q, record)
     network[N2].turn()
     assert not network.wires.get((N2, N1)), "it answers no conversation that is over"
+
+
+def test_a_queue_with_consumers_on_a_node_whose_link_is_full_goes_on_when_it_has_room() -> None:
+    network = pair()
+    node = network[N1]
+    node.full = {N2}
+    node.consume(Q, ChannelKey(N2, 1))
+    node.publish(Q, 1, 2)
+    network.pump()
+    assert list(node.line) == [Q.queue_id]
+    assert node.delivered() == []
+    node.full = set()
+    node.line.pop(Q.queue_id)()
+    assert [body for body, _ in node.delivered()] == [b"message 1", b"message 2"], "at once: others wait behind it"
+    network.pump()
+    assert node.line == {}
+
+
+def test_a_queue_that_has_gone_while_it_waited_for_room_is_not_missed() -> None:
+    network = pair()
+    node = network[N1]
+    node.full = {N2}
+    node.consume(Q, ChannelKey(N2, 1))
+    node.publish(Q, 1)
+    network.pump()
+    node.queues.queue_deleted(Q)
+    node.full = set()
+    node.line.pop(Q.queue_id)()
+    network.pump()
+    assert node.delivered() == []

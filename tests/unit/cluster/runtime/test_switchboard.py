@@ -9,16 +9,18 @@ import pytest
 
 from cluster.membership.messages import NodeAlarms
 from cluster.mirroring.messages import OpsAck
-from cluster.runtime.switchboard import OutgoingFrames, Switchboard
-from cluster.sessions.messages import SessionConfirm, SessionOpen
+from cluster.runtime.applier import SLICE_PIECES
+from cluster.runtime.switchboard import UNSAID_BYTES_MAX, OutgoingFrames, Switchboard
+from cluster.sessions.messages import SessionConfirm, SessionDeliver, SessionOpen
 from cluster.wire.convert import QueueFrameMessage
-from node.ids import Epoch, Incarnation, NodeName, QueueId
+from node.ids import Epoch, Incarnation, NodeName, QueueId, SeqId
 from tests.support.runtime_bench import N2, N3, FakeMesh
 
 ACK = OpsAck(QueueId(1), Epoch(1), 1, 1, 1, is_disk_full=False, is_describing=False)
 CONFIRM = SessionConfirm(QueueId(1), 1, 1, [1])
 OPEN = SessionOpen(QueueId(1), 1, Epoch(1), 800)
 ALARMS = NodeAlarms(())
+DELIVER = SessionDeliver(QueueId(1), 1, 1, "tag", [SeqId(1)], [False], b"envelope")
 
 
 class Part:
@@ -57,6 +59,7 @@ def switchboard() -> tuple[Switchboard, list[tuple[Any, ...]]]:
         entry=parts["entry"],
         sessions=parts["sessions"],
         alarms=parts["alarms"],
+        room_came=lambda peer: told.append(("room", peer)),
     )
     return board, told
 
@@ -81,9 +84,11 @@ def test_links_are_for_the_membership_and_room_on_them_for_the_channels() -> Non
     board, told = switchboard()
     board.on_link_up(N2, Incarnation(3))
     board.on_link_uncongested(N2)
+    board.on_link_room(N2)
     board.on_link_down(N2, "reset")
     board.on_peer_refused(N2)
-    assert told == [("up", N2, 3), ("entry", "free", N2), ("down", N2), ("refused", N2)]
+    told_of_end = [("down", N2), ("room", N2)]
+    assert told == [("up", N2, 3), ("entry", "free", N2), ("room", N2), *told_of_end, ("refused", N2)]
 
 
 class CountingMesh(FakeMesh):
@@ -104,10 +109,15 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+def links_over(mesh: FakeMesh) -> OutgoingFrames:
+    links = OutgoingFrames(asyncio.get_running_loop(), lambda: 0.0, SLICE_PIECES)
+    links.connect(mesh)
+    return links
+
+
 async def test_what_is_said_in_one_turn_leaves_together_and_in_order() -> None:
     mesh = CountingMesh()
-    links = OutgoingFrames(asyncio.get_running_loop())
-    links.connect(mesh)
+    links = links_over(mesh)
     links.send(N2, OPEN)
     links.send(N3, ACK)
     links.send_to_all(ALARMS)
@@ -122,8 +132,7 @@ async def test_what_is_said_in_one_turn_leaves_together_and_in_order() -> None:
 
 async def test_what_cannot_be_sent_to_one_resets_that_link_only() -> None:
     mesh = CountingMesh()
-    links = OutgoingFrames(asyncio.get_running_loop())
-    links.connect(mesh)
+    links = links_over(mesh)
     mesh.broken = {N2}
     links.send(N2, OPEN)
     links.send(N3, OPEN)
@@ -136,8 +145,7 @@ async def test_a_link_is_reset_in_a_turn_of_its_own_and_carries_nothing_behind_w
     """Whoever asks for room is in the midst of something, and would hear that the link is gone. And a later publish of
     a channel must not come before one that is sent again."""
     mesh = CountingMesh()
-    links = OutgoingFrames(asyncio.get_running_loop())
-    links.connect(mesh)
+    links = links_over(mesh)
     mesh.broken = {N2}
     links.send(N2, OPEN)
     assert not links.is_congested_now(N2)
@@ -151,3 +159,65 @@ async def test_a_link_is_reset_in_a_turn_of_its_own_and_carries_nothing_behind_w
     links.send(N2, OPEN)
     await turns(2)
     assert (mesh.reset, mesh.sent) == ([N2], [(N2, OPEN)])
+
+
+async def test_a_link_is_full_by_messages_to_consumers_there() -> None:
+    mesh = CountingMesh()
+    links = links_over(mesh)
+    mesh.congested = {N2}
+    links.send(N2, ACK)
+    await turns(1)
+    assert not links.is_full_now(N2), "others congest it"
+    links.deliver(N2, DELIVER, 1)
+    await turns(1)
+    assert links.is_full_now(N2)
+    assert not links.is_full_now(N3)
+    mesh.congested = set()
+    assert not links.is_full_now(N2)
+    links.check_invariants()
+
+
+async def test_what_was_said_in_this_turn_counts_if_it_is_much_and_is_not_handed_over_for_less() -> None:
+    mesh = CountingMesh()
+    links = links_over(mesh)
+    mesh.congested = {N2}
+    links.deliver(N2, DELIVER, UNSAID_BYTES_MAX)
+    assert not links.is_full_now(N2)
+    assert mesh.calls == []
+    links.deliver(N2, DELIVER, 1)
+    links.check_invariants()
+    assert links.is_full_now(N2)
+    assert mesh.calls == [(N2, 2)]
+    await turns(1)
+    assert mesh.calls[1:] in ([], [(N2, 0)])
+
+
+async def test_who_finds_a_link_full_goes_on_before_whoever_comes_later() -> None:
+    mesh = CountingMesh()
+    links = links_over(mesh)
+    mesh.congested = {N2}
+    links.deliver(N2, DELIVER, 1)
+    await turns(1)
+    found: list[bool] = []
+    links.when_room(N2, "first", lambda: found.append(links.is_full_now(N2)))
+    links.check_invariants()
+    mesh.congested = set()
+    links.room_came(N2)
+    assert links.is_full_now(N2), "for others"
+    links.check_invariants()
+    await turns(1)
+    assert found == [False]
+    assert not links.is_full_now(N2)
+
+
+async def test_what_was_lost_with_a_broken_link_fills_it_no_longer() -> None:
+    mesh = CountingMesh()
+    links = links_over(mesh)
+    mesh.broken = {N2}
+    links.deliver(N2, DELIVER, 1)
+    await turns(2)
+    links.check_invariants()
+    mesh.broken, mesh.congested = set(), {N2}
+    links.send(N2, ACK)
+    await turns(1)
+    assert not links.is_full_now(N2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import pytest
 
@@ -54,13 +54,40 @@ class HostBench:
         self._is_touched = False
         self._sent: list[tuple[NodeName, SessionMessage]] = []
         self._later: list[Callable[[], None]] = []
+        #: Nodes with links that are full, and who waits for them.
+        self.full: set[NodeName] = set()
+        self.line: dict[Hashable, Callable[[], None]] = {}
+        self.delivered_bytes = 0
         self.host = SessionHost(
             self,
-            lambda node, sent: self._sent.append((node, sent)),
+            self,
             call_soon=self._later.append,
             clock=lambda: 0.0,
             per_turn=SLICE_PIECES,
         )
+
+    # --- MasterLinks ---
+
+    def send(self, node: NodeName, message: SessionMessage) -> None:
+        self._sent.append((node, message))
+
+    def deliver(self, node: NodeName, message: SessionMessage, size_bytes: int) -> None:
+        self.delivered_bytes += size_bytes
+        self.send(node, message)
+
+    def is_full_now(self, node: NodeName) -> bool:
+        return node in self.full
+
+    def when_room(self, node: NodeName, key: Hashable, go_on: Callable[[], None]) -> None:
+        assert node in self.full, "there is something to wait for"
+        self.line[key] = go_on
+
+    def room_comes(self) -> None:
+        self.full.clear()
+        line, self.line = self.line, {}
+        for go_on in line.values():
+            go_on()
+            self.host.check_invariants()
 
     # --- LocalQueues ---
 
@@ -430,3 +457,70 @@ def test_a_question_that_waits_for_the_fate_of_a_queue_is_of_its_session_only(be
     assert bench.queue is not None
     bench.queue.unseal()
     assert bench.told() == [SessionReply(QUEUE, 2, 51)]
+
+
+# --- links that are full ---
+
+
+def get(call_id: int, session: int = 1, channel: int = 1) -> SessionCall:
+    return SessionCall(QUEUE, session, call_id, "get", channel)
+
+
+def test_a_get_waits_until_the_link_has_room_for_what_it_brings(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.full = {N1}
+    bench.hears(get(50))
+    bench.hears(get(51, channel=2))
+    assert bench.told() == []
+    bench.room_comes()
+    [first, second] = [reply for reply in bench.told() if isinstance(reply, SessionReply)]
+    assert (first.call_id, first.envelope) == (50, envelopes(1))
+    assert (second.call_id, second.envelope) == (51, b""), "somebody else got the message meanwhile"
+    assert bench.delivered_bytes == len(envelopes(1)), "who asks the link for room is told what went there"
+
+
+def test_who_gets_nothing_from_an_empty_queue_does_not_wait_to_hear_that(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.full = {N1}
+    assert bench.asks(1, "get").envelope == b""
+
+
+def test_other_questions_wait_for_no_room(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.full = {N1}
+    assert bench.asks(1, "counts").number == 1
+
+
+def test_a_get_that_waited_takes_nothing_for_a_channel_that_is_closed(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.full = {N1}
+    bench.hears(get(50, channel=2))
+    bench.hears(SessionChannelClosed(QUEUE, 1, 2))
+    bench.room_comes()
+    assert bench.told() == []
+    assert bench.asks(1, "counts").number == 1
+
+
+def test_a_get_that_waited_takes_nothing_for_a_session_that_is_over(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.full = {N1}
+    bench.hears(get(50))
+    bench.opens(2)
+    bench.hears(get(52, session=2))
+    bench.room_comes()
+    assert [reply.call_id for reply in bench.told() if isinstance(reply, SessionReply)] == [52]
+
+
+def test_a_get_that_waited_for_a_queue_that_is_gone_is_forgotten(bench: HostBench) -> None:
+    bench.opens(1)
+    bench.publishes(1, 1)
+    bench.full = {N1}
+    bench.hears(get(50))
+    bench.out_of_service(QUEUE, OSError())
+    bench.told()
+    bench.room_comes()
+    assert bench.told() == []

@@ -129,6 +129,27 @@ async def test_a_peer_that_reads_late_congests_and_then_no_longer() -> None:
     await pair.stop_all()
 
 
+async def test_there_is_room_when_what_was_marked_has_left() -> None:
+    """Long before the link is congested no longer, if others congest it."""
+    pair = MeshNodes(N1, N2)
+    await pair.start(N1, limits=OutboxLimits(congested_bytes=2_000_000, overflow_bytes=12_000_000))
+    await pair.start(N2)
+    await pair.until_all_up(1)
+    mesh, listener = pair.meshes[N1], pair.listeners[N1]
+    pair.cut_both(N1, N2)
+    mesh.send_queue_frames(N2, [ops(index, 100_000) for index in range(40)])
+    assert not mesh.is_full(N2)
+    mesh.send_queue_frames(N2, [ops(40, 100_000)])
+    mesh.mark(N2)
+    mesh.send_queue_frames(N2, [ops(index, 100_000) for index in range(41, 101)])
+    assert mesh.is_full(N2)
+    pair.heal_both(N1, N2)
+    await pair.until(lambda: len(pair.listeners[N2].queues) == 101)
+    assert not mesh.is_full(N2)
+    assert [what for what, _, _ in listener.happened] == ["up", "room", "uncongested"]
+    await pair.stop_all()
+
+
 async def test_a_peer_for_whom_too_much_waits_loses_the_link(pair: MeshNodes) -> None:
     await pair.start(N1, limits=OutboxLimits(congested_bytes=4_000_000, overflow_bytes=12_000_000))
     await pair.start(N2)

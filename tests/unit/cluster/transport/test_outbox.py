@@ -61,3 +61,36 @@ def test_too_much_overflows() -> None:
         fill(outbox, item)
         states.append(outbox.is_overflowing)
     assert states == [False, False, True]
+
+
+def test_it_is_full_while_it_is_congested_and_something_marked_is_part_of_that() -> None:
+    limit = 4 * module.MAX_FRAME_BYTES
+    outbox = Outbox(OutboxLimits(congested_bytes=limit, overflow_bytes=4 * limit))
+    item = b"x" * module.MAX_FRAME_BYTES
+    fill(outbox, *[item] * 5)
+    assert outbox.is_congested
+    assert not outbox.is_full, "nothing is marked: who would wait gets one share, whoever congests it"
+    fill(outbox, b"share")
+    outbox.mark()
+    fill(outbox, *[item] * 5)
+    states = []
+    for _ in range(7):
+        outbox.take_frame()
+        outbox.check_invariants()
+        states.append((outbox.is_congested, outbox.is_full))
+    assert states[:4] == [(True, True)] * 4
+    assert states[5:] == [(True, False)] * 2, "the share has gone, the next one may come"
+
+
+def test_what_is_marked_fills_it_only_until_the_congestion_ends() -> None:
+    outbox = Outbox(OutboxLimits(congested_bytes=2 * module.MAX_FRAME_BYTES, overflow_bytes=8 * module.MAX_FRAME_BYTES))
+    item = b"x" * module.MAX_FRAME_BYTES
+    states = []
+    for step in (item, item, item, None, None):
+        if step is None:
+            outbox.take_frame()
+        else:
+            fill(outbox, step)
+            outbox.mark()
+        states.append(outbox.is_full)
+    assert states == [False, False, True, True, False]
