@@ -29,7 +29,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -66,6 +66,7 @@ from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.carrier import Carrier
 from cluster.transport.mesh import Mesh
 from cluster.transport.mesh_port import MeshTiming
+from cluster.transport.outbox import OutboxLimits
 from node.amqp.connection import ConnectionLimits
 from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.sockets import Listen
@@ -107,6 +108,8 @@ class World:
     #: What concerns every queue is done in pieces, so many in one turn of the loop: committed changes, news of links,
     #: time that passes; and so many queues write when a group commit begins.
     slice_pieces: int = SLICE_PIECES
+    #: Of what may wait for a link to another node.
+    link_limits: OutboxLimits = field(default_factory=OutboxLimits)
 
 
 class Node:
@@ -344,6 +347,7 @@ def _mesh(
         random_bytes=world.chance.randbytes,
         cookie=config.cluster_cookie,
         timing=MeshTiming(silence_timeout_ms=config.cluster_silence_timeout_ms),
+        limits=world.link_limits,
         gate=admission,
     )
 

@@ -64,6 +64,9 @@ PRIVILEGES_SHARE = 0.25
 CONSUMER_KINDS = ((EXCLUSIVE,), (EXCLUSIVE, ""), (FIRST, ""), (TOLD, ""), (TOLD, FIRST, ""))
 #: In how many of them the prefetch is the limit of a channel.
 LIMITS_SHARE = 0.25
+#: How many seeds have links that a burst of publishes, or what a consumer lacks, is too much for, and what is.
+SMALL_LINKS_SHARE = 0.2
+LINK_BYTES = (2_000, 8_000, 32_000)
 #: How a node ends within an operation of its disk: killed, or with the power in one of the styles of a crash.
 CRASH_ENDS = ("kill", "drop", "subset", "tear")
 #: How much of the longest time a seed takes, but not less than `SHORTEST_MS`.
@@ -188,6 +191,13 @@ def draw_requests(chance: Random, personality: Personality) -> Personality:
         wirings=wirings if is_certain else 0,
         has_flow=chance.random() < 0.2,
     )
+
+
+def draw_links(chance: Random, personality: Personality) -> Personality:
+    """How much may wait for a link: in most seeds more than there ever is."""
+    if chance.random() >= SMALL_LINKS_SHARE:
+        return personality
+    return replace(personality, link_bytes=chance.choice(LINK_BYTES))
 
 
 @dataclass
@@ -540,6 +550,7 @@ def draw_schedule(seed: int, nodes: int = 3, operations: int = 200, length_ms: i
     personality = draw_requests(drawn_for(seed, "requests"), personality)
     has_limits = drawn_for(seed, "limits").random() < LIMITS_SHARE
     personality = replace(personality, has_channel_limits=has_limits)
+    personality = draw_links(drawn_for(seed, "links"), personality)
     drawing = _Drawing(seed, personality, length_ms, share, drawn_for(seed))
     drawing.workload(operations)
     drawing.odd_operations(operations)

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from chaos.sim.carrier import SimulatedCarrier, address_of
+from chaos.sim.link_sizes import link_limits
 from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.network import Link, Network
 from chaos.sim.schedule import Personality, node_name
@@ -418,6 +419,7 @@ class Machine:
             admin_caller=MemoryAdminCaller(self._loop, self._network, self.name, self._admin_doors),
             speaks_protocol=self.speaks_protocol,
             slice_pieces=self._personality.slice_pieces or SLICE_PIECES,
+            link_limits=link_limits(self._personality.link_bytes),
         )
 
     def wipe_disk(self) -> None:

@@ -26,6 +26,7 @@ from chaos.sim.ending import Ending
 from chaos.sim.happenings import Happening
 from chaos.sim.insides import route_to
 from chaos.sim.judge import Circumstances, HandOut, Violation, judge
+from chaos.sim.link_sizes import sizes_of_links
 from chaos.sim.loop import Process, SimulatedLoop, simulated_loop
 from chaos.sim.raft_watch import RaftWatch
 from chaos.sim.record_watch import RecordWatch
@@ -153,6 +154,8 @@ class Run:
             self.stage.sightings.note(name)
         if "that were not wholly written" in text:
             self.stage.sightings.note("a torn record was found")
+        if "does not read them" in text:
+            self.stage.violate("overflow", f"{where}: {text}")
         if record.levelno < logging.ERROR or record.msg.startswith(EXPECTED_ERRORS):
             return
         error = record.exc_info[1] if record.exc_info else None
@@ -350,6 +353,7 @@ def _sized(personality: Personality) -> Iterator[None]:
     wanted += [
         (module, "DIGEST_SEGMENT_ENTRIES", personality.digest_segment_entries) for module in WITH_DIGEST_SEGMENTS
     ]
+    wanted += sizes_of_links(personality.link_bytes)
     before = [(module, name, getattr(module, name)) for module, name, size in wanted if size]
     for module, name, size in wanted:
         if size:

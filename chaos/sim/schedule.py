@@ -126,6 +126,9 @@ class Personality:
     wirings: int = 0
     #: Consumers ask for what the broker does not do, and for what it need not do.
     has_flow: bool = False
+    #: Bytes that may wait for a link before whoever can wait does; whatever else is measured by it is smaller alike. 0:
+    #: as ever, which no seed reaches.
+    link_bytes: int = 0
 
 
 @dataclass(frozen=True)

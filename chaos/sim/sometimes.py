@@ -83,6 +83,8 @@ CATALOGUE: Mapping[str, str] = {
     "a limit dropped the oldest": "drop-head",
     "a purge took something away": "settled by range, on mirrors too",
     "a publisher was blocked by credit": "flow control",
+    "publishes waited for a link": "and whatever else was said in their session behind them",
+    "deliveries waited for a link": "that was full of others",
     "garbage was reclaimed during a fault": "compaction while something is wrong",
     "a node ended in the midst of an operation": "half-done writes",
     "a node lost what it had not synced": "power",

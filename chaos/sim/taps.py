@@ -33,8 +33,10 @@ from cluster.mirroring.messages import SegmentHoldings
 from cluster.mirroring.mirror import MirrorReplica
 from cluster.raft.core import RaftCore
 from cluster.raft.messages import VoteRequest
+from cluster.runtime.link_line import LinkLine
 from cluster.runtime.metadata_group import MetadataGroup
 from cluster.runtime.roles import Roles
+from cluster.sessions.backlog import Backlog, Publishes
 from cluster.sessions.routes import Route
 from node.flow.credit import Hop
 from node.ids import Epoch, QueueId, SeqId
@@ -163,6 +165,8 @@ class Listener:
                 (MirroredQueue, "discard", self._discarded),
                 (MirroredQueue, "fetch", self._fetched),
                 (MirroredQueue, "publish_delivered", self._delivered_at_once),
+                (Backlog, "add", self._publish_waits),
+                (LinkLine, "wait", self._delivery_waits),
             ):
                 stack.enter_context(tapped(owner, name, hear))
             stack.enter_context(tapped_before(QueueProcess, "purge", self._about_to_purge))
@@ -191,6 +195,13 @@ class Listener:
         for event in outcome.events:
             if isinstance(event, MastershipChanged) and event.new.master == name and is_unsettled(event.new):
                 self._moment("unsettled", name)
+
+    def _publish_waits(self, _backlog: Backlog, _result: None, word: object) -> None:
+        if isinstance(word, Publishes):
+            self._note("publishes waited for a link")
+
+    def _delivery_waits(self, _line: LinkLine, _result: None, *_: object) -> None:
+        self._note("deliveries waited for a link")
 
     def _proposed(self, _group: MetadataGroup, command: Command, *_: object) -> None:
         change = command.command if isinstance(command, ChangeTopology) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.metadata.records import MastershipRecord
 from cluster.metadata.state import MetadataState
-from cluster.mirroring.master import MirroringSettings
+from cluster.mirroring.settings import WINDOW_BYTES, MirroringSettings
 from cluster.policy.validation import usable_setting
 from cluster.runtime.followed import Followed
 from node.config import NodeConfig
@@ -52,6 +52,7 @@ class Records:
             sync_batch_messages=usable_setting(policy, "ha-sync-batch-size", self._config.mirroring_sync_batch_size),
             sync_throughput_bytes=self._config.mirroring_sync_max_throughput_bytes,
             unreachable_ms=self._config.cluster_silence_timeout_ms,
+            window_bytes=WINDOW_BYTES,
         )
 
     def queue_options(self, queue: QueueRecord) -> QueueOptions:

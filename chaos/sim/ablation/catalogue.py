@@ -272,6 +272,27 @@ _ALL = (
         "privileges",
     ),
     Safeguard(
+        sessions.deliveries_ignore_links,
+        "A queue asks the link before it delivers to another node.",
+        "links from being reset again and again by what consumers are to get",
+        "cluster.runtime.switchboard",
+        "full_links",
+    ),
+    Safeguard(
+        sessions.publishes_ignore_links,
+        "Publishes to masters elsewhere wait while the link is congested.",
+        "the same, by what is published",
+        "cluster.sessions.backlog",
+        "full_links",
+    ),
+    Safeguard(
+        sessions.nobody_hears_of_room,
+        "Who waits for a link goes on when it has room.",
+        "consumers from waiting for ever",
+        "cluster.runtime.link_line",
+        "full_links",
+    ),
+    Safeguard(
         metadata.votes_before_they_are_kept,
         "A vote is answered when it is on disk.",
         "two leaders in a term",

@@ -1,8 +1,10 @@
-"""Safeguards of the sessions between channels and the masters of their queues, taken away: who consumes."""
+"""Safeguards of the sessions between channels and the masters of their queues, taken away: who consumes, and how
+much of a link is for them."""
 
 from __future__ import annotations
 
 from chaos.sim.ablation.safeguard import Patches
+from cluster.runtime.switchboard import OutgoingFrames, Switchboard
 from cluster.sessions.consumers import ChannelConsumers
 from cluster.sessions.messages import SessionReply
 from cluster.sessions.routes import Route
@@ -25,3 +27,18 @@ def refused_consumers_are_kept(patches: Patches) -> None:
         route.attaching.pop(reply.call_id, None)
 
     patches.setattr(ChannelConsumers, "attached", attached)
+
+
+def deliveries_ignore_links(patches: Patches) -> None:
+    """What consumers elsewhere can take is sent, whatever waits for the link."""
+    patches.setattr(OutgoingFrames, "is_full_now", lambda _self, _node: False)
+
+
+def publishes_ignore_links(patches: Patches) -> None:
+    """What is published to masters elsewhere is sent, whatever waits for the link."""
+    patches.setattr(OutgoingFrames, "is_congested_now", lambda _self, _node: False)
+
+
+def nobody_hears_of_room(patches: Patches) -> None:
+    """Who has found a link full waits, and is not told that it is full no longer."""
+    patches.setattr(Switchboard, "on_link_room", lambda _self, _peer: None)

@@ -85,6 +85,9 @@ SCENARIOS: Mapping[str, Scenario] = {
             "lost_answers", "short queues that refuse, and links that break with the answers", operators.lost_answers
         ),
         Scenario(
+            "full_links", "more than may wait for slow links, of publishes and for consumers", operators.full_links
+        ),
+        Scenario(
             "small_frames", "turns that leave in many frames, and the master's death between", operators.small_frames
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from chaos.sim.drawing import LINK_BYTES
 from chaos.sim.hostile import HOSTILE
 from chaos.sim.scenarios.scene import ALL_AUTOMATIC, ALL_MANUAL, Scene
 from chaos.sim.schedule import WIRING_KINDS
@@ -295,3 +296,24 @@ def hostile_commands(scene: Scene, operations: int) -> None:
     at_ms = chance.uniform(600, scene.length_ms)
     scene.at(at_ms, "kill", victim)
     scene.at(at_ms + chance.uniform(100, 1_500), "start", victim)
+
+
+def full_links(scene: Scene, operations: int) -> None:
+    """Links of which little may wait are slow while clients publish much, and while consumers come to what was
+    published; some break."""
+    chance = scene.chance
+    scene.change(link_bytes=chance.choice(LINK_BYTES), body_bytes_max=9_000, queues=chance.choice((2, 3)), publishers=3)
+    scene.change(consumers=3, prefetch=100, hold_percent=0)
+    for one in scene.nodes:
+        for other in scene.nodes:
+            if one != other and chance.random() < 0.7:
+                scene.at(chance.uniform(0, 1_500), "slow_link", one, other, chance.choice((10, 100)))
+                scene.at(chance.uniform(3_000, 5_000), "slow_link_end", one, other)
+    for _ in range(operations):
+        scene.publish(chance.uniform(0, 2_500), burst=chance.randint(4, 12))
+    for consumer in range(3):
+        for _ in range(3):
+            scene.at(chance.uniform(1_000, 3_000), "consume", consumer, scene.any_queue())
+    for _ in range(chance.choice((0, 0, 2))):
+        one = scene.any_node()
+        scene.at(chance.uniform(500, 4_000), "reset", one, scene.any_node(one), "both", chance.randrange(100))

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
 from chaos.sim.client import Channel
 from cluster.mirroring import conversations, sync
-from cluster.transport import mesh
-from cluster.transport.link import Link
-from cluster.transport.outbox import OutboxLimits
 from tests.support.sim_lab import Lab
+from tests.unit.chaos.sim.conftest import SMALLER
 
-#: Everything is so much smaller than it is: what may wait for a link, a batch of a difference, and what is missing.
-SMALLER = 64
+#: As everything, it is smaller than it is.
 BATCH_BYTES = sync.SYNC_BATCH_BYTES // SMALLER
 QUEUES = 200
 #: In each queue, of half a batch each.
 MESSAGES = 4
 
 
-@pytest.fixture
-def resets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why links were cut by a node at their ends, from now on. Everything is smaller."""
-    limits = OutboxLimits()
-    small = partial(OutboxLimits, limits.congested_bytes // SMALLER, limits.overflow_bytes // SMALLER)
-    monkeypatch.setattr(mesh, "OutboxLimits", small)
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "SYNC_BATCH_BYTES", BATCH_BYTES)
-    resets: list[str] = []
-    close = Link.close
-
-    def note_reset(link: Link, reason: str) -> None:
-        if reason.startswith("reset"):
-            resets.append(reason)
-        close(link, reason)
-
-    monkeypatch.setattr(Link, "close", note_reset)
-    return resets
 
 
 def found(lab: Lab) -> None:
