@@ -50,6 +50,7 @@ from cluster.runtime.data_directory import (
     keep_data_directory,
     next_incarnation,
 )
+from cluster.runtime.driver_config import DriverConfig
 from cluster.runtime.ending import Ending, Failure
 from cluster.runtime.founding import found
 from cluster.runtime.fresh_start import JoinedCluster, as_joined, carry_out_reset, joined_cluster
@@ -60,7 +61,7 @@ from cluster.runtime.node_runtime import NodeRuntime
 from cluster.runtime.outside import ResourceProbe, SystemFacts, Worker
 from cluster.runtime.protocol_watch import ProtocolWatch
 from cluster.runtime.queue_files import NodeQueueFiles
-from cluster.runtime.raft_driver import DriverConfig, RaftDriver
+from cluster.runtime.raft_driver import RaftDriver
 from cluster.transport.admin_caller import AdminCaller
 from cluster.transport.admin_port import ExitCode, exit_code_of
 from cluster.transport.carrier import Carrier
@@ -496,7 +497,11 @@ def _raft(
         worker=world.worker("raft-sync"),
         clock=world.clock,
         slice_pieces=world.slice_pieces,
-        driver_config=DriverConfig(quorum_grace_ms=config.quorum_grace_ms),
+        driver_config=DriverConfig(
+            quorum_grace_ms=config.quorum_grace_ms,
+            pauses_clients=config.pauses_minority,
+            silence_timeout_ms=config.cluster_silence_timeout_ms,
+        ),
         seed=world.chance.getrandbits(64),
         may_answer=admission.may_answer,
     )

@@ -349,6 +349,11 @@ class SimulatedCluster:
             self.slow_until_s = self.loop.now_s
         self._tell(f"quick {source} -> {target}", ends=f"slow {source} -> {target}")
 
+    @property
+    def has_slow_links(self) -> bool:
+        """Some link is slow now."""
+        return bool(self._slowness)
+
     # --- disks ---
 
     def slow_disk(self, name: str, factor: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.sim.client import Channel, ClosedError
+from chaos.sim.declaring import Declarer
 from chaos.sim.hostile import propose_hostile
 from chaos.sim.machine import sync_queue
 from chaos.sim.schedule import DIRECT, Step
@@ -261,6 +262,11 @@ class Steps:
         stage = self._stage
         tenant = self._tenants.setdefault(number, Tenant(stage, number))
         stage.operations.append(stage.visitor.process.create_task(tenant.stay(lasts_ms)))
+
+    def _declaring(self, number: int, lasts_ms: int) -> None:
+        """Exchanges are declared, looked for on every node, and deleted, for so long."""
+        stage = self._stage
+        stage.operations.append(stage.visitor.process.create_task(Declarer(stage, number).go_on(lasts_ms)))
 
     def _wiring(self, number: int, lasts_ms: int, kind: str = DIRECT) -> None:
         """Exchanges and a queue are made, bound, used, and taken away after a while."""

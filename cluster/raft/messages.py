@@ -220,11 +220,18 @@ class ForwardedProposal:
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpTo:
-    """The sender's state machine has applied everything up to ``index``. For the shells; the core does not ask."""
+    """The sender's state machine has applied everything up to ``index``. For the shells; the core does not ask.
+
+    The rest is for `cluster.runtime.pause_notice`. Releases of before say nothing of it.
+    """
 
     sender: NodeName
     receiver: NodeName
     index: int
+    #: Odd while the sender serves no clients and need not be waited for.
+    standing: int = 0
+    #: The latest standing that the sender has from the receiver; ``None``: it heeds none.
+    heard_standing: int | None = None
     term: int = 0
 
 

@@ -33,7 +33,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -50,10 +49,13 @@ from cluster.raft.messages import (
     VoteResponse,
 )
 from cluster.raft.storage import RaftStorage
+from cluster.runtime.applied_reports import AppliedReports
 from cluster.runtime.applied_watch import AppliedWatch
 from cluster.runtime.applier import SLICE_PIECES, Applied, Applier, StateMachine
+from cluster.runtime.driver_config import DriverConfig
 from cluster.runtime.handing_over import hand_over
 from cluster.runtime.outside import Worker
+from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.snapshot_taker import SnapshotTaker
 from cluster.runtime.standing import VISIBILITY_MARGIN_MS, Pause, StandingWatch
 from node.errors import ConfigError, DiskFullError, StorageError
@@ -85,21 +87,6 @@ class RaftListener(Protocol):
     def on_storage_failed(self, error: StorageError | ConfigError) -> None:
         """The driver has stopped for good: its disk failed, or what is committed cannot be carried out, or not by this
         release."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverConfig:
-    #: A proposal that was not applied is proposed again after this long, and at once under a new leader.
-    retry_interval_ms: int = 500
-    #: How long `RaftDriver.propose` tries by default.
-    proposal_timeout_ms: int = 30_000
-    #: Together with an election timeout it is longer than an election usually takes (two of them), so that an election
-    #: is no reason to pause: see `cluster.runtime.standing`.
-    quorum_grace_ms: int = 3000
-    #: Applied entries per snapshot: replaying them takes well under a second.
-    snapshot_entries: int = 10_000
-    #: Log file that calls for a snapshot however few its entries.
-    snapshot_log_bytes: int = 64 * 1024 * 1024
 
 
 class _Proposal:
@@ -159,8 +146,11 @@ class RaftDriver:
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
         pause_after_ms = self._config.quorum_grace_ms + config.election_timeout_min_ms
-        self._applied_watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
-        self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms())
+        notice = PauseNotice(self._config.silence_timeout_ms + VISIBILITY_MARGIN_MS)
+        watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
+        self._reports = AppliedReports(config.node, watch, notice, send, lambda: self.applied_index)
+        given = notice if self._config.pauses_clients else None
+        self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms(), given)
         self._last_proposal = 0
         #: When the first of them is to be tried again, or before.
         self._next_try_ms: float = NEVER_MS
@@ -291,21 +281,20 @@ class RaftDriver:
 
     async def wait_visible(self, index: int, peers: Callable[[], Collection[NodeName]]) -> bool:
         """Until all of ``peers()`` have applied the entry at ``index``; bounded, see `AppliedWatch`."""
-        return await self._applied_watch.wait(index, peers)
+        return await self._reports.wait(index, peers)
 
     def link_up(self, peer: NodeName) -> None:
-        """A link that was down has lost what was said: tell it how far this node is."""
-        self._send(peer, [AppliedUpTo(self.core.node, peer, self.applied_index)])
+        """A link that was down has lost what was said."""
         self._standing.peer_heard(peer)
-        self._applied_watch.link_up(peer)
+        self._reports.link_up(peer)
 
     def link_down(self, peer: NodeName) -> None:
         """The link is gone."""
-        self._applied_watch.link_down(peer, self._loop.time())
+        self._reports.link_down(peer, self._now_ms())
 
     def peers_changed(self) -> None:
         """A peer was declared up or down."""
-        self._applied_watch.peers_changed()
+        self._reports.peers_changed()
 
     # --- inputs ---
 
@@ -317,7 +306,7 @@ class RaftDriver:
         for message in messages:
             self._standing.peer_heard(message.sender)
             if isinstance(message, AppliedUpTo):
-                self._applied_watch.heard(message.sender, message.index)
+                self._reports.receive(message)
             elif not isinstance(message, _ANSWERS) or self._may_answer(message.sender):
                 self.core.step(now_ms, message)
         if self.core.next_deadline_ms < self._timer_due_ms:
@@ -400,6 +389,7 @@ class RaftDriver:
         self._pump()
         if self._standing.look(now_ms, self.applied_index, self._refused):
             self._listener.on_pause(self._standing.pause)
+        self._reports.tell_standing()
         if self._is_running:
             self._arm_timer()
 
@@ -541,8 +531,7 @@ class RaftDriver:
         if not self._applier.is_amid:
             self._snapshots.applied(self._unsaved_entries, self.applied_index)
             self._unsaved_entries = 0
-        node = self.core.node
-        self._send_all([AppliedUpTo(node, peer, self.applied_index) for peer in self.core.voters if peer != node])
+        self._reports.tell([peer for peer in self.core.voters if peer != self.core.node])
 
     def _apply_failed(self, error: Exception) -> None:
         """A mistake of ours, perhaps in the middle of an entry, or what this release does not know: going on would skip
@@ -587,7 +576,7 @@ class RaftDriver:
     def check_invariants(self) -> None:
         self.core.check_invariants()
         self._standing.check_invariants()
-        self._applied_watch.check_invariants()
+        self._reports.check_invariants()
         self._applier.check_invariants()
         assert (self._stalled is None) == (self._refused is None), "what the disk did not take, it refused"
         assert len(self._waiting) <= MAX_WAITING_PROPOSALS, "what waits is bounded"

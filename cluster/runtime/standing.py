@@ -26,6 +26,10 @@ its peers refuse it, too, and a node that knows a majority to be gone pauses wit
 a node that is refused by the others while it does not refuse them, and one that loses the links to its peers one after
 the other and lags behind meanwhile; each may serve old state for `pause_after_ms`.
 
+**Who has paused says so**, and is waited for no more: its disk may be full for hours, and its link is up. It serves
+again when all know that they have to wait for it again, and what they have done before they knew is applied here
+(`cluster.runtime.pause_notice`).
+
 **Alone.** A group of one is current always: nobody else can change anything. Its clients go on when its disk is full,
 for only they can make room.
 
@@ -39,6 +43,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from cluster.raft.core import RaftCore
+from cluster.runtime.pause_notice import PauseNotice
 from node.errors import StorageError
 from node.ids import NodeName
 
@@ -67,8 +72,10 @@ class Pause(NamedTuple):
 class StandingWatch:
     """See the top of this module. Whoever has it calls `look` when `next_look_ms` says; it changes by nothing else."""
 
-    def __init__(self, core: RaftCore, pause_after_ms: int, now_ms: int) -> None:
+    def __init__(self, core: RaftCore, pause_after_ms: int, now_ms: int, notice: PauseNotice | None = None) -> None:
+        """``notice``: given to the peers of each pause; ``None`` if clients are served all the same."""
         self.pause_after_ms = pause_after_ms
+        self._notice = notice
         #: What keeps this node from serving; ``None``: nothing.
         self.pause: Pause | None = None
         self._core = core
@@ -80,6 +87,8 @@ class StandingWatch:
     def peer_gone(self, peer: NodeName) -> None:
         """Its process is known to be gone."""
         self._gone[peer] = None
+        if self._notice is not None:
+            self._notice.peer_gone(peer)
 
     def peer_heard(self, peer: NodeName) -> None:
         """It is not, or not any more."""
@@ -101,13 +110,26 @@ class StandingWatch:
             if not self.is_stale(now_ms, applied_index):
                 return False
             self.pause = self._hindrance(now_ms, applied_index, refused)
+            if self._notice is not None:
+                self._notice.give()
             return True
-        is_over = refused is None and self._age_ms(now_ms, applied_index) < self.pause_after_ms // 2
-        if is_over and not self._has_lost_majority():
+        if self._is_over(now_ms, applied_index, refused):
             self.pause = None
             return True
         self.pause = self._hindrance(now_ms, applied_index, refused)._replace(since_ms=self.pause.since_ms)
         return False
+
+    def _is_over(self, now_ms: int, applied_index: int, refused: StorageError | None) -> bool:
+        """This node is current, as of a time at which all who heed its notice had heard that it would return."""
+        age_ms = self._age_ms(now_ms, applied_index)
+        is_current = refused is None and age_ms < self.pause_after_ms // 2 and not self._has_lost_majority()
+        if self._notice is None or not is_current:
+            if self._notice is not None:
+                self._notice.give()
+            return is_current
+        self._notice.take_back()
+        over_ms = self._notice.over_for_all_ms(now_ms)
+        return over_ms is not None and over_ms <= now_ms - age_ms
 
     def _age_ms(self, now_ms: int, applied_index: int) -> int:
         if self._core.voters == (self._core.node,):
@@ -126,6 +148,9 @@ class StandingWatch:
             return Pause(Hindrance.STORAGE, reason, now_ms)
         if not self._core.has_quorum(now_ms) or self._has_lost_majority():
             return Pause(Hindrance.NO_QUORUM, "it has no quorum: it reaches no majority of the members", now_ms)
+        if self._notice is not None and not self._notice.is_given and (peers := self._notice.unheard_by(now_ms)):
+            reason = f"it is about to serve clients again, and has yet to hear that {', '.join(peers)} knows"
+            return Pause(Hindrance.BEHIND, reason, now_ms)
         missing = self._core.currency.missing_index
         what = f"it has applied entry {applied_index}"
         what += "" if missing is None else f", and entry {missing} is committed"

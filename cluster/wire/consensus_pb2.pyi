@@ -441,16 +441,26 @@ class AppliedUpTo(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    HEARD_STANDING_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    standing: _builtins.int
+    """Odd while the sender serves no clients and need not be waited for."""
+    heard_standing: _builtins.int
+    """The latest standing that the sender has from the receiver; none: the sender's release heeds no standing."""
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
+        standing: _builtins.int = ...,
+        heard_standing: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heard_standing", b"_heard_standing", "heard_standing", b"heard_standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_standing", b"_heard_standing", "heard_standing", b"heard_standing", "index", b"index", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__heard_standing: _TypeAlias = _typing.Literal["heard_standing"]  # noqa: Y015
+    _WhichOneofArgType__heard_standing: _TypeAlias = _typing.Literal["_heard_standing", b"_heard_standing"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heard_standing) -> _WhichOneofReturnType__heard_standing | None: ...
 
 Global___AppliedUpTo: _TypeAlias = AppliedUpTo  # noqa: Y015

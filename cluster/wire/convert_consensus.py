@@ -78,6 +78,11 @@ def _install_snapshot_from_wire(w: pb.InstallSnapshot, sender: NodeName, receive
     return InstallSnapshot(sender, receiver, w.term, snapshot)
 
 
+def _applied_up_to_from_wire(w: pb.AppliedUpTo, sender: NodeName, receiver: NodeName) -> AppliedUpTo:
+    heard = w.heard_standing if w.HasField("heard_standing") else None
+    return AppliedUpTo(sender, receiver, w.index, w.standing, heard)
+
+
 _ToWire = Callable[[Any], Any]
 _FromWire = Callable[[Any, NodeName, NodeName], Message]
 
@@ -132,8 +137,8 @@ _CONVERSIONS: dict[type[Message], tuple[str, _ToWire, _FromWire]] = {
     ),
     AppliedUpTo: (
         "applied_up_to",
-        lambda m: pb.AppliedUpTo(index=m.index),
-        lambda w, s, r: AppliedUpTo(s, r, w.index),
+        lambda m: pb.AppliedUpTo(index=m.index, standing=m.standing, heard_standing=m.heard_standing),
+        _applied_up_to_from_wire,
     ),
 }
 _FROM_WIRE = {field: from_wire for field, _, from_wire in _CONVERSIONS.values()}

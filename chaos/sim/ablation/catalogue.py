@@ -244,6 +244,13 @@ _ALL = (
         "stale_metadata",
     ),
     Safeguard(
+        metadata.returns_unheard,
+        "A node that serves nobody is waited for by nobody, and serves again when all know that it does.",
+        "what others declare meanwhile from not being there",
+        "cluster.runtime.pause_notice",
+        "full_log",
+    ),
+    Safeguard(
         metadata.told_when_found,
         "Who repeats a declaration, or only asks, is told that it is there when every node that serves knows it.",
         "messages to queues that two clients declare at once from being confirmed as unroutable",

@@ -19,6 +19,7 @@ from cluster.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from cluster.raft.storage import RaftStorage
 from cluster.runtime.admission import Admission
 from cluster.runtime.metadata_group import MetadataGroup
+from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.queue_deletions import QueueDeletions
 from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.standing import StandingWatch
@@ -143,6 +144,11 @@ def declared_when_committed(patches: Patches) -> None:
         return True
 
     patches.setattr(RaftDriver, "wait_visible", at_once)
+
+
+def returns_unheard(patches: Patches) -> None:
+    """A node that has paused serves again as soon as it is current, whether the others know of it or not."""
+    patches.setattr(PauseNotice, "over_for_all_ms", lambda *_: 0)
 
 
 def told_when_found(patches: Patches) -> None:

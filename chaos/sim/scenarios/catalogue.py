@@ -57,6 +57,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("failed_disk", "a disk refuses to write, and its node is the last to be left", disks.failed_disk),
         Scenario("failed_sync", "a sync fails, the node starts again, and the power goes", disks.failed_sync),
         Scenario("full_disk", "disks are full while their nodes restart", disks.full_disk),
+        Scenario(
+            "full_log",
+            "clients declare while a full disk keeps a node from following",
+            disks.full_log,
+            length_ms=10_000,
+        ),
         Scenario("stale_metadata", "queues are made anew while a node cannot follow", disks.stale_metadata),
         Scenario("conditional_delete", "deletions under a condition around failovers", operators.conditional_delete),
         Scenario(

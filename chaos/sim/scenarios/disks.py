@@ -135,6 +135,27 @@ def full_disk(scene: Scene, operations: int) -> None:
         at_ms += lasts_ms + chance.uniform(300, 1_000)
 
 
+def full_log(scene: Scene, operations: int) -> None:
+    """A disk takes the log of the metadata no more until its node has paused, or nearly so, while clients declare
+    through every node. When there is room again, what the node says or hears may come late."""
+    chance = scene.chance
+    scene.change(persistent_percent=100, consumers=0, has_whole_links=True)
+    scene.traffic(0, 700, operations // 4)
+    for number in range(chance.choice((2, 3))):
+        scene.at(chance.uniform(300, 900), "declaring", number, scene.length_ms)
+    at_ms, lasts_ms = 900.0, chance.choice((3_000, 4_500, 6_500))
+    nodes = scene.shuffled()
+    for full in nodes[: (len(nodes) - 1) // 2]:
+        scene.at(at_ms + chance.uniform(0, 50), "full_disk", full)
+        end_ms = at_ms + lasts_ms + chance.uniform(0, 300)
+        scene.at(end_ms, "full_disk_end", full)
+        for other in nodes:
+            if other != full and chance.random() < 0.5:
+                ends = chance.sample((full, other), 2)
+                scene.at(end_ms - 20, "slow_link", *ends, chance.choice((100, 300, 1000)))
+                scene.at(end_ms + 2_500, "slow_link_end", *ends)
+
+
 def stale_metadata(scene: Scene, operations: int) -> None:
     """A queue is deleted and declared again while a node's disk takes seconds for each sync of the log, so that it has
     applied the one and not the other, or what the others say to it takes long; clients publish through every node."""

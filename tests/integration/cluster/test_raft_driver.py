@@ -17,7 +17,8 @@ from cluster.raft.messages import Message
 from cluster.raft.storage import RaftStorage
 from cluster.real_world.world import ThreadWorker
 from cluster.runtime.applier import Applied
-from cluster.runtime.raft_driver import DriverConfig, RaftDriver
+from cluster.runtime.driver_config import DriverConfig
+from cluster.runtime.raft_driver import RaftDriver
 from cluster.runtime.standing import Pause
 from cluster.transport.grpc_carrier import GrpcCarrier
 from cluster.transport.mesh import Mesh

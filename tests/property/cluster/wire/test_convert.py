@@ -51,7 +51,7 @@ raft_messages = st.one_of(
     st.builds(raft.InstallSnapshot, *_ends, number, snapshots),
     st.builds(raft.TimeoutNow, *_ends, number),
     st.builds(raft.ForwardedProposal, *_ends, tuples_of(blob)),
-    st.builds(raft.AppliedUpTo, *_ends, number),
+    st.builds(raft.AppliedUpTo, *_ends, number, number, st.none() | number),
 )
 
 origins = st.dictionaries(st.binary(min_size=8, max_size=8), number, max_size=4)

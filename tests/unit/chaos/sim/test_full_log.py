@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster.transport.admin_port import AdminRefused, ExitCode
-from tests.support.sim_lab import Lab
+from tests.support.sim_lab import NAMES, Lab
+
+#: Of virtual time: many times what a declaration takes that waits for nobody.
+QUICK_S = 0.5
 
 
 def stalled(lab: Lab) -> tuple[str, str, int]:
@@ -18,6 +21,11 @@ def stalled(lab: Lab) -> tuple[str, str, int]:
     while lab.cluster.nodes[name].raft._stalled is None:
         lab.pass_time(0.01)
     return leader, name, room
+
+
+def pause(lab: Lab, name: str) -> None:
+    while lab.cluster.nodes[name].clients.is_serving:
+        lab.pass_time(0.05)
 
 
 def make_room(lab: Lab, name: str, room: int) -> None:
@@ -58,3 +66,50 @@ def test_nothing_piles_up_meanwhile(founded_lab: Lab) -> None:
     core = lab.cluster.nodes[name].raft.core
     assert len(core._messages_now) + len(core._messages_after_append) < 20
     make_room(lab, name, room)
+
+
+def test_declarations_on_the_other_nodes_are_quick_once_it_serves_no_clients(founded_lab: Lab) -> None:
+    lab = founded_lab
+    _, full, room = stalled(lab)
+    pause(lab, full)
+    lab.pass_time(0.1)
+    for entry in (name for name in NAMES if name != full):
+        began_s = lab.loop.now_s
+        lab.use_channel(entry, lambda channel, entry=entry: channel.declare(f"q {entry}"))  # type: ignore[misc]
+        assert lab.loop.now_s - began_s < QUICK_S
+    make_room(lab, full, room)
+
+
+def test_it_knows_what_was_declared_without_it_before_it_serves_again(founded_lab: Lab) -> None:
+    lab = founded_lab
+    leader, full, room = stalled(lab)
+    pause(lab, full)
+    lab.pass_time(0.1)
+    lab.cluster.machines[full].disk.capacity_bytes = room
+    declared: list[str] = []
+    while not lab.cluster.nodes[full].clients.is_serving:
+        name = f"q {len(declared)}"
+        lab.use_channel(leader, lambda channel, name=name: channel.declare(name))  # type: ignore[misc]
+        declared.append(name)
+    topology = lab.cluster.nodes[full].runtime.metadata.state.topology
+    assert len(declared) > 1
+    assert [name for name in declared if topology.queue("/", name) is None] == []
+    lab.until_converged()
+
+
+def test_who_hears_late_of_its_return_has_not_answered_without_it(founded_lab: Lab) -> None:
+    """One node goes on answering its clients meanwhile, and what that has made comes late to the one that returns."""
+    lab = founded_lab
+    leader, full, room = stalled(lab)
+    late = next(name for name in NAMES if name not in (leader, full))
+    pause(lab, full)
+    lab.pass_time(0.1)
+    lab.cluster.slow_link(full, late, 1000)
+    lab.cluster.slow_link(leader, full, 300)
+    lab.cluster.machines[full].disk.capacity_bytes = room
+    while not lab.cluster.nodes[full].clients.is_serving:
+        lab.pass_time(0.01)
+    lab.use_channel(late, lambda channel: channel.declare("q"))
+    lab.publish(full, "q", 1)
+    lab.until_converged()
+    assert lab.ready(late, "q") == 1

@@ -87,3 +87,33 @@ async def test_a_peer_that_never_had_a_link_is_waited_for_from_the_start_on() ->
     assert await task
     long_ago = AppliedWatch(TIMEOUT_S, asyncio.get_running_loop().time() - TIMEOUT_S)
     assert not await long_ago.wait(7, lambda: [N2])
+
+
+async def test_a_peer_that_serves_no_clients_is_not_waited_for_until_it_is_about_to() -> None:
+    watch = make_watch()
+    task = asyncio.create_task(watch.wait(7, lambda: [N2, N3]))
+    assert watch.heard(N3, 5, 1)
+    assert not watch.heard(N3, 6, 1), "it has said so before"
+    watch.heard(N2, 7)
+    assert await task
+    assert watch.heard(N3, 6, 2)
+    task = asyncio.create_task(watch.wait(7, lambda: [N2, N3]))
+    await turn()
+    assert not task.done()
+    watch.heard(N3, 7, 2)
+    assert await task
+    watch.check_invariants()
+
+
+async def test_what_a_peer_said_of_itself_ends_with_its_link() -> None:
+    watch = make_watch()
+    watch.heard(N3, 5, 1)
+    watch.link_down(N3, asyncio.get_running_loop().time())
+    watch.check_invariants()
+    task = asyncio.create_task(watch.wait(7, lambda: [N3]))
+    await turn()
+    assert not task.done()
+    watch.link_up(N3)
+    assert watch.standing(N3) == 0
+    watch.heard(N3, 7, 1)
+    assert await task

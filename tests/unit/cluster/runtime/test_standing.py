@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.runtime.pause_notice import PauseNotice
 from cluster.runtime.standing import Hindrance, Pause, StandingWatch
 from node.errors import DiskFullError
 from node.ids import NodeName
@@ -176,3 +177,91 @@ def test_a_process_that_is_gone_and_no_voter_costs_no_looks() -> None:
     assert watch.next_look_ms(applied_index) > bench.network.now_ms
     watch.peer_gone(NodeName("n2"))
     assert watch.next_look_ms(applied_index) == 0
+
+
+class OnNotice:
+    """A follower that tells another of its pauses; its disk is full, and it has paused."""
+
+    def __init__(self) -> None:
+        self.bench = bench = Bench()
+        self.full, self.peer = (NodeName(name) for name in bench.followers)
+        self.notice = PauseNotice(PAUSE_AFTER_MS)
+        core, now_ms = bench.network.core(self.full), bench.network.now_ms
+        bench.watches[self.full] = StandingWatch(core, PAUSE_AFTER_MS, now_ms, self.notice)
+        self.notice.link_up(self.peer)
+        self.others = [name for name in NAMES if name != self.full]
+        self.fill_disk()
+
+    def fill_disk(self) -> None:
+        self.bench.refused[self.full] = DiskFullError("no space left")
+        self.bench.network.partition([self.full], self.others)  # it answers nobody meanwhile
+        self.bench.run(PAUSE_AFTER_MS + 500)
+
+    def make_room(self) -> None:
+        self.bench.refused.clear()
+        self.bench.network.heal()
+        self.bench.run(3000)
+
+    def answer(self) -> None:
+        self.notice.heard(self.peer, self.notice.standing)
+
+    def serves(self) -> bool:
+        return self.bench.pause(self.full) is None
+
+    def says(self) -> str:
+        return "paused" if self.notice.is_given else "serves"
+
+
+def test_who_has_paused_says_so_and_serves_again_when_all_know() -> None:
+    node = OnNotice()
+    assert not node.serves()
+    assert node.says() == "paused"
+    node.answer()
+    node.make_room()
+    assert node.says() == "serves"
+    assert not node.serves(), "it has not heard whether its peer waits for it again"
+    assert f"has yet to hear that {node.peer} knows" in (node.bench.pause(node.full) or ("", ""))[1]
+    node.answer()
+    node.bench.run(500)
+    assert node.serves()
+
+
+def test_what_was_done_before_all_knew_is_applied_before_it_serves() -> None:
+    node = OnNotice()
+    node.answer()
+    node.make_room()
+    network = node.bench.network
+    network.partition([node.full], node.others)
+    network.propose(node.bench.leader, b"answered without waiting for it")
+    node.answer()
+    node.bench.run(1000)
+    assert not node.serves(), "what it knows of the group is older than the answer of its peer"
+    network.heal()
+    node.bench.run(500)
+    assert node.serves()
+    assert network.nodes[node.full].applied_index == network.nodes[node.bench.leader].applied_index
+
+
+def test_a_disk_that_is_full_again_takes_the_word_back() -> None:
+    node = OnNotice()
+    node.answer()
+    node.make_room()
+    first = node.notice.standing
+    node.fill_disk()
+    assert node.says() == "paused"
+    node.notice.heard(node.peer, first)
+    node.make_room()
+    assert not node.serves(), "that was an answer to what it said before"
+    node.answer()
+    node.bench.run(500)
+    assert node.serves()
+
+
+def test_without_notice_a_node_returns_as_soon_as_it_is_current() -> None:
+    node = OnNotice()
+    core = node.bench.network.core(node.full)
+    node.bench.watches[node.full] = StandingWatch(core, PAUSE_AFTER_MS, node.bench.network.now_ms - PAUSE_AFTER_MS)
+    node.bench.run(100)
+    assert not node.serves()
+    node.make_room()
+    assert node.serves()
