@@ -146,11 +146,7 @@ class RaftDriver:
         #: By request id, oldest first.
         self._waiting: dict[Hashable, _Proposal] = {}
         pause_after_ms = self._config.quorum_grace_ms + config.election_timeout_min_ms
-        notice = PauseNotice(self._config.silence_timeout_ms + VISIBILITY_MARGIN_MS)
-        watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
-        self._reports = AppliedReports(config.node, watch, notice, send, lambda: self.applied_index)
-        given = notice if self._config.pauses_clients else None
-        self._standing = StandingWatch(self.core, pause_after_ms, self._now_ms(), given)
+        self._reports, self._standing = self._make_watches(pause_after_ms)
         self._last_proposal = 0
         #: When the first of them is to be tried again, or before.
         self._next_try_ms: float = NEVER_MS
@@ -178,6 +174,13 @@ class RaftDriver:
         self._stalled: Ready | None = None
         self._refused: DiskFullError | None = None
         self._reported_leader: NodeName | None = None
+
+    def _make_watches(self, pause_after_ms: int) -> tuple[AppliedReports, StandingWatch]:
+        notice = PauseNotice(self._config.silence_timeout_ms + VISIBILITY_MARGIN_MS)
+        watch = AppliedWatch((pause_after_ms + VISIBILITY_MARGIN_MS) / 1000, self._loop.time())
+        reports = AppliedReports(self.core.node, watch, notice, self._send, lambda: self.applied_index)
+        given = notice if self._config.pauses_clients else None
+        return reports, StandingWatch(self.core, pause_after_ms, self._now_ms(), given)
 
     def _make_applier(self, clock: Callable[[], float], slice_pieces: int, applied_index: int) -> Applier:
         return Applier(
