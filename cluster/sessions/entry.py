@@ -237,7 +237,8 @@ class Entry:
         elif isinstance(message, SessionConfirm):
             self._answered(route, message.channel_id, message.publish_seqs, message.rejected)
         elif isinstance(message, SessionCredit):
-            self._credits.pay(route, message.channel_id, message.messages)
+            if route.state is RouteState.OPEN:
+                self._credits.pay(route, message.channel_id, message.messages)
         elif isinstance(message, SessionReply):
             self.calls.answered(route, message)
             self._consumers.attached(route, message)

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.sessions import credits as module
 from cluster.sessions import routes
+from cluster.sessions.messages import SessionCredit
 from node.flow.credit import BETWEEN_NODES, Credit
 from node.queues.events import INTERNAL_SEQ_BASE
 from tests.support.entry_bench import EntryBench
@@ -107,3 +108,13 @@ def test_a_queue_that_was_down_before_anybody_here_used_it_stops_nobody(bench: E
     seqs = publishes_without_confirms(bench, *range(1, 2 * CREDIT))
     assert not bench.sink.waits()
     assert bench.sink.confirmed == seqs
+
+
+def test_the_last_words_of_a_master_that_is_declared_down_count_and_give_no_credit(opened: EntryBench) -> None:
+    """The link to it still stands, and its confirms hold. Its grants were those of a session that is over."""
+    opened.publishes(2, 3, 4)
+    opened.moves("n2", 1, is_down=True)
+    opened.hears(SessionCredit(QUEUE, 1, opened.channel.channel_id, 3))
+    opened.confirms(1, 2, 3)
+    assert opened.sink.confirmed == [2, 3]
+    opened.entry.check_invariants()
