@@ -49,11 +49,9 @@ class Declarer:
         left_out = self._left_out()
         asking = asyncio.ensure_future(self._visitor.request(lambda channel: channel.declare_exchange(exchange)))
         await asyncio.wait({asking}, timeout=QUICK_S)
-        if left_out and left_out == self._left_out():
-            self._stage.sightings.note("a declaration left out a node with a full disk")
-            if not asking.done():
-                names = ", ".join(sorted(left_out))
-                self._violate(f"a declaration takes more than {QUICK_S} s beside {names}, where no client is served")
+        if left_out and left_out == self._left_out() and not asking.done():
+            names = ", ".join(sorted(left_out))
+            self._violate(f"a declaration takes more than {QUICK_S} s beside {names}, where no client is served")
         try:
             await asking
         except TROUBLE:

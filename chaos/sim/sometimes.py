@@ -64,7 +64,6 @@ CATALOGUE: Mapping[str, str] = {
     "a binding of a queue went": "the same",
     "a used queue was not deleted as unused": "if-unused, beside a consumer",
     "an unused queue was deleted on that condition": "if-unused, after the last consumer was cancelled",
-    "a declaration left out a node with a full disk": "it serves nobody, and nobody waits for it",
     "an acknowledgement was proven": "what the judge of resurrections needs",
     # What nodes say in their logs.
     "a node paused without a majority": "pause_minority",
