@@ -4,11 +4,11 @@ The definitions are those of `chaos.analysis.reference`, of which the Spark job 
 is what a simulator knows and a laboratory cannot: what the cluster has committed and when (`chaos.sim.record_watch`),
 which lives of which nodes have ended, what was durable where, and which acknowledgements were taken for sure.
 
-**What excuses a loss.** A confirmed message may be missing only if
+**What excuses a loss.** A message was confirmed when its confirm was sent (``t_lo_us``), however long that was on its
+way to the client: a slow link brings it after everybody who had the message is dead. It may be missing only if
 
-- its queue was taken over by a copy that lacked something, as the record says, since the confirm was sent, however long
-  it was on its way (``t_lo_us``); whether the policy permitted that is judged when it happens
-  (`chaos.sim.record_watch`); or
+- its queue was taken over since by a copy that lacked something, as the record says; whether the policy permitted that
+  is judged when it happens (`chaos.sim.record_watch`); or
 - it was not persistent (a copy of it lives as long as the process that holds it and its part in the record), and of
   those that held everything when it was confirmed, and of those that were filled by them since, none is left; or
 - it left its queue legally, seen where it happened, message by message: dropped by a limit (`Kind.DROP`), purged
@@ -169,11 +169,12 @@ def _is_excused(
     queue = key[0]
     assert queue is not None, "a story has a queue"
     confirms = [event for event in story if event.kind == Kind.CONFIRM]
-    sent_us, confirmed_us = min(event.t_lo_us for event in confirms), min(event.t_hi_us for event in confirms)
+    # What became of the cluster while the confirm was on its way to the client has nothing to do with it.
+    confirmed_us = min(event.t_lo_us for event in confirms)
     published_us = min((event.t_hi_us for event in story if event.kind == Kind.PUB_INVOKE), default=confirmed_us)
     if any(event.kind == Kind.RETURN for event in story):
         return True  # no queue took it, and that was said before the confirm
-    if any(at_us >= sent_us for at_us in circumstances.lossy.get(queue, ())):
+    if any(at_us >= confirmed_us for at_us in circumstances.lossy.get(queue, ())):
         return True
     entry = next((entries.get(event.channel_id) for event in story if event.kind == Kind.PUB_INVOKE), None)
     if _was_deleted(queue, published_us, confirmed_us, entry, circumstances):

@@ -109,10 +109,18 @@ def test_only_who_published_through_a_node_that_did_not_know_has_published_to_no
 @pytest.mark.parametrize(("sent_us", "found"), [(AFTER - 1, []), (AFTER + 1, ["lost"])])
 def test_a_confirm_counts_from_when_it_was_sent(sent_us: int, found: list[str]) -> None:
     """A link that was cut may bring it long after the queue has been taken over."""
+    assert kinds(confirmed_late(sent_us), lossy={0: [AFTER]}) == found
+    assert kinds(confirmed_late(sent_us), empty_removals={0: [AFTER]}) == (["lost"] if not found else [])
+    holders = {0: held((0, ["n1"]))}
+    assert kinds(confirmed_late(sent_us), transient={KEY}, holders=holders, deaths={"n1": [AFTER]}) == found
+
+
+def confirmed_late(sent_us: int) -> Story:
+    """By a confirm that its client has heard a minute after."""
     story = Story().tell(Kind.PUB_INVOKE)
     story.loop.run_until(60)
     story.log.record(Kind.CONFIRM, t_lo_us=sent_us, queue_id=0, pub_id=0, seq=1, attempt=1, channel_id=1)
-    assert kinds(story, lossy={0: [AFTER]}) == found
+    return story
 
 
 @pytest.mark.parametrize(("at_us", "found"), [(AFTER, []), (BEFORE, ["lost"])])
