@@ -30,6 +30,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ from node.amqp.server import AmqpServer, AmqpServerConfig
 from node.amqp.server.sockets import Listen
 from node.broker import Broker
 from node.config import NodeConfig
-from node.errors import WarrenError
+from node.errors import DiskFullError, StorageError, WarrenError
 from node.ids import Incarnation, NodeName, QueueId
 from node.store.disk.distrust import OwnDisk, Use, reread_if_marked
 from node.store.disk.group_commit import FLUSHED_MAX, GroupCommit
@@ -233,6 +234,7 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     config, lock, use, joined, identity, incarnation = _claim_directory(config, world)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
+    identity.on_failed = partial(_disk_failed, ending)
     runtime = _runtime(config, world, incarnation, ending)
     broker = _broker(config, world, runtime)
     connection_numbers = itertools.count(1)
@@ -353,6 +355,11 @@ def _mesh(
     )
 
 
+def _disk_failed(ending: Ending, error: StorageError) -> None:
+    """After a failed sync nothing that this process wrote can be trusted."""
+    ending.fail(f"the disk failed, this node stops: {error}", exit_code_of(error))
+
+
 def _admission(
     config: NodeConfig,
     world: World,
@@ -363,7 +370,13 @@ def _admission(
     joined: JoinedCluster | None,
 ) -> Admission:
     def begin_again(after: Incarnation) -> None:
-        count_on_from(world.disk, str(config.data_dir), after)
+        try:
+            count_on_from(world.disk, str(config.data_dir), after)
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            _disk_failed(ending, error)
+            raise
         ending.begin_again()
 
     return Admission(

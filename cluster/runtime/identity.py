@@ -29,13 +29,13 @@ Whoever comes under a known name with another identity has lost all that (`clust
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from cluster.metadata.errors import AS_A_NEW_NODE, NewerReleaseError
 from cluster.metadata.kinds import FIRST_PROTOCOL
-from node.errors import ConfigError, StorageError
+from node.errors import ConfigError, DiskFullError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import Disk, read_whole, write_durably
 
@@ -78,6 +78,8 @@ class IdentityFile:
         self._disk = disk
         self._path = f"{data_dir}/{IDENTITY_FILE}"
         self.current = current
+        #: Told why it could not be written, unless that is for want of room, in which case it can be tried again.
+        self.on_failed: Callable[[StorageError], None] = lambda _error: None
 
     @classmethod
     def open(cls, disk: Disk, data_dir: str, node: NodeName, chance: Random) -> IdentityFile:
@@ -175,7 +177,13 @@ class IdentityFile:
             lines.append(f"superseded = {' '.join(identity.superseded)}")
         if identity.forgetting:
             lines.append(f"forgetting = {identity.forgetting}")
-        write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
+        try:
+            write_durably(self._disk, self._path, "".join(f"{line}\n" for line in lines).encode())
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self.on_failed(error)
+            raise
         self.current = identity
 
 

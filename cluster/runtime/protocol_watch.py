@@ -27,7 +27,7 @@ from cluster.raft.config import ProposalRefusedError
 from cluster.raft.core import RaftCore
 from cluster.runtime.group_members import group_members
 from cluster.runtime.identity import IdentityFile
-from node.errors import DiskFullError
+from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class ProtocolWatch:
         protocol = self._state.protocol
         try:
             self._identity.need(protocol)
-        except DiskFullError as error:
+        except StorageError as error:
             log.warning("that this directory needs protocol %d is noted later: %s", protocol, error)
             return
         self._followed = protocol

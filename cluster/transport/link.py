@@ -33,6 +33,7 @@ from cluster.transport.outbox import Outbox, OutboxLimits
 from cluster.wire.convert import PART_BYTES, parts_of
 from cluster.wire.convert_handshake import Challenge, Hello, Verdict, decode_answer, encode_hello, encode_proof
 from cluster.wire.errors import WireError
+from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 
 _UNKNOWN_KINDS_MAX = 16
@@ -113,7 +114,7 @@ class Link:
                 self.note_protocol(said.protocol)
             for stream in self._outgoing.values():
                 self._heed(verdict_of(await self._hear(stream)))
-        except (StreamBroken, WireError, HandshakeError) as error:
+        except (StreamBroken, WireError, HandshakeError, StorageError) as error:
             self.close(str(error) or repr(error))
             return
         self._is_dialed = True

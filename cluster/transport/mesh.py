@@ -47,6 +47,7 @@ from cluster.wire.convert_handshake import (
     encode_verdict,
 )
 from cluster.wire.errors import WireError
+from node.errors import StorageError
 from node.ids import Incarnation, NodeName
 from node.throttled_log import ThrottledLog
 
@@ -281,7 +282,7 @@ class Mesh:
                 return self._accept(kind, hello, protocol, task)
         except (TimeoutError, StreamBroken):
             return None
-        except (WireError, HandshakeError) as error:
+        except (WireError, HandshakeError, StorageError) as error:
             if not isinstance(error, QuestionAnswered):
                 self._refusals.write(str(error), f"refused a {kind.value} stream from {stream.caller}: {error}")
             with suppress(StreamBroken):

@@ -38,10 +38,16 @@ class Gatekeeper(Protocol):
         """What this node says of itself to a peer."""
 
     def heed(self, peer: NodeName, credentials: Credentials) -> None:
-        """What a peer says of itself: called for every word of a handshake, also for a refusal."""
+        """What a peer says of itself: called for every word of a handshake, also for a refusal.
+
+        Raises `StorageError` if what follows from it cannot be written down: there is no link, for this time.
+        """
 
     def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
-        """Then, a node that says this of itself wants a link, or accepts ours. Raises `HandshakeError`."""
+        """Then, a node that says this of itself wants a link, or accepts ours.
+
+        Raises `HandshakeError`, and `StorageError` as `heed` does.
+        """
 
     def is_known(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> bool:
         """Whether a node that says this of itself is the one that is meant by its name: then it is where it says."""

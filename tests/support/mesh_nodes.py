@@ -11,7 +11,7 @@ from chaos.sim.loop import Process, SimulatedLoop
 from chaos.sim.network import Link, Network
 from cluster.transport.carrier import Carrier, Connection, OutgoingStream, StreamKind
 from cluster.transport.mesh import Mesh
-from cluster.transport.mesh_port import MeshTiming
+from cluster.transport.mesh_port import Gatekeeper, MeshTiming
 from cluster.transport.outbox import OutboxLimits
 from node.ids import Incarnation, NodeName
 from tests.support.mesh_listener import Listener
@@ -102,6 +102,7 @@ class MeshNodes:
         cookie: str = "secret",
         limits: OutboxLimits | None = None,
         listener: Listener | None = None,
+        gate: Gatekeeper | None = None,
     ) -> Mesh:
         self.listeners[name] = listener or Listener()
         self.carriers[name] = self.carrier(name)
@@ -116,6 +117,7 @@ class MeshNodes:
             cookie=cookie,
             timing=TIMING,
             limits=limits,
+            gate=gate,
         )
         await self._processes[name].carry_out(mesh.start())
         return mesh

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.metadata.errors import NewerReleaseError
 from cluster.runtime.identity import IDENTITY_FILE, IdentityFile
-from node.errors import StorageError
+from node.errors import DiskFullError, StorageError
 from node.ids import NodeName
 from node.store.disk.disk import read_whole, write_durably
 from node.store.disk.simulated import CrashStyle, SimulatedDisk
@@ -76,3 +76,18 @@ def test_a_protocol_that_is_no_number_is_a_broken_file(disk: SimulatedDisk) -> N
     write_durably(disk, PATH, text_of(disk).replace("protocol = 3", "protocol = x").encode())
     with pytest.raises(StorageError, match="should hold the identity"):
         opened(disk)
+
+
+def test_a_failed_sync_is_told_to_who_ends_the_node_and_a_full_disk_is_not(disk: SimulatedDisk) -> None:
+    file, told = opened(disk), list[str]()
+    file.on_failed = lambda error: told.append(str(error))
+    before, room, disk.capacity_bytes = file.current, disk.capacity_bytes, 1
+    with pytest.raises(DiskFullError):
+        file.need(3)
+    disk.capacity_bytes = room
+    assert told == []
+    disk.fail_syncs = "identity"
+    with pytest.raises(StorageError):
+        file.need(3)
+    assert told == [f"fsync of {PATH}.tmp failed: injected error (errno 5)"]
+    assert file.current == before

@@ -15,7 +15,7 @@ from cluster.sessions.messages import SessionReply
 from cluster.transport.carrier import IncomingStream, OutgoingStream, StreamKind
 from cluster.transport.handshake import NONCE_BYTES, Side, answer, challenge, prove
 from cluster.transport.mesh import Mesh
-from cluster.transport.mesh_port import HandshakeError, Spoken
+from cluster.transport.mesh_port import HandshakeError, OpenGate, Spoken
 from cluster.wire import mesh_pb2
 from cluster.wire.convert import PART_BYTES
 from cluster.wire.convert_handshake import (
@@ -30,6 +30,7 @@ from cluster.wire.convert_handshake import (
     encode_hello,
     encode_proof,
 )
+from node.errors import DiskFullError
 from node.ids import Incarnation, NodeName, QueueId
 from tests.support.mesh_listener import Listener
 from tests.support.mesh_nodes import N1, N2, N3, TIMING, MeshNodes, now
@@ -275,6 +276,31 @@ async def test_somebody_without_the_secret_changes_nothing(pair: MeshNodes) -> N
     assert said.refused.startswith("wrong cookie")
     pair.meshes[N1].reset_link(N2, "test")
     await pair.until_all_up(2)
+
+
+class ForgetfulGate(OpenGate):
+    """Of a node whose disk has no room, twice, for what follows from a handshake."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def admit(self, peer: NodeName, incarnation: Incarnation, credentials: Credentials) -> None:
+        self.attempts += 1
+        if self.attempts <= 2:
+            raise DiskFullError("write of /data/identity.tmp failed: No space left on device")
+
+
+@pytest.mark.parametrize("full", [N1, N2], ids=["which dials", "which is dialed"])
+async def test_a_node_that_cannot_write_down_what_follows_has_no_link_yet(
+    pair: MeshNodes, caplog: pytest.LogCaptureFixture, full: NodeName
+) -> None:
+    gate = ForgetfulGate()
+    with caplog.at_level(logging.INFO):
+        for name in (N1, N2):
+            await pair.start(name, gate=gate if name == full else None)
+        await pair.until_all_up(1)
+    assert gate.attempts > 2
+    assert "No space left on device" in caplog.text
 
 
 def test_a_verdict_without_a_challenge_is_not_believed() -> None:
