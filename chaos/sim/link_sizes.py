@@ -10,7 +10,8 @@ from cluster.runtime import records, switchboard
 from cluster.sessions import backlog
 from cluster.transport import outbox
 from cluster.transport.outbox import OutboxLimits
-from node.queues import queue_process
+from node.amqp import grants
+from node.queues import consumers, queue_process
 
 #: What is measured by `OutboxLimits.congested_bytes`.
 MEASURED = (
@@ -21,6 +22,8 @@ MEASURED = (
     (conversations, "SYNC_BATCH_BYTES"),
     (records, "WINDOW_BYTES"),
     (queue_process, "DISPATCH_BYTES_MAX"),
+    (consumers, "DELIVERY_WINDOW_BYTES"),
+    (grants, "DELIVERY_WINDOW_BYTES"),
     (carrier, "WINDOW_BYTES"),
     (carrier, "WINDOW_STEP_BYTES"),
 )
