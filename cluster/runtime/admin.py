@@ -238,8 +238,11 @@ class NodeAdmin:
 
     async def forget_cluster_node(self, node: str, *, is_confirmed: bool = False) -> Mapping[str, Any]:
         name = NodeName(node)
-        if name in self._runtime.links.linked_nodes():
-            raise NodeStillUpError(name)  # also while it joins, and nobody has committed yet that it is up
+        member = self._state.members.get(name)
+        if name in self._runtime.links.linked_nodes() or (member is not None and member.is_up):
+            # It joins, and nobody has committed yet that it is up; or it is about to be found dead, and what it has is
+            # not to be given away before.
+            raise NodeStillUpError(name)
         found = await self._copies.inheritance(name)
         if not is_confirmed:
             self._copies.require_confirmation(found)

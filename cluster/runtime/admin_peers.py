@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.transport.admin_caller import AdminCaller
-from cluster.transport.admin_port import AdminRefused, SyncProgress, Table
+from cluster.transport.admin_port import AdminRefused, ExitCode, SyncProgress, Table
 from node.ids import NodeName, QueueId
 from node.throttled_log import ThrottledLog
 
@@ -23,13 +23,21 @@ STATUS_TIMEOUT_S = 1.0
 class AdminPeers:
     """The admin services of the peers, by the names of the nodes."""
 
-    def __init__(self, address_of: Callable[[NodeName], str], caller: AdminCaller) -> None:
-        self._address_of = address_of
+    def __init__(self, places: Callable[[NodeName], str], caller: AdminCaller) -> None:
+        """``places``: where a peer is; raises `KeyError` if it is none."""
+        self._places = places
         self._caller = caller
         self._refusals = ThrottledLog(log)
 
     async def close(self) -> None:
         await self._caller.close()
+
+    def _address_of(self, node: NodeName) -> str:
+        """Raises `AdminRefused` if the node was removed a moment ago."""
+        try:
+            return self._places(node)
+        except KeyError:
+            raise AdminRefused(ExitCode.UNAVAILABLE, f"{node} is no member of the cluster any more") from None
 
     async def rows(
         self, listing: str, nodes: Sequence[NodeName], vhost: str, columns: Sequence[str]
@@ -39,8 +47,8 @@ class AdminPeers:
         return [row for each in tables for row in each.as_dicts()]
 
     async def _table(self, node: NodeName, listing: str, vhost: str, columns: Sequence[str]) -> Table:
-        address = self._address_of(node)
         try:
+            address = self._address_of(node)
             return await self._caller.listing(address, listing, vhost, columns, timeout_s=PEER_TIMEOUT_S)
         except AdminRefused as refusal:
             text = f"{node} did not answer {listing}: {refusal.message}"

@@ -14,6 +14,7 @@ import pytest
 from cluster.cli.reports import cluster_status_text
 from cluster.metadata.commands import Command, ForcePromote, NodeUp, Request, RequestId
 from cluster.metadata.errors import (
+    NodeStillUpError,
     NoQuorumError,
     NoSuchPolicyError,
     NoSuchUserError,
@@ -152,6 +153,16 @@ async def test_a_promotion_by_force_names_the_queue_by_its_id_and_hands_on_why_i
         await admin_of(group).force_promote("/", "q", "n2")
     assert exit_code_of(caught.value) is ExitCode.SOFTWARE
     assert group.proposed == [ForcePromote(record.queue_id, NodeName("n2"))]
+
+
+async def test_a_node_that_counts_as_up_is_not_forgotten_and_nothing_of_it_given_away() -> None:
+    """Its link has just gone down, and the cluster has yet to find it dead."""
+    cluster = StateUnderTest("n1", "n2")
+    group = RefusingGroup(ProposalRefusedError("no leader"), cluster.state)
+    runtime = SimpleNamespace(metadata=group, node=NodeName("n1"), links=SimpleNamespace(linked_nodes=list))
+    with pytest.raises(NodeStillUpError, match="n2"):
+        await node_admin(runtime).forget_cluster_node("n2")
+    assert group.proposed == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Asked:
         self.ports = {N2: RecordingPort(), N3: RecordingPort()}
         doors = {str(node): AdminDoor(loop.start_process(node), port, "cookie") for node, port in self.ports.items()}
         caller = MemoryAdminCaller(loop, self.network, N1, doors, "cookie")
-        self.peers = AdminPeers(lambda node: f"{node}:1", caller)
+        self.peers = AdminPeers({N2: "n2:1", N3: "n3:1"}.__getitem__, caller)
 
 
 @pytest.fixture
@@ -86,3 +86,13 @@ async def test_a_command_to_a_silent_node_is_refused(asked: Asked) -> None:
         await asked.peers.cancel_sync_queue(N3, "v", "q")
     assert caught.value.exit_code is ExitCode.UNAVAILABLE
     assert asked.ports[N3].calls == [("cancel_sync_queue", "v", "q")], "it was carried out; only the answer is lost"
+
+
+async def test_a_node_that_has_just_left_the_cluster_contributes_nothing(asked: Asked) -> None:
+    """Whoever asks has looked a moment before it was removed."""
+    gone = NodeName("n4")
+    assert await asked.peers.rows("ListQueues", [N2, gone], "v", ["name"]) == LISTED.as_dicts()
+    assert await asked.peers.statuses([N2, gone]) == {N2: {"pid": 1}}
+    assert await asked.peers.held_copies([gone], [QueueId(7)]) == {}
+    with pytest.raises(AdminRefused, match="n4 is no member of the cluster any more"):
+        asked.peers.sync_queue(gone, "v", "q")
