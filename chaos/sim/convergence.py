@@ -74,6 +74,21 @@ def policy_of(state: MetadataState, queue: QueueRecord) -> dict[str, Any]:
     return {} if policy is None or queue.exclusive_owner is not None else dict(policy.definition)
 
 
+def _is_unfilled(definition: dict[str, Any], record: MastershipRecord) -> bool:
+    """Its policy has mirrors filled, and some are not."""
+    return definition.get("ha-sync-mode") == "automatic" and record.synchronised != record.mirrors
+
+
+def unfilled_queues(cluster: SimulatedCluster) -> list[QueueRecord]:
+    """Those in service with mirrors that their policies want to be filled."""
+    state = next(iter(cluster.nodes.values())).runtime.metadata.state
+    return [
+        queue
+        for queue in state.topology.all_queues()
+        if (record := state.masterships[queue.queue_id]).in_service and _is_unfilled(policy_of(state, queue), record)
+    ]
+
+
 def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: QueueRecord) -> Iterator[str]:
     record = state.masterships[queue.queue_id]
     if record.is_down:
@@ -86,7 +101,7 @@ def _missing_of_queue(cluster: SimulatedCluster, state: MetadataState, queue: Qu
         yield f"it is on {record.master} {record.mirrors}, and its policy wants {wanted.master} {wanted.mirrors}"
     if record.following != record.mirrors:
         yield f"of its mirrors {record.mirrors} only {record.following} follow"
-    if definition.get("ha-sync-mode") == "automatic" and record.synchronised != record.mirrors:
+    if _is_unfilled(definition, record):
         yield f"of its mirrors {record.mirrors} only {record.synchronised} are synchronised"
     for name, node in cluster.nodes.items():
         if node.runtime.queues.is_failed(queue.queue_id):

@@ -19,10 +19,18 @@ from collections import Counter
 from chaos.history import Kind
 from chaos.sim.client import Channel, ClosedError, Delivered
 from chaos.sim.consumers import Settling
-from chaos.sim.convergence import different_bytes, different_metadata, masters, why_not_converged
+from chaos.sim.convergence import (
+    different_bytes,
+    different_metadata,
+    masters,
+    unfilled_queues,
+    why_not_converged,
+)
 from chaos.sim.insides import route_to
+from chaos.sim.machine import sync_queue
 from chaos.sim.stage import Stage, queue_name, queue_number
 from chaos.workload.message_id import MIN_BODY_BYTES, MessageId, encode_body
+from node.topology.records import QueueRecord
 
 LOOK_S = 0.5
 #: So long a healed cluster must stay as it is.
@@ -75,6 +83,8 @@ class Ending:
             stage.loop.run_until(stage.loop.now_s + LOOK_S)
             stage.cluster.upgrade_newcomers()
             reason = self._why_not_done()
+            if reason and stage.cancelled_syncs and stage.cluster.nodes:
+                self._resume_cancelled()
             now = {} if reason else masters(stage.cluster)
             if reason or now != known:
                 since_s, known = stage.loop.now_s, now
@@ -86,6 +96,20 @@ class Ending:
             reason = different_metadata(stage.cluster) or reason
             stage.violate("stuck", reason or f"masters change again and again: {known}")
         return False
+
+    def _resume_cancelled(self) -> None:
+        """Whoever has cancelled what the policy wants has it go on: a cluster does not while its links are up."""
+        stage = self._stage
+        for queue in unfilled_queues(stage.cluster):
+            if queue.queue_id in stage.cancelled_syncs:
+                stage.cancelled_syncs.discard(queue.queue_id)
+                stage.operations.append(stage.visitor.process.create_task(self._resume(queue)))
+
+    async def _resume(self, queue: QueueRecord) -> bool:
+        is_done = await self._stage.operated(lambda admin: sync_queue(admin, queue.vhost, queue.name))
+        if not is_done:
+            self._stage.cancelled_syncs.add(queue.queue_id)
+        return is_done
 
     def _why_not_done(self) -> str:
         stage = self._stage

@@ -124,6 +124,7 @@ class Run:
             is_something_wrong=cluster.is_something_wrong,
             votes=RaftWatch(stage.violate),
             moment=stage.node_moment,
+            cancelled=stage.cancelled_syncs.add,
         )
         self._is_hostile = any(step.kind == "hostile" for step in schedule.steps)
         self._checks = Checks(cluster, schedule.seed, self._invariant_broken, every=checks_every)

@@ -21,6 +21,7 @@ from chaos.sim.workload import Client, Publisher, Surroundings
 from cluster.metadata.records import PolicyRecord
 from cluster.transport.admin_port import AdminPort
 from node.errors import WarrenError
+from node.ids import QueueId
 from node.store.disk.simulated import SimulatedCrashError
 
 #: Of a run that fails early, the first violations say it all.
@@ -74,6 +75,8 @@ class Stage:
     requests: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     #: What operators have asked for.
     operations: list[asyncio.Task[bool]] = field(default_factory=list)
+    #: Ids of queues of which an operator has cancelled a synchronisation that was under way.
+    cancelled_syncs: set[QueueId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         p = self.personality

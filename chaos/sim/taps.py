@@ -123,11 +123,13 @@ class Listener:
         is_something_wrong: Callable[[], bool],
         votes: RaftWatch,
         moment: Callable[..., None],
+        cancelled: Callable[[QueueId], None],
     ) -> None:
         """``dropped`` hears which messages have left a queue legally, and how: dropped by a length limit, purged, or
         (`Kind.EXPIRE`) handed out without acknowledgement or held by a channel as the queue was deleted;
         ``handed_out``, what a master has taken out of its queue for somebody, and its epoch; ``look``, of whose
-        metadata something has become; ``moment``, which one it is of which node, and about which other."""
+        metadata something has become; ``moment``, which one it is of which node, and about which other;
+        ``cancelled``, of which queue copies were being filled, and are not any more."""
         self._records = records
         self._note = note
         self._loop = loop
@@ -142,6 +144,7 @@ class Listener:
         self._is_something_wrong = is_something_wrong
         self._votes = votes
         self._moment = moment
+        self._cancelled = cancelled
 
     @contextmanager
     def laid(self) -> Iterator[None]:
@@ -288,6 +291,7 @@ class Listener:
     def _sync_cancelled(self, queue: MirroredQueue) -> None:
         if queue.sync_progress() is not None:
             self._note("a synchronisation was cancelled midway")
+            self._cancelled(queue.record.queue_id)
 
     def _credit_changed(self, hop: Hop, has_turned: bool, _messages: int) -> None:
         if has_turned and hop.balance <= 0:

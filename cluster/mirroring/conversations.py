@@ -159,6 +159,7 @@ class Conversations:
         self._forget_reports(node)
         progress = self.mirrors.get(node)
         if progress is not None:
+            progress.is_sync_wanted |= self._settings.sync_automatically  # what was cancelled was of the link before
             progress.step(MirrorInput.LINK_UP)
 
     def link_down(self, node: NodeName) -> None:
@@ -431,10 +432,15 @@ class Conversations:
         )
 
     def cancel_sync(self) -> None:
-        """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same."""
+        """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same.
+
+        Where the policy fills mirrors, it fills those that are not being filled yet, and those that come back.
+        """
         for progress in self.mirrors.values():
-            progress.is_sync_wanted = False
-            if progress.state is MirrorState.FILLING and not progress.is_required and progress.lacking:
+            is_running = progress.state is MirrorState.FILLING and not progress.is_required and progress.lacking
+            if is_running or not self._settings.sync_automatically:
+                progress.is_sync_wanted = False
+            if is_running:
                 progress.step(MirrorInput.FILL_NOT_WANTED)
 
     def sync_progress(self) -> SyncProgress | None:

@@ -304,7 +304,10 @@ class MirroredQueue:
         return self._conversations.is_sync_wanted
 
     def cancel_sync(self) -> None:
-        """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same."""
+        """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same.
+
+        Where the policy fills mirrors, it fills those that are not being filled yet, and those that come back.
+        """
         self._conversations.cancel_sync()
 
     def sync_progress(self) -> SyncProgress | None:

@@ -17,7 +17,7 @@ from node.store.disk.disk import write_durably
 from node.store.disk.simulated import SimulatedCrashError
 from tests.support.amounts import few_fast, slow
 from tests.support.sim_lab import Lab
-from tests.support.simulated import personality, publish, schedule
+from tests.support.simulated import SAFE_POLICY, personality, publish, schedule
 
 TRAFFIC = [publish(at_ms, 4) for at_ms in range(100, 3000, 200)]
 
@@ -108,6 +108,15 @@ def test_a_synchronisation_is_cancelled_midway() -> None:
     steps += [(1500, "policy", {"ha-mode": "all", "ha-sync-mode": "manual", "ha-sync-batch-size": 1})]
     steps += [(1700, "sync", 0), (1900, "cancel_sync", 0)]
     outcome = run_schedule(schedule(*steps, consumers=0, body_bytes_max=50, sync_throughput_bytes=1_000))
+    assert outcome.violations == []
+    assert "a synchronisation was cancelled midway" in outcome.sightings
+
+
+def test_who_cancels_what_the_policy_wants_has_it_go_on_in_the_end() -> None:
+    """Mirrors whose links are up are not filled by themselves after that."""
+    alone, filled = {"ha-mode": "nodes", "ha-params": ["n1"]}, {**SAFE_POLICY, "ha-sync-batch-size": 1}
+    steps = [publish(100, burst=60), (400, "policy", filled), (500, "cancel_sync", 0)]
+    outcome = run_schedule(schedule(*steps, policy=alone, consumers=0, sync_throughput_bytes=300))
     assert outcome.violations == []
     assert "a synchronisation was cancelled midway" in outcome.sightings
 

@@ -109,6 +109,36 @@ def test_a_cancelled_synchronisation_does_not_begin_anew_with_the_next_attach() 
     assert pair.mirror_local.ready == 20, "what had arrived is kept"
 
 
+AUTOMATIC = MirroringSettings(sync_batch_messages=10, sync_automatically=True)
+
+
+def test_where_the_policy_fills_mirrors_one_that_comes_back_is_filled_though_it_was_cancelled() -> None:
+    """As in RabbitMQ, where it is a new mirror then."""
+    pair = Pair(synchronised=False, settings=AUTOMATIC)
+    pair.master.publish(publications(1, 40))
+    pair.up()
+    while pair.master.sync_progress() is None:
+        pair.to_mirror()
+        pair.to_master()
+    pair.master.cancel_sync()
+    pair.quiet()
+    assert pair.state() is MirrorState.STREAMING, "as long as the link is up"
+    pair.master.mirror_link_down(N2)
+    pair.mirror.link_lost()
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+
+
+def test_where_the_policy_fills_mirrors_one_that_is_away_cannot_be_cancelled() -> None:
+    """Nothing is under way (28373, 60 operations)."""
+    pair = Pair(synchronised=False, settings=AUTOMATIC)
+    pair.master.publish(publications(1, 3))
+    pair.master.cancel_sync()
+    assert is_sync_wanted(pair)
+    pair.up().quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
+
+
 def test_a_synchronisation_that_is_wanted_before_the_attach_begins_with_it() -> None:
     pair = Pair(synchronised=False)
     pair.master.publish(publications(1, 3))
