@@ -17,6 +17,7 @@ from cluster.mirroring.reports import ReportFollows, ReportSynchronised
 from cluster.mirroring.sync import SYNC_BATCHES_IN_FLIGHT
 from node.ids import Epoch, NodeName, OriginId, SeqId
 from node.queues.backing_queue import MirrorInFlight, Publication
+from node.queues.replica import SeqRange
 from tests.support.messages import make_message, msg_id_of, publications
 from tests.support.mirror_pair import N1, N2, N3, QUEUE, Pair
 from tests.support.stores import StoreHarness
@@ -107,6 +108,21 @@ def test_a_cancelled_synchronisation_does_not_begin_anew_with_the_next_attach() 
     pair.up().quiet()
     assert pair.state() is MirrorState.STREAMING
     assert pair.mirror_local.ready == 20, "what had arrived is kept"
+
+
+def test_what_a_mirror_seems_to_lack_and_nobody_has_any_more_is_passed_over() -> None:
+    """A set of ranges that may not split any more keeps what is settled."""
+    pair = lacking(3)
+    lacked = pair.master._mirrors[N2].lacking
+    lacked._ranges_max = 1
+    first, middle, last = (delivery.seq_id for delivery in pair.master.fetch(3, ack_required=True))
+    for settled in (middle, first, last):
+        pair.master.ack([settled])
+        pair.quiet()
+    assert list(lacked) == [SeqRange(middle, SeqId(middle + 1))]
+    pair.master.start_sync()
+    pair.quiet()
+    assert pair.state() is MirrorState.SYNCHRONISED
 
 
 AUTOMATIC = MirroringSettings(sync_batch_messages=10, sync_automatically=True)
