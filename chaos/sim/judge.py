@@ -30,11 +30,11 @@ heard of its successor: it stood still, or is cut off, and serves what it knows 
 (`cluster.runtime.standing`). All of that is seen where it happens (`chaos.sim.taps`), and each time that a message is
 handed out excuses one delivery. Where another epoch has begun since, anything may come again.
 
-**What excuses a refusal of what was delivered.** The master that delivered it died before anybody else had it, and the
-next one, to which it was sent again, has reached its limit under ``reject-publish``. It cannot know that its
-predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or another copy had it from the predecessor,
-and the one that refused it died before it had that copy give up what itself had not. Who publishes it anew makes a
-repetition, as at least once allows.
+**What excuses a refusal of what was delivered.** The master that delivered it died, or had yet to hear of its
+successor, before anybody else had it, and the next one, to which it was sent again, has reached its limit under
+``reject-publish``. It cannot know that its predecessor had room, and a full queue stays full (RabbitMQ's case S14). Or
+another copy had it from the predecessor, and the one that refused it died before it had that copy give up what itself
+had not. Who publishes it anew makes a repetition, as at least once allows.
 
 Everything else is a violation, whatever the faults were: they never exceed what Warren promises, because no schedule
 destroys the disks of all complete copies (`chaos.sim.schedule`).
@@ -120,9 +120,11 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     """Every promise that was broken, with the story of the message."""
     events = list(history)
     epochs: dict[int | None, list[int]] = {}
+    elections: dict[int | None, list[tuple[int, int]]] = {}
     for event in events:
         if event.kind == Kind.PROMOTE:
             epochs.setdefault(event.queue_id, []).append(event.t_hi_us)
+            elections.setdefault(event.queue_id, []).append((event.t_hi_us, event.epoch or 0))
     entries = {
         event.channel_id: circumstances.nodes[event.node_id]
         for event in events
@@ -132,7 +134,8 @@ def judge(history: Iterable[Event], circumstances: Circumstances) -> list[Violat
     for key, story in stories(events).items():
         findings = findings_of_attempt(story)
         wrong = [name for name in _ALWAYS_WRONG if findings[name]]
-        if findings["refused_but_delivered"] and _is_refused_by_another(story, epochs.get(key[0], ())):
+        hand_outs = circumstances.hand_outs.get(key, ())
+        if findings["refused_but_delivered"] and _is_refused_by_another(story, elections.get(key[0], ()), hand_outs):
             wrong.remove("refused_but_delivered")
         is_missing = [name for name in ("lost", "vanished") if findings[name]]
         if is_missing and not _is_excused(key, story, circumstances, entries, epochs.get(key[0], ())):
@@ -235,20 +238,33 @@ def _was_unsynced(queue: int, from_us: int, confirmed_us: int, circumstances: Ci
     )
 
 
-def _is_refused_by_another(story: Sequence[Event], epochs: Sequence[int]) -> bool:
-    """It was delivered by a master that died with the message, or by one that had it from the master before the one
-    that refused it, whose copy is full."""
+def _is_refused_by_another(
+    story: Sequence[Event], elections: Sequence[tuple[int, int]], hand_outs: Sequence[HandOut]
+) -> bool:
+    """It was delivered by a master that died with the message, or that had not heard yet of the one that refused it, or
+    by one that had it from the master before the one that refused it, whose copy is full.
+
+    ``elections``: when each master of the queue was elected, and its epoch.
+    """
     refused_us = min((event.t_hi_us for event in story if event.kind == Kind.NACK), default=None)
     published_us = min((event.t_lo_us for event in story if event.kind == Kind.PUB_INVOKE), default=None)
     if refused_us is None or published_us is None:
         return False
-    was_taken_over = any(published_us <= at_us <= refused_us for at_us in epochs)
+    was_taken_over = any(published_us <= at_us <= refused_us for at_us, _ in elections)
+    newest_epoch = max((epoch for at_us, epoch in elections if at_us <= refused_us), default=0)
     return all(
-        any(event.t_lo_us <= at_us <= refused_us for at_us in epochs)
-        or (was_taken_over and any(refused_us <= at_us <= event.t_hi_us for at_us in epochs))
+        any(event.t_lo_us <= at_us <= refused_us for at_us, _ in elections)
+        or (was_taken_over and any(refused_us <= at_us <= event.t_hi_us for at_us, _ in elections))
+        or (event.t_lo_us <= refused_us and _is_of_earlier(event, newest_epoch, hand_outs))
         for event in story
         if event.kind == Kind.DELIVER
     )
+
+
+def _is_of_earlier(delivery: Event, epoch: int, hand_outs: Sequence[HandOut]) -> bool:
+    """Whoever handed out what was delivered then was of an earlier epoch."""
+    before = [each.epoch for each in hand_outs if each.at_us <= delivery.t_lo_us]
+    return bool(before) and max(before) < epoch
 
 
 def _has_come_back(

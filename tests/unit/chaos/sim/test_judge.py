@@ -298,6 +298,15 @@ def test_the_next_master_may_refuse_what_the_one_before_had_delivered() -> None:
     assert kinds(after.tell(Kind.ACK_SENT)) == ["duplicates_unflagged", "refused_but_delivered"], "nor ever after it"
 
 
+@pytest.mark.parametrize(("epoch", "found"), [(1, []), (2, ["refused_but_delivered"])])
+def test_a_master_may_deliver_what_its_successor_refuses_as_long_as_it_has_not_heard_of_it(
+    epoch: int, found: list[str]
+) -> None:
+    """A change of policy moves the queue, and ends nobody (22682)."""
+    story = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.DELIVER, Kind.NACK, Kind.ACK_SENT)
+    assert kinds(story, hand_outs={KEY: [HandOut(2_500_000, epoch)]}) == found
+
+
 def test_a_third_master_may_deliver_what_the_second_refused_and_it_has_from_the_first() -> None:
     story = Story().tell(Kind.PUB_INVOKE).promote().tell(Kind.NACK)
     assert kinds(story.promote().tell(Kind.DELIVER, Kind.ACK_SENT)) == []
