@@ -234,7 +234,6 @@ def compose_node(config: NodeConfig, world: World) -> Node:
     config, lock, use, joined, identity, incarnation = _claim_directory(config, world)
     log.info("%s %s, node %s, start %d", PRODUCT, world.system.version, config.node_name, incarnation)
     ending = Ending()
-    identity.on_failed = partial(_disk_failed, ending)
     runtime = _runtime(config, world, incarnation, ending)
     broker = _broker(config, world, runtime)
     connection_numbers = itertools.count(1)
@@ -369,6 +368,8 @@ def _admission(
     ending: Ending,
     joined: JoinedCluster | None,
 ) -> Admission:
+    identity.on_failed = partial(_disk_failed, ending)
+
     def begin_again(after: Incarnation) -> None:
         try:
             count_on_from(world.disk, str(config.data_dir), after)

@@ -304,10 +304,7 @@ class MirroredQueue:
         return self._conversations.is_sync_wanted
 
     def cancel_sync(self) -> None:
-        """Stop filling (`cancel_sync_queue`). What has arrived is kept; a required mirror is filled all the same.
-
-        Where the policy fills mirrors, it fills those that are not being filled yet, and those that come back.
-        """
+        """Stop filling (`cancel_sync_queue`). What has arrived is kept (`Conversations.cancel_sync`)."""
         self._conversations.cancel_sync()
 
     def sync_progress(self) -> SyncProgress | None:
