@@ -6,6 +6,7 @@ import pytest
 
 from cluster.metadata.records import MastershipRecord
 from cluster.mirroring import promotion
+from cluster.mirroring.master import recovered
 from cluster.mirroring.promotion import UntrustedOrigins, held_again, kept_end, knows_deliveries, undelivered_start
 from node.ids import Epoch, OriginId, SeqId
 from node.queues import digests, local_replica
@@ -13,7 +14,7 @@ from node.queues.backing_queue import Publication
 from node.queues.local_replica import LocalReplica
 from node.queues.replica import SeqRange
 from tests.support.messages import ORIGIN, make_message, msg_id_of, publications
-from tests.support.mirror_pair import N1, N2, QUEUE
+from tests.support.mirror_pair import N1, N2, QUEUE, Pair
 from tests.support.stores import StoreHarness
 
 OTHER = OriginId(b"origin-2")
@@ -214,3 +215,16 @@ def test_a_copy_knows_its_deliveries_if_it_heard_the_end_of_all_that_were_in_ser
     assert not knows_deliveries(local, N1, record)
     local.close_deliveries(Epoch(3), SeqId(9))
     assert knows_deliveries(local, N2, record)
+
+
+@pytest.mark.parametrize(("served_epoch", "is_flagged"), [(1, False), (2, True)])
+def test_a_copy_that_was_closed_flags_everything_if_others_have_served_since(
+    served_epoch: int, is_flagged: bool
+) -> None:
+    """What they have delivered is on none of its files."""
+    pair = Pair()
+    pair.master.publish(publications(1, 2))
+    pair.master.close_deliveries()
+    record = MastershipRecord(QUEUE, Epoch(3), N1, complete=(N1,), served_epoch=Epoch(served_epoch))
+    queue = recovered(N1, pair.master_disk.restart(), record)
+    assert [delivery.redelivered for delivery in queue.fetch(2, ack_required=True)] == [is_flagged] * 2

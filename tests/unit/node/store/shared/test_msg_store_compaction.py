@@ -42,6 +42,20 @@ def test_holes_are_filled_from_the_end_and_the_file_is_cut() -> None:
     node.check()
 
 
+def test_a_file_is_compacted_when_less_than_half_of_it_is_alive() -> None:
+    node = node_of("holes")
+    node.write(*range(1, 12))
+    node.sync()
+    node.release(1, 3, 5, 7, 9)
+    node.compact()
+    assert node.store.status().compactions == 0, "half is not less than half"
+    node.release(2)
+    node.compact()
+    node.check()
+    assert node.store.status().compactions == 1
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/0.rdq"]) == 64 + 4 * RECORD_BYTES
+
+
 def test_descriptors_of_displaced_files_are_given_back_with_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.store.shared.store_files.OPEN_FILES_MAX", 1)
     monkeypatch.setattr(hole_filling, "STEP_RECORDS", 2)

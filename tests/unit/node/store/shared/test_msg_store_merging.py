@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from node.store.shared.config import StoreConfig
 from node.store.shared.store_files import FileSummary
-from tests.support.compacted_store import RECORD_BYTES, ten_of_forty
+from tests.support.compacted_store import FILE_BYTES, RECORD_BYTES, node_of, ten_of_forty
 from tests.support.messages import msg_id_of
-from tests.support.shared_store import SharedStoreNode
+from tests.support.shared_store import STORE_DIRECTORY, SharedStoreNode
 
 
 def merged() -> SharedStoreNode:
@@ -64,6 +64,33 @@ def test_who_found_no_pair_to_merge_looks_again_when_there_is_more_garbage() -> 
         node.store.maintain()
         looks.append(counted.looks)
     assert looks == [1, 1, 1, 2, 2, 3, 3], "a record is a sixteenth of a file"
+
+
+def test_files_are_merged_when_more_than_half_of_all_is_garbage_and_what_is_left_fits_in_one() -> None:
+    node = node_of("merge")
+    node.write(*range(1, 41))
+    node.sync()
+    node.release(*(counter for counter in range(1, 41) if counter % 2))
+    node.compact()
+    assert node.files() == ["0.rdq", "1.rdq", "2.rdq", "3.rdq"], "half is not more than half"
+    node.release(40)
+    node.compact()
+    node.check()
+    assert node.files() == ["4.rdq", "5.rdq"]
+    assert len(node.disk.snapshot()[f"{STORE_DIRECTORY}/4.rdq"]) == FILE_BYTES, "as much as a file holds"
+
+
+def test_two_files_are_not_worth_merging() -> None:
+    node = node_of("merge")
+    node.write(*range(1, 21))
+    node.sync()
+    node.release(*(counter for counter in range(1, 21) if counter % 5))
+    node.compact()
+    assert node.files() == ["0.rdq", "1.rdq"]
+    node.write(21)
+    node.compact()
+    node.check()
+    assert node.files() == ["2.rdq", "3.rdq"], "the one that takes writes, and that of the two"
 
 
 def test_files_are_merged_with_neighbours_only() -> None:
