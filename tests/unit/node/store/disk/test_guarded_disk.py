@@ -289,6 +289,15 @@ def test_a_cut_is_no_false_alarm(node: Node, announced: bool) -> None:
     assert node.crash() == []
 
 
+def test_a_new_file_under_the_name_of_one_that_was_to_be_cut_is_noted_whole(node: Node) -> None:
+    node.create(SEGMENT, 100)
+    node.disk.announce_cut(SEGMENT, 40)
+    node.disk.unlink(SEGMENT)
+    node.create(SEGMENT, 70)
+    node.write_notes()
+    assert node.noted == {SEGMENT: 70}
+
+
 @pytest.mark.parametrize("announced", [True, False])
 def test_who_opens_a_file_on_its_way_to_a_new_end_raises_no_note(node: Node, announced: bool) -> None:
     """It looks longer than it will be."""

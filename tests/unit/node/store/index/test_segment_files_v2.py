@@ -93,6 +93,17 @@ def test_what_is_given_up_is_never_synced_though_somebody_waited_for_it() -> Non
     assert [content for content in driver.disk.durable_snapshot().values() if content] == []
 
 
+def test_the_file_that_was_used_least_recently_is_closed_first() -> None:
+    disk = SimulatedDisk()
+    disk.mkdir(DIRECTORY)
+    files = SegmentFilesV2(disk, DIRECTORY, 7, GroupCommit(), ENTRIES)
+    segments = [files.create(number) for number in range(OPEN_SEGMENTS_MAX)]
+    files.files(segments[0])
+    files.create(OPEN_SEGMENTS_MAX)
+    is_open = [segment.queue_store_file is not None for segment in segments]
+    assert is_open == [number != 1 for number in range(OPEN_SEGMENTS_MAX)]
+
+
 def test_acks_all_over_a_queue_are_written_and_ask_for_no_sync(harness: StoreHarness) -> None:
     queue = filled(harness)
     before = harness.disk.open_handles

@@ -123,3 +123,17 @@ def test_files_are_found_by_number() -> None:
     names = ["10.idx", "9.idx", "x.idx", "9.jif", "9.idx.tmp", "queue.json"]
     assert files_of(names, SEGMENT_FORMAT) == [9, 10]
     assert files_of(names, JOURNAL_FORMAT) == [9]
+
+
+@pytest.mark.parametrize("cut_bytes", [0, 5])
+def test_what_follows_a_record_can_be_scanned_alone(cut_bytes: int) -> None:
+    """Offsets are those of the file; damage in the middle and an unfinished end are told as in the whole."""
+    data = journal()
+    ack, small, _ = scan_records(data, SEED)
+    assert isinstance(ack, Record)
+    assert isinstance(small, Record)
+    holed = data[: small.offset] + bytes(small.end - small.offset) + data[small.end : len(data) - cut_bytes]
+    first, *rest = scan_records(holed, SEED)
+    assert first == ack
+    assert rest[0] == BadPiece(small.offset, len(holed) if cut_bytes else small.end, torn=True)
+    assert list(scan_records(holed[ack.end :], SEED, ack.end, ack.end)) == rest

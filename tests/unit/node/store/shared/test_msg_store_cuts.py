@@ -229,6 +229,16 @@ def test_a_store_is_closed_when_its_files_have_arrived(monkeypatch: pytest.Monke
     assert sum(sizes) == status.total_bytes + HEADER_BYTES * len(sizes)
 
 
+def test_a_store_is_out_of_service_when_its_files_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next start would find files that are still getting shorter."""
+    node, cuts = compacted_until_a_cut(monkeypatch)
+    assert cuts.under_way
+    node.store.abandon()
+    assert not cuts.under_way
+    node.start()
+    node.check()
+
+
 def test_a_file_that_cannot_be_cut_is_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     node, cuts = compacted_until_a_cut(monkeypatch)
     before = node.store.status()
