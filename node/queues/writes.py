@@ -116,8 +116,9 @@ class Writes:
             written = storage.flush(next_seq_id)
         except DiskFullError:
             # A part may have been written, and what was not may be settled before it is: nothing else would tell that
-            # the tokens of this part wait for this generation.
-            self._last_generation = self._group_commit.open_generation
+            # this part waits for this generation.
+            if self._group_commit.has_written:
+                self._written()
             self.is_disk_full = True
             return has_work
         except StorageError as error:
@@ -125,10 +126,7 @@ class Writes:
             return has_work
         self.is_disk_full = False
         if written:
-            self._last_generation = self._group_commit.open_generation
-            if self.collected_generation < self._last_generation:
-                self._forget_durable()
-                self._late.append((self._last_generation, self.collected_generation))
+            self._written()
         if self._unflushed_untracked:
             self._forget_durable_untracked()  # a mirror's are never asked for
             self._untracked.append((self._last_generation, self._unflushed_untracked))
@@ -139,6 +137,15 @@ class Writes:
             self.call_for_flush()
             self.collected_generation = collected_generation
         return has_work
+
+    def _written(self) -> None:
+        """In the open generation, perhaps some of what was collected in an earlier one."""
+        self._last_generation = self._group_commit.open_generation
+        if self.collected_generation < self._last_generation:
+            self._forget_durable()
+            late = (self._last_generation, self.collected_generation)
+            if not self._late or self._late[-1] != late:
+                self._late.append(late)
 
     # -- what is durable
 

@@ -96,6 +96,11 @@ class GroupCommit:
         self._dirty[id(file)] = file
 
     @property
+    def has_written(self) -> bool:
+        """True if somebody wrote in the open generation, which therefore will close."""
+        return bool(self._dirty)
+
+    @property
     def has_dirty(self) -> bool:
         """True if somebody wrote, or means to write, since the last `begin`."""
         if self._dirty:
